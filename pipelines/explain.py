@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import parse_keys
-from ncclean.errors import InputError
 from ncclean.explaining.options import ExplainOptions
 from ncclean.options import Option, Reads
 
@@ -30,6 +29,7 @@ class Explain(Command):
     and lengths of captions, image sizes, image clusters, words in a cluster, and the values of
     --by. Each cause comes with its share of wrong pairs, examples, and the SQL that selects it,
     which `query` and `select --where` take. A group that another one explains is folded into it.
+    With --embeddings, shifted captions are found too, and `export --fix shift` shifts them back.
     Interrupted runs resume.
 
     Example: `ncclean explain scores.parquet --embeddings embeddings/ --out causes.parquet`
@@ -52,24 +52,10 @@ class Explain(Command):
         ),
     ] = ()
     embedding_keys: EmbeddingKeys = None
-    fixes: Annotated[
-        str | None,
-        Option(
-            "Parquet file of decisions, for `select --decisions`: the right captions of shifted "
-            "ones. Needs --embeddings.",
-            inside="fixes.parquet",
-            endings=(".parquet",),
-        ),
-    ] = None
     options: ExplainOptions = field(default_factory=ExplainOptions)
     join: Join = ()
     memory_limit: MemoryLimit = None
     overwrite: Overwrite = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.fixes is not None and not self.embeddings:
-            raise InputError("--fixes needs --embeddings: cosines tell which captions were shifted")
 
     def run(self, progress: Progress = SILENT) -> Result[Explained]:
         """Find the causes; see `ncclean.explaining.explain_scores`."""
@@ -83,14 +69,14 @@ class Explain(Command):
             self.options,
             embeddings=self.embeddings,
             embedding_keys=parse_keys(self.embedding_keys),
-            fixes=self.fixes,
             join=self.join,
             memory_limit=self.memory_limit,
             identity=identity(self),
             overwrite=self.overwrite,
             progress=progress,
         )
-        made = [path for path in (self.out, explained.clusters, self.fixes) if path is not None]
+        beside = (explained.clusters, explained.fixes)
+        made = [self.out, *(path for path in beside if path is not None)]
         figures = {"causes": f"{len(explained.causes):,}"}
         return self.result(explained, _summary(explained), figures=figures, made=made)
 
@@ -107,6 +93,12 @@ def _summary(explained: Explained) -> Iterator[Shown]:
         text = visible(f"{kind}: {label}")
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
+    if explained.unknown:
+        names = " and ".join(f"by {name}" for name in explained.unknown)
+        yield Note(
+            f"which pairs are wrong {names} is not known, for the estimator cannot tell: causes of "
+            "that are not found"
+        )
     tested = f"{explained.tested:,} groups tested among {explained.pairs:,} pairs"
     if not explained.causes:
         yield f"{tested}: no cause stands out"
@@ -140,6 +132,9 @@ def _summary(explained: Explained) -> Iterator[Shown]:
     yield from partner_lines(explained.joined, explained.rows)
     if explained.clusters:
         yield f"clusters written to {explained.clusters}: --join clusters={explained.clusters}"
-    if explained.fixed is not None:
-        yield f"{counted(explained.fixed, 'pair')} mended by decisions"
+    if explained.fixed:
+        yield (
+            f"{counted(explained.fixed, 'pair')} of shifted captions: `ncclean export --fix shift "
+            f"--causes {explained.out}`, or --decisions {explained.fixes}"
+        )
     yield f"written to {explained.out}"

@@ -9,7 +9,7 @@ import pytest
 from ncclean_pipelines.explain import Explain
 
 from ncclean.errors import InputError, ResumeError
-from ncclean.explaining import explain_scores as module
+from ncclean.explaining import saved_sums as module
 from ncclean.explaining.cause_table import read_causes
 from ncclean.explaining.explain_scores import explain_scores
 from ncclean.explaining.options import ExplainOptions
