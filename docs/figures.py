@@ -104,6 +104,7 @@ FIGURES = {
     "causes": Figure(("causes",), cause_tables.causes_table),
     "causes-classes": Figure(("causes-classes",), cause_tables.classes_table),
     "causes-photographs": Figure(("causes-photographs",), cause_tables.photographs_table),
+    "causes-sentences": Figure(("causes-sentences",), cause_tables.sentences_table),
     "causes-scale": Figure(("causes-scale",), cause_tables.scale_table),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "disentanglement-clip": Figure(("disentanglement-clip",), halves.evidence_table),

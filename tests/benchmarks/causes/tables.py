@@ -13,32 +13,54 @@ Record = Mapping[str, Any]
 
 
 def causes_table(record: Record) -> Iterator[str]:
-    """How often each planted cause is found, and what is reported beside them."""
+    """How often each planted cause is found by each estimator, and what is reported beside them."""
     rows = record["rows"]
+    models = list(dict.fromkeys(row["model"] for row in rows))
     pairs: dict[str, list[int]] = defaultdict(list)
-    found: dict[str, list[float]] = defaultdict(list)
-    reported = [one for row in rows for one in row["reported"]]
-    planted = [row for row in rows if row["causes"]]
-    for row in planted:
+    covered: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
         for cause, count in row["planted"].items():
-            pairs[cause].append(count)
-            found[cause].append(row["covered"].get(cause, 0.0) if cause in row["found"] else 0.0)
-    yield from heading("planted", "corpora", "pairs, mean", "found", "of its pairs, when found")
+            if row["model"] == models[0]:
+                pairs[cause].append(count)
+            if cause in row["found"]:
+                covered[cause, row["model"]].append(row["covered"][cause])
+    heads = (head for model in models for head in (f"found with `{model}`", "of its pairs"))
+    yield from heading("planted", "corpora", "pairs, mean", *heads)
     for cause in sorted(pairs):
-        covered = [share for share in found[cause] if share]
+        cells = []
+        for model in models:
+            shares = covered[cause, model]
+            cells.append(f"{len(shares)} of {len(pairs[cause])}")
+            cells.append(percent(float(np.mean(shares))) if shares else "")
+        yield line(cause, str(len(pairs[cause])), f"{np.mean(pairs[cause]):,.0f}", *cells)
+    total = sum(map(len, pairs.values()))
+    found = {model: sum(len(covered[cause, model]) for cause in pairs) for model in models}
+    planted = len({row["seed"] for row in rows if row["causes"]})
+    cells = [cell for model in models for cell in (f"{found[model]} of {total}", "")]
+    yield line("**all**", str(planted), "", *cells)
+    cells = []
+    for model in models:
+        reported = [one for row in rows if row["model"] == model for one in row["reported"]]
+        cells += [f"{sum(one['false'] for one in reported)} of {len(reported)}", ""]
+    corpora = len({row["seed"] for row in rows})
+    yield line("reported groups that are no cause", str(corpora), "", *cells)
+
+
+def sentences_table(record: Record) -> Iterator[str]:
+    """Whether a host with wrong sentences is found, and what else is reported."""
+    yield from heading(
+        "estimator", "sentences", "corpora", "with the cause", "found", "reported, not a cause"
+    )
+    groups: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    for row in record["rows"]:
+        groups[row["model"], row["sentences"]].append(row)
+    for (model, sentences), rows in groups.items():
+        false = sum(one["false"] for row in rows for one in row["reported"])
+        planted = sum(row["causes"] for row in rows)
+        found = sum(bool(row["found"]) for row in rows)
         yield line(
-            cause,
-            str(len(pairs[cause])),
-            f"{np.mean(pairs[cause]):,.0f}",
-            f"{len(covered)} of {len(pairs[cause])}",
-            percent(float(np.mean(covered))) if covered else "",
+            f"`{model}`", str(sentences), str(len(rows)), str(planted), str(found), str(false)
         )
-    counts = [len(several) for several in pairs.values()]
-    hits = sum(bool(share) for several in found.values() for share in several)
-    yield line("**all**", str(len(planted)), "", f"{hits} of {sum(counts)}", "")
-    false = sum(one["false"] for one in reported)
-    yield line("reported groups that are no cause", str(len(rows)), "",
-               f"{false} of {len(reported)}", "")  # fmt: skip
 
 
 def photographs_table(record: Record) -> Iterator[str]:
