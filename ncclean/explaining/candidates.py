@@ -57,7 +57,7 @@ class Test:
 class Candidates:
     """What stands out, the strongest first, of `tested` tests; `left_out` are beyond the most.
 
-    `log_threshold` is the largest log p-value of a discovery.
+    Tests with a log p-value up to `log_threshold` are discoveries.
     """
 
     listed: tuple[Candidate, ...]
@@ -109,15 +109,24 @@ def outside_means(
 ) -> np.ndarray:
     """(C, G, S) means of the pairs outside each group, by stratum.
 
-    Of all strata together where one has few pairs outside.
+    Of all strata together where one has few pairs outside; the group's own where nearly all pairs
+    are in it, so that it exceeds nothing.
     """
     outside = totals.pairs - pairs
     left = totals.sums[:, None, :] - sums
+    own = sums.sum(axis=2) / np.maximum(pairs.sum(axis=1), 1)
     whole = left.sum(axis=2) / np.maximum(outside.sum(axis=1), 1)
+    whole = np.where(has_outside(pairs, totals), whole, own)
     by = left / np.maximum(outside, 1)
     use = is_comparable(pairs, totals)[None] & by_stratum
     means: np.ndarray = np.clip(np.where(use, by, whole[:, :, None]), 0.0, 1.0)
     return means
+
+
+def has_outside(pairs: np.ndarray, totals: Totals) -> np.ndarray:
+    """(G,): whether enough pairs are outside a group, whatever the length of their captions."""
+    enough: np.ndarray = totals.pairs.sum() - pairs.sum(axis=1) >= _FEWEST_OUTSIDE
+    return enough
 
 
 def is_comparable(pairs: np.ndarray, totals: Totals) -> np.ndarray:
@@ -190,7 +199,7 @@ def _spreads(groups: Sequence[Groups], totals: Totals, columns: int) -> list[np.
 
 
 def _spread(of_kind: Groups, totals: Totals, columns: int) -> np.ndarray | None:
-    typical = of_kind.is_typical
+    typical = of_kind.is_typical & has_outside(of_kind.pairs, totals)
     if typical.sum() < FEWEST_GROUPS:
         return None
     pairs, sums = of_kind.pairs[typical], of_kind.sums[:, typical]

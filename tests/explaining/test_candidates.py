@@ -5,7 +5,9 @@ import pytest
 
 from ncclean.explaining.aggregates import STRATA, Totals
 from ncclean.explaining.candidates import excess_tests
+from ncclean.explaining.explain_scores import explain_scores
 from ncclean.explaining.pairs_file import Required
+from tests.explaining.tables import columns, judged, write
 
 REQUIRED = Required(columns=(0, 1, 2), least=(1.0, 0.85, 0.5), far=2)
 SHORT, LONG = 0, 4
@@ -59,3 +61,28 @@ def test_ranks_that_lie_in_the_lower_half_count_only_without_captions_as_short_o
 def test_evidence_must_rise_with_the_probability():
     assert log_p_of([0.75, 0.4, 0.5], totals(1000)) == 0
     assert log_p_of([0.75, 0.74, 0.5], totals(1000)) < -30
+
+
+def test_a_group_of_all_pairs_exceeds_nothing():
+    """As the words of a template that all captions of class folders have."""
+    known = totals(1000)
+    pairs, sums = known.pairs[None], known.sums[:, None]
+    test = excess_tests(pairs, sums, known, np.zeros(3), REQUIRED)
+    assert test.log_p[0] == 0
+    assert test.expected[0] == pytest.approx(test.mean[0])
+
+
+def test_groups_of_all_pairs_are_no_spread(tmp_path):
+    """Classes of captions "a photo of X", of which two are wrong: their words are the causes."""
+    values = columns(3000, 0, 0.02)
+    names = np.array([f"thing{number}" for number in range(10)])
+    place = np.arange(3000) % 10
+    values["text"] = np.array([f"a photo of {name}" for name in names[place]], object)
+    values["wrong"] |= place < 2
+    values = judged(values)
+    # Right classes differ a little, as those of an estimator do.
+    values["noise_probability"] = values["noise_probability"] * (1 + 0.1 * (place % 3))
+    scores = write(tmp_path / "scores.parquet", values)
+    found = explain_scores([scores], str(tmp_path / "causes.parquet"))
+    assert {cause.label for cause in found.causes} == {"of thing0", "of thing1"}
+    assert max(c.rate.high - c.rate.low for c in found.causes) < 0.1
