@@ -105,6 +105,7 @@ FIGURES = {
     "causes-classes": Figure(("causes-classes",), cause_tables.classes_table),
     "causes-photographs": Figure(("causes-photographs",), cause_tables.photographs_table),
     "causes-sentences": Figure(("causes-sentences",), cause_tables.sentences_table),
+    "causes-class-photographs": Figure(("causes-class-photographs",), cause_tables.classes_table),
     "causes-scale": Figure(("causes-scale",), cause_tables.scale_table),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "disentanglement-clip": Figure(("disentanglement-clip",), halves.evidence_table),
