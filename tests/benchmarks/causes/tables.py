@@ -38,12 +38,19 @@ def causes_table(record: Record) -> Iterator[str]:
     planted = len({row["seed"] for row in rows if row["causes"]})
     cells = [cell for model in models for cell in (f"{found[model]} of {total}", "")]
     yield line("**all**", str(planted), "", *cells)
-    cells = []
-    for model in models:
-        reported = [one for row in rows if row["model"] == model for one in row["reported"]]
-        cells += [f"{sum(one['false'] for one in reported)} of {len(reported)}", ""]
-    corpora = len({row["seed"] for row in rows})
-    yield line("reported groups that are no cause", str(corpora), "", *cells)
+    corpora = str(len({row["seed"] for row in rows}))
+    for name, is_so in (
+        ("reported groups that are no cause", lambda one: one["false"]),
+        (
+            "whose interval has the true share",
+            lambda one: one["low"] <= one["truth"] <= one["high"],
+        ),
+    ):
+        cells = []
+        for model in models:
+            reported = [one for row in rows if row["model"] == model for one in row["reported"]]
+            cells += [f"{sum(map(is_so, reported))} of {len(reported)}", ""]
+        yield line(name, corpora, "", *cells)
 
 
 def sentences_table(record: Record) -> Iterator[str]:
