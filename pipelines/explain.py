@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import parse_keys
-from ncclean.errors import InputError
 from ncclean.explaining.options import ExplainOptions
 from ncclean.options import Option, Reads
 
@@ -27,9 +26,10 @@ class Explain(Command):
     """Find causes of noise: groups of pairs that are wrong more often than others.
 
     A group has in common a word or phrase, a host or folder of the url, a shard, a language, a
-    shape or length of caption, an image size, an image cluster, or a value of --by. Each cause
-    comes with its share of wrong pairs, examples, and SQL for `query` and `select --where`. A group
-    that another one explains is folded into it. Interrupted runs resume.
+    shape or length of caption, an image size, an image cluster, a word in a cluster, or a value of
+    --by. Each cause comes with its share of wrong pairs, examples, and SQL for `query` and `select
+    --where`. A group that another one explains is folded into it. With --embeddings, shifted
+    captions are found too, and `export --fix shift` shifts them back. Interrupted runs resume.
 
     Example: `ncclean explain scores.parquet --embeddings embeddings/ --out causes.parquet`
     """
@@ -51,24 +51,10 @@ class Explain(Command):
         ),
     ] = ()
     embedding_keys: EmbeddingKeys = None
-    fixes: Annotated[
-        str | None,
-        Option(
-            "Parquet file of decisions for `select --decisions`: the right captions where "
-            "they were shifted. Needs --embeddings.",
-            inside="fixes.parquet",
-            endings=(".parquet",),
-        ),
-    ] = None
     options: ExplainOptions = field(default_factory=ExplainOptions)
     join: Join = ()
     memory_limit: MemoryLimit = None
     overwrite: Overwrite = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.fixes is not None and not self.embeddings:
-            raise InputError("--fixes needs --embeddings: cosines tell which captions were shifted")
 
     def run(self, progress: Progress = SILENT) -> Result[Explained]:
         """Find the causes; see `ncclean.explaining.explain_scores`."""
@@ -82,14 +68,14 @@ class Explain(Command):
             self.options,
             embeddings=self.embeddings,
             embedding_keys=parse_keys(self.embedding_keys),
-            fixes=self.fixes,
             join=self.join,
             memory_limit=self.memory_limit,
             identity=identity(self),
             overwrite=self.overwrite,
             progress=progress,
         )
-        made = [path for path in (self.out, explained.clusters, self.fixes) if path is not None]
+        beside = (explained.clusters, explained.fixes)
+        made = [self.out, *(path for path in beside if path is not None)]
         figures = {"causes": f"{len(explained.causes):,}"}
         return self.result(explained, _summary(explained), figures=figures, made=made)
 
@@ -106,6 +92,12 @@ def _summary(explained: Explained) -> Iterator[Shown]:
         text = visible(f"{kind}: {label}")
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
+    if explained.unknown:
+        names = " and ".join(f"by {name}" for name in explained.unknown)
+        yield Note(
+            f"which pairs are wrong {names} is not known, for the estimator cannot tell: causes of "
+            "that are not found"
+        )
     tested = f"{explained.tested:,} groups tested among {explained.pairs:,} pairs"
     if not explained.causes:
         yield f"{tested}: no cause stands out"
@@ -139,6 +131,9 @@ def _summary(explained: Explained) -> Iterator[Shown]:
     yield from partner_lines(explained.joined, explained.rows)
     if explained.clusters:
         yield f"clusters written to {explained.clusters}: --join clusters={explained.clusters}"
-    if explained.fixed is not None:
-        yield f"{counted(explained.fixed, 'pair')} mended by decisions"
+    if explained.fixed:
+        yield (
+            f"{counted(explained.fixed, 'pair')} of shifted captions: `ncclean export --fix shift "
+            f"--causes {explained.out}`, or --decisions {explained.fixes}"
+        )
     yield f"written to {explained.out}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from ncclean.config import TaskOptions
 from ncclean.data.options import SourceOptions
@@ -62,6 +63,14 @@ class Export(Command):
         ),
     ] = ("similarity", "noise_probability", "osa_weight", "neg_clip_loss")
     join: Join = ()
+    fix: Annotated[
+        Literal["shift"] | None,
+        Option("Shift captions back to their images, as --causes says.", metavar="shift"),
+    ] = None
+    causes: Annotated[
+        str | None,
+        Option("Causes of `ncclean explain --embeddings`, for --fix.", reads=Reads.PATH),
+    ] = None
     repeat: Annotated[
         bool, Option("Write each sample as often as its weight says, once on average.")
     ] = False
@@ -79,6 +88,10 @@ class Export(Command):
             )
         if not self.is_uid_file and not self.shards:
             raise InputError("export needs --shards, or an --out that ends in .npy for the uids")
+        if (self.fix is None) != (self.causes is None):
+            raise InputError(
+                "--fix shift and --causes need one another: the causes say what to fix"
+            )
         if self.join and not self.scores:
             raise InputError("--join needs --scores, the table to join to")
 
@@ -88,11 +101,15 @@ class Export(Command):
 
     def run(self, progress: Progress = SILENT) -> Result[ExportSummary] | Result[ExportPlan]:
         """Write the selected samples as shards, or their uids; see `ncclean.selection.export`."""
+        fixes, shifted = self._fixes()
         if self.dry_run:
-            estimate = self._plan(progress)
+            estimate = self._plan(fixes, progress)
             return self.result(estimate, _plan_lines(estimate))
         progress.say(f"writing to {self.out}")
-        exported = self._export_uids() if self.is_uid_file else self._export_shards(progress)
+        exported = (
+            self._export_uids(fixes) if self.is_uid_file else self._export_shards(fixes, progress)
+        )
+        exported = dataclasses.replace(exported, shifted=shifted)
         missing = {
             name: f"{count:,} selected samples are not in the shard"
             for name, count in exported.missing.items()
@@ -105,15 +122,23 @@ class Export(Command):
             failures={**exported.errors, **missing},
         )
 
-    def _export_uids(self) -> ExportSummary:
+    def _fixes(self) -> tuple[str | None, int | None]:
+        """The decisions of --fix, and how many captions they shift back."""
+        if self.causes is None:
+            return None, None
+        from ncclean.explaining.fixes import read_fixes
+
+        return read_fixes(self.causes)
+
+    def _export_uids(self, fixes: str | None) -> ExportSummary:
         from ncclean import stores
         from ncclean.output_mark import check_free
         from ncclean.selection.export import export_uids
 
         check_free([self.out], self.name, self.overwrite)
-        return export_uids(self.selection, stores.location(self.out))
+        return export_uids(self.selection, stores.location(self.out), fixes)
 
-    def _export_shards(self, progress: Progress) -> ExportSummary:
+    def _export_shards(self, fixes: str | None, progress: Progress) -> ExportSummary:
         from ncclean import stores
         from ncclean.options import usable_cores
         from ncclean.runners.opened import open_runner
@@ -133,12 +158,13 @@ class Export(Command):
                 columns=self.columns if self.scores else (),
                 repeat=self.repeat,
                 caption_key=self.caption_key,
+                fixes=fixes,
                 runner=runner,
                 overwrite=self.overwrite,
                 progress=progress,
             )
 
-    def _plan(self, progress: Progress) -> ExportPlan:
+    def _plan(self, fixes: str | None, progress: Progress) -> ExportPlan:
         from ncclean.selection.export_cost import plan
         from ncclean.selection.out_layout import out_layout
 
@@ -153,6 +179,7 @@ class Export(Command):
             columns=self.columns,
             repeat=self.repeat,
             caption_key=self.caption_key,
+            fixes=fixes,
             workers=self.tasks.workers,
             overwrite=self.overwrite,
             progress=progress,
@@ -172,6 +199,8 @@ class Export(Command):
 def _summary(exported: ExportSummary) -> Iterator[Shown]:
     shards = f"{counted(exported.shards, 'shard')}, " if exported.shards else ""
     yield f"{shards}{exported.samples:,} samples, {file_size(exported.bytes)} in {exported.out}"
+    if exported.shifted is not None:
+        yield f"{counted(exported.shifted, 'caption')} shifted back"
     if exported.mended_lost:
         yield Note(
             f"uids say nothing of captions: the mended ones of {exported.mended_lost:,} samples "

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.explaining.kinds import LENGTHS, Kind
-from ncclean.explaining.outcomes import FAR
 from ncclean.explaining.pairs_file import Values
 
 BUCKETS = 1 << 22
@@ -64,9 +63,6 @@ class Totals:
         wrong = np.maximum(of_all[0, place], 1e-9)  # expected number of wrong pairs
         right = np.maximum(pairs.sum() - wrong, 1e-9)
         among_wrong = of_all[2] / wrong
-        for number, name in enumerate(names):
-            if name.endswith(f"_{FAR}"):
-                among_wrong[number] = 0.5
         difference = among_wrong - (of_all[0] - of_all[2]) / right
         shown = difference / np.maximum(difference[place], 1e-9)
         return cls(pairs, summed[0], summed[1], np.clip(shown, 0.0, 1.0))

@@ -17,6 +17,7 @@ from ncclean.explaining.discoveries import (
 )
 from ncclean.explaining.kinds import LENGTH, Kind
 from ncclean.explaining.options import ExplainOptions
+from ncclean.explaining.outcomes import FAR_RIGHT, FAR_WRONG
 from ncclean.explaining.pairs_file import Required, Values
 
 # Fewer pairs of a stratum outside a group say too little of what to expect.
@@ -56,7 +57,7 @@ class Test:
 class Candidates:
     """What stands out, the strongest first, of `tested` tests; `left_out` are beyond the most.
 
-    `log_threshold` is the largest log p-value of a discovery.
+    Tests with a log p-value up to `log_threshold` are discoveries.
     """
 
     listed: tuple[Candidate, ...]
@@ -77,8 +78,9 @@ def excess_tests(
 
     The mean expected of a group is that of the pairs outside it with captions as long. `tau2` is
     (C,) or (C, G). With `by_stratum` false, captions of any length are compared. The value `far`
-    counts for groups most of whose pairs have nothing comparable outside. The result is that of the
-    value with the weakest p-value; `mean` and `expected` are the first value's.
+    counts for groups most of whose pairs have nothing comparable outside: it is expected to be
+    `FAR_RIGHT`. The result is that of the value with the weakest p-value; `mean` and `expected` are
+    the first value's.
     """
     means = outside_means(pairs, sums, totals, by_stratum)
     count = np.maximum(pairs.sum(axis=1), 1e-9)
@@ -86,13 +88,17 @@ def excess_tests(
     expected = (means * pairs).sum(axis=2) / count
     variances = (totals.variances[:, None, :] * pairs).sum(axis=2) / count**2
     spread = np.broadcast_to(np.asarray(tau2, float).reshape(len(sums), -1), mean.shape)
-    log_p = log_p_values(count, mean, expected, variances * count, spread)
-    counts = np.ones(log_p.shape, bool)
-    if required.far is not None:
+    of_wrong = totals.shown[:, None] * (mean - expected)[0]
+    counts = np.ones(mean.shape, bool)
+    far = required.far
+    if far is not None:
         compared = is_comparable(pairs, totals) & by_stratum
-        counts[required.far] = (pairs * ~compared).sum(axis=1) > _MOST_ALONE * count
+        counts[far] = (pairs * ~compared).sum(axis=1) > _MOST_ALONE * count
+        expected[far], variances[far] = FAR_RIGHT, FAR_RIGHT * (1 - FAR_RIGHT) / count
+        of_wrong[far] = FAR_WRONG - FAR_RIGHT
+    log_p = log_p_values(count, mean, expected, variances * count, spread)
     excess = mean - expected
-    is_shown = excess >= (np.array(required.least) * totals.shown)[:, None] * excess[0]
+    is_shown = excess >= np.array(required.least)[:, None] * of_wrong
     log_p = np.where(counts, np.where(is_shown, log_p, 0.0), -np.inf)
     strength = excess / np.sqrt(variances + spread + 1e-12)
     return Test(log_p.max(axis=0), mean[0], expected[0], strength[0])
@@ -103,15 +109,24 @@ def outside_means(
 ) -> np.ndarray:
     """(C, G, S) means of the pairs outside each group, by stratum.
 
-    Of all strata together where one has few pairs outside.
+    Of all strata together where one has few pairs outside; the group's own where nearly all pairs
+    are in it, so that it exceeds nothing.
     """
     outside = totals.pairs - pairs
     left = totals.sums[:, None, :] - sums
+    own = sums.sum(axis=2) / np.maximum(pairs.sum(axis=1), 1)
     whole = left.sum(axis=2) / np.maximum(outside.sum(axis=1), 1)
+    whole = np.where(has_outside(pairs, totals), whole, own)
     by = left / np.maximum(outside, 1)
     use = is_comparable(pairs, totals)[None] & by_stratum
     means: np.ndarray = np.clip(np.where(use, by, whole[:, :, None]), 0.0, 1.0)
     return means
+
+
+def has_outside(pairs: np.ndarray, totals: Totals) -> np.ndarray:
+    """(G,): whether enough pairs are outside a group, whatever the length of their captions."""
+    enough: np.ndarray = totals.pairs.sum() - pairs.sum(axis=1) >= _FEWEST_OUTSIDE
+    return enough
 
 
 def is_comparable(pairs: np.ndarray, totals: Totals) -> np.ndarray:
@@ -184,7 +199,7 @@ def _spreads(groups: Sequence[Groups], totals: Totals, columns: int) -> list[np.
 
 
 def _spread(of_kind: Groups, totals: Totals, columns: int) -> np.ndarray | None:
-    typical = of_kind.is_typical
+    typical = of_kind.is_typical & has_outside(of_kind.pairs, totals)
     if typical.sum() < FEWEST_GROUPS:
         return None
     pairs, sums = of_kind.pairs[typical], of_kind.sums[:, typical]

@@ -8,8 +8,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from upath import UPath
 
+from ncclean.atomic import published
 from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.explaining.options import ExplainOptions
+from ncclean.explaining.working_folder import Work
 from ncclean.neighbour_search.blocks import embedded_blocks
 from ncclean.neighbour_search.coarse_quantizer import TRAINING_ROWS_PER_LIST, CoarseQuantizer
 from ncclean.progress import Progress
@@ -17,6 +21,7 @@ from ncclean.progress import Progress
 _PAIRS_PER_CLUSTER, _MOST = 400, 256
 _CLUSTERS_PER_REGION = 4
 _SAMPLED = 4 * TRAINING_ROWS_PER_LIST  # images of a cluster that it is learnt from
+_CLUSTERED = "clustered"  # a mark in the working folder
 _SCHEMA = pa.schema(
     [
         ("shard", pa.string()),
@@ -26,6 +31,28 @@ _SCHEMA = pa.schema(
         ("region", pa.int32()),
     ]
 )
+
+
+def clusters_path(out: UPath) -> UPath:
+    """The table of clusters beside that of the causes."""
+    return out.with_name(out.name.removesuffix(".parquet") + ".clusters.parquet")
+
+
+def cluster_once(
+    work: Work,
+    out: UPath,
+    embeddings: Sequence[str],
+    keys: tuple[str, str] | None,
+    options: ExplainOptions,
+    progress: Progress,
+) -> None:
+    """Write the clusters of the images, unless that is done."""
+    if work.has(_CLUSTERED):
+        return
+    with published(out) as aside:
+        write_clusters(aside, embeddings, keys, options.clusters, options.seed, progress)
+    with work.writing(_CLUSTERED) as aside:
+        aside.touch()
 
 
 def write_clusters(

@@ -77,7 +77,7 @@ def log_p_values(
 
 
 def log_threshold(log_p: np.ndarray, tests: int, rate: float) -> float:
-    """log of the largest p-value that is a discovery; -inf if none is.
+    """log of the p-value up to which tests are discoveries; -inf if none is.
 
     The procedure of Benjamini and Hochberg, divided by sum 1/i as Benjamini and Yekutieli (2001) do
     for tests of any dependence: groups overlap. `tests` counts those whose p-value is not here too;
@@ -86,7 +86,7 @@ def log_threshold(log_p: np.ndarray, tests: int, rate: float) -> float:
     ordered = np.sort(log_p)
     allowed = np.log(rate * np.arange(1, len(ordered) + 1)) - _log_penalty(tests)
     passing = np.flatnonzero(ordered <= allowed)
-    return float(ordered[passing[-1]]) if len(passing) else -np.inf
+    return float(allowed[passing[-1]]) if len(passing) else -np.inf
 
 
 def q_values(log_p: np.ndarray, tests: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import duckdb
@@ -12,6 +13,30 @@ from scipy.sparse import csr_matrix
 from ncclean.explaining.aggregates import Totals
 from ncclean.explaining.folding import Patterns
 from ncclean.explaining.kinds import Kind
+from ncclean.explaining.prepared_pairs import MEMBERS, PAIRS, PreparedPairs
+from ncclean.storage.catalog import connect
+from ncclean.storage.quoting import quoted
+
+
+def write_members(pairs: PreparedPairs, groups: Sequence[tuple[Kind, str]]) -> None:
+    """Write the file of the groups' members, unless it is there."""
+    if pairs.work.has(MEMBERS):
+        return
+    with (
+        pairs.work.writing(MEMBERS) as aside,
+        contextlib.closing(
+            connect(
+                [str(pairs.work.folder / PAIRS)], pairs.memory_limit, view="pairs", place="place",
+                writable=aside,
+            )
+        ) as connection,
+    ):  # fmt: skip
+        query = "SELECT 0::BIGINT AS place, 0::INT AS member LIMIT 0"
+        if groups:
+            query = members_query(connection, groups)
+        connection.execute(
+            f"COPY ({query}) TO {quoted(str(aside))} (FORMAT parquet, COMPRESSION zstd)"
+        )
 
 
 def members_query(connection: duckdb.DuckDBPyConnection, groups: Sequence[tuple[Kind, str]]) -> str:

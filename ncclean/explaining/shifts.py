@@ -10,7 +10,7 @@ that holds for a part of the pairs alone, the run is the one of the largest sum 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import duckdb
@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.data.embeddings.units import resolve_embeddings
-from ncclean.errors import InputError
 from ncclean.neighbour_search.blocks import embedded_blocks
 
 LARGEST = 16
@@ -168,28 +167,3 @@ def _largest_run(values: np.ndarray) -> tuple[int, int]:
     end = int((sums[1:] - lowest).argmax()) + 1
     begin = int(sums[:end].argmin())
     return begin, end
-
-
-def mended_captions(
-    connection: duckdb.DuckDBPyConnection, shifts: Iterable[Shift]
-) -> list[tuple[str, int, str | None]]:
-    """Uid, number of the caption and the right caption of every pair of the runs; None for none.
-
-    Raises `InputError` for a table without captions.
-    """
-    columns = {row[0] for row in connection.execute("DESCRIBE pairs").fetchall()}
-    if not {"text", "uid"} <= columns:
-        raise InputError("--fixes needs uids and captions in the table: score without --no-text")
-    mended: dict[tuple[str, int], str | None] = {}
-    for shift in shifts:
-        table = pa.table({"place": shift.places, "source": shift.sources})
-        connection.register("shifted", table)
-        rows = connection.execute(
-            "SELECT own.uid, coalesce(own.caption_number, 0), other.text FROM shifted "
-            "JOIN pairs AS own ON own.place = shifted.place "
-            "LEFT JOIN pairs AS other ON other.place = shifted.source"
-        ).fetchall()
-        connection.unregister("shifted")
-        for uid, number, text in rows:
-            mended.setdefault((str(uid), int(number)), text)
-    return [(uid, number, text) for (uid, number), text in mended.items()]

@@ -52,6 +52,8 @@ _DERIVED = ("written_shards", "digits")
 _LABELS = {
     "selection": "the selection",
     "selection_size": "the size of the selection",
+    "fixes": "the decisions of --fix",
+    "fixes_size": "the size of the decisions of --fix",
     "repeats": "the factor of --repeat",
     "input": "the digest of the input shards",
 }
@@ -63,7 +65,8 @@ class ExportSummary:
 
     `missing` counts selected samples that the input does not have, by input shard; `errors` are
     input shards that could not be read. `mended_lost` are mended captions that a file of uids
-    cannot hold. `layout` is what was written, `uids` for a file of uids.
+    cannot hold. `layout` is what was written, `uids` for a file of uids. `shifted` captions were
+    shifted back, None without `--fix`.
     """
 
     shards: int
@@ -74,6 +77,7 @@ class ExportSummary:
     errors: dict[str, str] = field(default_factory=dict)
     mended_lost: int = 0
     layout: str = TARS.name
+    shifted: int | None = None
 
 
 def export_shards(
@@ -87,6 +91,7 @@ def export_shards(
     join: Sequence[str] = (),
     repeat: bool = False,
     caption_key: CaptionKeys = None,
+    fixes: str | None = None,
     layout: OutLayout = TARS,
     runner: Runner | None = None,
     overwrite: bool = False,
@@ -98,13 +103,16 @@ def export_shards(
     and of the tables `join` joined to them, are added to each sample's json; `repeat` writes a
     sample as often as its weight says, the mean weight once. Of a selection of several captions
     (named `caption_key`) an image's best becomes its caption, and its json has all of them; see
-    `ncclean.data.kept_captions`. Each shard is one task of `runner`, by default in this process;
-    finished shards of an interrupted export are kept. Raises `InputError` for a selection that
-    does not fit the shards, or tables that cannot be joined, `ResumeError` if `out` holds another
-    export.
+    `ncclean.data.kept_captions`. `fixes` are the decisions of `ncclean explain` that shift captions
+    back; they win over the selection. Each shard is one task of `runner`, by default in this
+    process; finished shards of an interrupted export are kept. Raises `InputError` for a selection
+    that does not fit the shards, or tables that cannot be joined, `ResumeError` if `out` holds
+    another export.
     """
     out = stores.location(str(out))  # the caller's may cache its listings
-    tasks, repeats = plan_selection(selection, shards, samples_per_shard, repeat=repeat)
+    tasks, repeats = plan_selection(
+        selection, shards, samples_per_shard, repeat=repeat, fixes=fixes
+    )
     targets = Targets(layout, out, digits_of(tasks))
     options = ExportOptions(
         selection=selection,
@@ -115,6 +123,7 @@ def export_shards(
         repeats=repeats,
         caption_key=caption_key,
         layout=layout,
+        fixes=fixes,
     )
     with contextlib.ExitStack() as stack:
         table = stack.enter_context(JoinedScores.open(scores, join)) if scores else None
@@ -201,14 +210,14 @@ def _names(table: JoinedScores, columns: Sequence[str]) -> list[str]:
     return names
 
 
-def export_uids(selection: str, out: UPath) -> ExportSummary:
+def export_uids(selection: str, out: UPath, fixes: str | None = None) -> ExportSummary:
     """Write DataComp's subset file: the uids, sorted, as a numpy array of `u8,u8`.
 
     Each uid is the first and the last 64 bits of its 32 hex digits, and is there as often as its
     pair was drawn; DataComp's resharder repeats it. Raises `InputError` if one is not 32 hex
     digits.
     """
-    connection = open_selection(selection)
+    connection = open_selection(selection, fixes)
     odd = connection.execute(
         "SELECT uid FROM scores WHERE NOT regexp_full_match(uid, '[0-9a-fA-F]{32}') LIMIT 1"
     ).fetchall()
@@ -252,11 +261,11 @@ def _identity(
     options: ExportOptions, join: Sequence[str], tasks: list[ExportTask], samples_per_shard: int
 ) -> dict[str, Any]:
     """The options and inputs of an export, and the number of its shards."""
-    path = stores.location(options.selection)
-    where = path if path.is_file() else None
+    fixes = {"fixes": options.fixes, "fixes_size": _size(options.fixes)} if options.fixes else {}
     return {
         "selection": options.selection,
-        "selection_size": stores.ask("read", path, where.stat).st_size if where else None,
+        "selection_size": _size(options.selection),
+        **fixes,
         "samples_per_shard": samples_per_shard,
         "scores": list(options.scores),
         "columns": list(options.columns),
@@ -271,6 +280,11 @@ def _identity(
         "written_shards": len(tasks),
         "digits": options.digits,
     }  # fmt: skip
+
+
+def _size(file: str) -> int | None:
+    path = stores.location(file)
+    return int(stores.ask("read", path, path.stat).st_size) if path.is_file() else None
 
 
 def _compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

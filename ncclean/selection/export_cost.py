@@ -58,6 +58,7 @@ def plan(
     columns: Sequence[str] = (),
     repeat: bool = False,
     caption_key: CaptionKeys = None,
+    fixes: str | None = None,
     layout: OutLayout = TARS,
     workers: int | None = None,
     overwrite: bool = False,
@@ -67,7 +68,9 @@ def plan(
 
     Raises `InputError` for a selection that does not fit the shards, or that is empty.
     """
-    tasks, repeats = plan_selection(selection, shards, samples_per_shard, repeat=repeat)
+    tasks, repeats = plan_selection(
+        selection, shards, samples_per_shard, repeat=repeat, fixes=fixes
+    )
     if not tasks:
         raise InputError(f"{selection} is empty: there is nothing to export")
     progress.say("measuring the speed")
@@ -79,6 +82,7 @@ def plan(
         repeats=repeats,
         caption_key=caption_key,
         layout=layout,
+        fixes=fixes,
     )
     report, seconds, processor = _first_shard(options, tasks[0])
     segments = [segment for task in tasks for segment in task.segments]

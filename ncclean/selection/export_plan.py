@@ -14,6 +14,7 @@ import numpy as np
 from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, COLUMNS, MENDED, not_captions
 from ncclean.data.shards import ShardRef, match_shards
 from ncclean.errors import InputError
+from ncclean.selection.fixed_selection import check_fixes, fixed_selection
 from ncclean.storage.catalog import columns_of, connect
 
 _LEAST_DIGITS = 5  # of the number in a shard's name, as img2dataset has
@@ -49,13 +50,20 @@ class ExportTask:
 
 
 def plan_selection(
-    selection: str, shards: Sequence[ShardRef], samples_per_shard: int, *, repeat: bool
+    selection: str,
+    shards: Sequence[ShardRef],
+    samples_per_shard: int,
+    *,
+    repeat: bool,
+    fixes: str | None = None,
 ) -> tuple[list[ExportTask], float | None]:
     """Plan the shards of an export, and the factor of the weights for `--repeat`.
 
-    Raises `InputError` for a selection that cannot be read or does not fit the shards.
+    Raises `InputError` for a selection that cannot be read, or does not fit the shards or `fixes`.
     """
-    with contextlib.closing(open_selection(selection)) as connection:
+    with contextlib.closing(open_selection(selection, fixes)) as connection:
+        if fixes is not None:
+            check_fixes(connection, columns_of(connection, "selected"), selection)
         repeats = repeat_scale(connection) if repeat else None
         counts = {name: n for name, n in count_by_shard(connection, repeats).items() if n}
     return plan_export(counts, shards, samples_per_shard), repeats
@@ -66,16 +74,18 @@ def digits_of(tasks: Sequence[ExportTask]) -> int:
     return max(_LEAST_DIGITS, len(str(max(len(tasks) - 1, 0))))
 
 
-def open_selection(selection: str) -> duckdb.DuckDBPyConnection:
+def open_selection(selection: str, fixes: str | None = None) -> duckdb.DuckDBPyConnection:
     """Open a selection as DuckDB's view `scores`, with a row for each image.
 
     `captions` are the numbers of its captions, the best first; null where there is but one. An
     image that was drawn several times has as many rows, or numbers of its best caption. `mended`
-    are the texts that replace its captions, in the same order, null for those that stay.
+    are the texts that replace its captions, in the same order, null for those that stay. `fixes`
+    are decisions of `ncclean explain`, which win over the selection.
 
     Raises `InputError` if it lacks a column that `ncclean select` writes.
     """
-    connection = connect([selection], view="selected")
+    beside = {"fixes": [fixes]} if fixes is not None else {}
+    connection = connect([selection], view="selected", beside=beside)
     there = columns_of(connection, "selected")
     missing = [name for name in COLUMNS if name not in there]
     if missing:
@@ -86,14 +96,16 @@ def open_selection(selection: str) -> duckdb.DuckDBPyConnection:
         ).fetchall()[0]
         if kind not in ("VARCHAR", '"NULL"'):
             raise InputError(not_captions(selection, kind))
-    mended = f"{MENDED}::VARCHAR" if MENDED in there else "NULL::VARCHAR"
-    sql = f"SELECT *, NULL::SMALLINT[] AS captions, [{mended}] AS mended FROM selected"
+    is_mended = MENDED in there or fixes is not None
+    mended = f"{MENDED}::VARCHAR" if is_mended else "NULL::VARCHAR"
+    source = "selected" if fixes is None else f"({fixed_selection(there)})"
+    sql = f"SELECT *, NULL::SMALLINT[] AS captions, [{mended}] AS mended FROM {source}"
     if CAPTION_NUMBER in there:
         best = CAPTION_RANK if CAPTION_RANK in there else CAPTION_NUMBER
         sql = (
             f"SELECT shard, key, arg_min(uid, {best}) AS uid, arg_min(weight, {best}) AS weight, "
             f"list({CAPTION_NUMBER} ORDER BY {best}) AS captions, "
-            f"list({mended} ORDER BY {best}) AS mended FROM selected GROUP BY shard, key"
+            f"list({mended} ORDER BY {best}) AS mended FROM {source} GROUP BY shard, key"
         )
     connection.execute(f"CREATE TEMP VIEW scores AS {sql}")
     return connection

@@ -28,7 +28,8 @@ class ExportOptions:
 
     `scores` and `columns`: score files and the columns to add to each sample's json. `repeats`
     is the factor of the weights that says how often a sample is written; None is once.
-    `caption_key` are the names of the captions, where the selection tells several apart.
+    `caption_key` are the names of the captions, where the selection tells several apart. `fixes`
+    are decisions of `ncclean explain`.
     """
 
     selection: str
@@ -39,6 +40,7 @@ class ExportOptions:
     repeats: float | None = None
     caption_key: CaptionKeys = None
     layout: OutLayout = TARS
+    fixes: str | None = None
 
     @property
     def targets(self) -> Targets:
@@ -52,6 +54,7 @@ class ExportOptions:
             selection=stores.absolute(self.selection),
             out=stores.absolute(self.out),
             scores=tuple(map(stores.absolute, self.scores)),
+            fixes=None if self.fixes is None else stores.absolute(self.fixes),
         )
 
 
@@ -124,7 +127,7 @@ def _stats(task: ExportTask, report: ShardReport, begin: float) -> dict[str, Any
 
 def chosen_of(segment: Segment, options: ExportOptions) -> Chosen:
     """What the selection has of an input shard, with the columns to add."""
-    connection = open_selection(options.selection)
+    connection = open_selection(options.selection, options.fixes)
     rows = connection.execute(
         "SELECT key, uid, weight, captions, mended FROM scores WHERE shard = ?", [segment.name]
     ).fetchall()

@@ -143,11 +143,16 @@ def read_decisions(path: str) -> list[Decision]:
 
 
 def write_decisions(out: UPath, table: pa.Table, command: str = "review") -> None:
-    """Write a table of decisions, whole or not at all; `command` is the one that makes them."""
+    """Write a table of decisions, whole or not at all; `command` is the one that makes them.
+
+    Further columns of the table stay.
+    """
+    further = [field for field in table.schema if field.name not in DECISIONS.names]
+    schema = pa.schema([*DECISIONS, *further])
     metadata = {"made_by": mark(command), "ncclean_version": __version__}
     with published(out) as aside:
         pq.write_table(
-            table.cast(DECISIONS).replace_schema_metadata(metadata), aside, compression="zstd"
+            table.cast(schema).replace_schema_metadata(metadata), aside, compression="zstd"
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 from ncclean_pipelines.explain import Explain
 
 from ncclean.errors import InputError, ResumeError
-from ncclean.explaining import explain_scores as module
+from ncclean.explaining import saved_sums as module
 from ncclean.explaining.cause_table import read_causes
 from ncclean.explaining.explain_scores import explain_scores
 from ncclean.explaining.options import ExplainOptions
@@ -94,6 +94,28 @@ def test_groups_of_short_captions_are_no_causes(tmp_path):
         assert "short.example" not in {cause.label for cause in found.causes}
         assert not [cause for cause in found.causes if "length" in cause.kind]
         assert {"broken.example", "via snorf"} <= {cause.label for cause in found.causes}
+
+
+def test_short_captions_that_a_weak_estimator_ranks_low_are_no_cause(tmp_path):
+    """A fifth of their images are in the lower half, and no other captions are as short."""
+    values = columns(6000, 0)
+    rng = np.random.default_rng(5)
+    values["wrong"][2000:2300] = False
+    values = judged(values)
+    for number in range(2000, 2300):
+        values["url"][number] = f"https://short.example/a/{number}.jpg"
+        values["text"][number] = values["text"][number].split()[0]
+        values["noise_probability"][number] = rng.random() * 0.7
+        values["t2i_rank"][number] = int(499 * rng.random() ** 2.2)
+        values["i2t_rank"][number] = int(499 * rng.random() ** 2.2)
+    assert np.mean(values["t2i_rank"][2000:2300] > 250) == pytest.approx(0.25, abs=0.05)
+    assert not explain(tmp_path, values).causes
+    # The captions of others make them a cause, as short as they are.
+    for number in range(2000, 2300):
+        values["noise_probability"][number] = 0.5 + rng.random() / 2
+        values["t2i_rank"][number] = int(499 * rng.random())
+        values["i2t_rank"][number] = int(499 * rng.random())
+    assert "short.example" in {cause.label for cause in explain(tmp_path, values).causes}
 
 
 def test_columns_given_are_groups_too(tmp_path):

@@ -38,6 +38,15 @@ def test_a_card_says_what_where_and_how_many(tmp_path):
         assert part in text
 
 
+def test_several_causes_have_a_table(tmp_path):
+    assert 'class="overview"' not in page(tmp_path, [CAUSE])
+    other = dataclasses.replace(CAUSE, number=2, kind="host", label="broken.example")
+    html = page(tmp_path, [CAUSE, other])
+    assert "1. Captions with the word “arrow”" in Elements(html).text
+    assert 'href="#cause-2"' in html
+    assert html.count("have a wrong word") == 4
+
+
 def test_without_causes_and_without_a_table(tmp_path):
     assert "No group of pairs stands out" in page(tmp_path, [])
     assert 'id="causes"' not in page(tmp_path, None)

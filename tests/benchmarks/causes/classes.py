@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,21 +41,18 @@ def write_folders(out: Path, exchanged: tuple[int, int] | None, seed: int) -> No
         (folder / f"{index:05d}.{sample.extension}").write_bytes(sample.image)
 
 
-def measure(out: Path, exchanged: tuple[int, int] | None, seed: int) -> dict[str, Any]:
-    """Score and explain one set of folders."""
-    shutil.rmtree(out, ignore_errors=True)
-    write_folders(out / "folders", exchanged, seed)
+def explained(folders: Path, out: Path, model: str, exchanged: Sequence[str]) -> dict[str, Any]:
+    """Score and explain one set of folders; the row of the record."""
     scores, embeddings = str(out / "scores.parquet"), str(out / "embeddings")
     scored = ncclean.score(
-        [str(out / "folders")], out=scores, model="demo", class_template="a photo of a {}",
-        embeddings=embeddings,
+        [str(folders)], out=scores, model=model, class_template="a photo of a {}",
+        embeddings=embeddings, precision="fp32",
     ).summary  # fmt: skip
     found = Explain(
         scores=[scores], out=str(out / "causes.parquet"), embeddings=[embeddings]
     ).run().summary  # fmt: skip
-    classes = ZEROSHOT_SETS[0].classnames
     return {
-        "exchanged": [classes[place] for place in exchanged or ()],
+        "exchanged": list(exchanged),
         "pairs": found.pairs,
         "noise_rate": list(scored.noise_rate),
         "reported": [
@@ -63,6 +61,14 @@ def measure(out: Path, exchanged: tuple[int, int] | None, seed: int) -> dict[str
             for cause in found.causes
         ],
     }  # fmt: skip
+
+
+def measure(out: Path, exchanged: tuple[int, int] | None, seed: int) -> dict[str, Any]:
+    """Write, score and explain one set of folders."""
+    shutil.rmtree(out, ignore_errors=True)
+    write_folders(out / "folders", exchanged, seed)
+    names = [ZEROSHOT_SETS[0].classnames[place] for place in exchanged or ()]
+    return explained(out / "folders", out, "demo", names)
 
 
 def main() -> None:

@@ -1,0 +1,67 @@
+"""How causes may be mended: captions shifted back, or a word exchanged for another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import duckdb
+
+from ncclean.explaining.candidates import Candidate
+from ncclean.explaining.exchanged_words import exchanged
+from ncclean.explaining.pairs_file import Values
+from ncclean.explaining.shifts import Shift, find_shift, is_ordered, read_vectors, right_cosine
+from ncclean.progress import Progress
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """What is proposed for causes, by number of the candidate: in words, and the shifts."""
+
+    texts: Mapping[int, str]
+    shifts: Mapping[int, Shift]
+
+
+def propose(
+    connection: duckdb.DuckDBPyConnection,
+    candidates: Sequence[Candidate],
+    group_of: Sequence[int],
+    causes: Sequence[int],
+    values: Values,
+    by: Sequence[str],
+    embeddings: Sequence[str],
+    keys: tuple[str, str] | None,
+    progress: Progress,
+) -> Proposals:
+    """Find what mends each cause; shifts only where there are `embeddings` and cosines.
+
+    `group_of` is the number of each candidate's group in the view `members`, `causes` are numbers
+    of candidates, `by` the names of the kinds of `--by`.
+    """
+    texts: dict[int, str] = {}
+    ordered = {}
+    for cause in causes:
+        candidate = candidates[cause]
+        name, kind = values.outcomes[candidate.outcome].name, candidate.kind.name
+        if name == "near miss":
+            text = exchanged(connection, group_of[cause], values.of(candidate.outcome))
+            if text is not None:
+                texts[cause] = text
+        elif name == "mismatch" and is_ordered(kind, kind in by):
+            ordered[group_of[cause]] = cause
+    shifts = {}
+    if ordered and embeddings and _has_cosines(connection):
+        progress.say("looking for shifted captions")
+        first = candidates[next(iter(ordered.values()))]
+        right = right_cosine(connection, values.of(first.outcome))
+        vectors = read_vectors(connection, list(ordered), embeddings, keys)
+        for group, arrays in vectors.items():
+            shift = find_shift(*arrays, right)
+            if shift is not None:
+                shifts[ordered[group]] = shift
+                texts[ordered[group]] = str(shift)
+    return Proposals(texts, shifts)
+
+
+def _has_cosines(connection: duckdb.DuckDBPyConnection) -> bool:
+    return "similarity" in {row[0] for row in connection.execute("DESCRIBE pairs").fetchall()}

@@ -1,0 +1,69 @@
+"""A selection under the decisions of `ncclean explain`, which shift captions back.
+
+The view `selected` has the selection, the view `fixes` the decisions, with shard and key. Captions
+that were shifted look wrong, so most policies drop their pairs: those that get the right caption
+are in the selection whatever the policy says, as with `select --decisions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import duckdb
+
+from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, MENDED
+from ncclean.errors import InputError
+
+# Beyond that of every caption that was selected.
+_LAST_RANK = 30_000
+
+
+def fixed_selection(columns: Collection[str]) -> str:
+    """SQL for the selection with the decisions; `columns` are those that the selection has.
+
+    Pairs whose caption is lost are left out; pairs that come back have weight 1, and the caption's
+    rank is after those of the other captions of their image.
+    """
+    kept = [name for name in (CAPTION_NUMBER, CAPTION_RANK) if name in columns]
+    own = "".join(f", selected.{name}" for name in kept)
+    back = "".join(
+        f", {CAPTION_NUMBER}" if name == CAPTION_NUMBER else f", {_LAST_RANK} + {CAPTION_NUMBER}"
+        for name in kept
+    )
+    return (
+        "SELECT selected.uid, selected.shard, selected.key, selected.weight, selected.split, "
+        f"coalesce(fixes.caption, {_mended(columns)}) AS {MENDED}{own} "
+        f"FROM selected LEFT JOIN fixes ON {_same_pair(columns)} "
+        "WHERE fixes.decision IS DISTINCT FROM 'drop' "
+        f"UNION ALL SELECT uid, shard, key, 1, NULL, caption{back} FROM fixes "
+        "WHERE decision = 'correct' "
+        f"AND NOT EXISTS (SELECT 1 FROM selected WHERE {_same_pair(columns)})"
+    )
+
+
+def check_fixes(
+    connection: duckdb.DuckDBPyConnection, columns: Collection[str], selection: str
+) -> None:
+    """Raise `InputError` if the selection already has other captions for shifted pairs."""
+    (others,) = connection.execute(
+        f"SELECT count(*) FROM selected JOIN fixes ON {_same_pair(columns)} "
+        f"WHERE fixes.caption <> {_mended(columns)}"
+    ).fetchall()[0]
+    if others:
+        raise InputError(
+            f"{selection} already has other captions for {others:,} of the shifted pairs, of "
+            "--decisions or --drop-parts: instead of --fix shift, give `ncclean select` the "
+            "decisions that `ncclean explain` wrote beside the causes"
+        )
+
+
+def _mended(columns: Collection[str]) -> str:
+    return f"selected.{MENDED}::VARCHAR" if MENDED in columns else "NULL::VARCHAR"
+
+
+def _same_pair(columns: Collection[str]) -> str:
+    number = f"selected.{CAPTION_NUMBER}" if CAPTION_NUMBER in columns else "0"
+    return (
+        "selected.shard = fixes.shard AND selected.key = fixes.key "
+        f"AND {number} = fixes.caption_number"
+    )

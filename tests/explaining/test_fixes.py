@@ -1,0 +1,185 @@
+"""Shifted captions are given back: by decisions, and by one option of an export.
+
+A rendered corpus of which every third hundred of one shard, or of a folder, lost its place.
+"""
+
+import csv
+import dataclasses
+import json
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from ncclean_pipelines.explain import Explain
+from ncclean_pipelines.export import Export
+from ncclean_pipelines.select import Select
+
+import ncclean
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_pairs
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.errors import InputError, ResumeError
+from ncclean.selection.policy import Policy
+
+SHIFTED, BY = slice(300, 600), 2
+MODEL = {"model": "demo", "precision": "fp32"}
+POLICY = Policy(method="noise-probability")
+
+
+def read(source):
+    return [one for shard in resolve_pairs([str(source)]) for one in read_samples(shard)]
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    """Pictures in order, with the captions that are right and those that they have."""
+    folder = tmp_path_factory.mktemp("rendered")
+    options = CorpusOptions(pairs=1200, shard_size=300, noise={"ncr": 0.05}, duplicates=0, seed=4)
+    write_corpus(folder, options, 1)
+    samples = read(folder)
+    right = [sample.caption for sample in samples]
+    given = list(right)
+    given[SHIFTED] = np.roll(np.array(right[SHIFTED], object), BY).tolist()
+    return samples, right, given
+
+
+def tars(folder, samples, captions):
+    """Shards of 300 that have the captions; the second was shifted."""
+    from tests.hostile import tar_bytes
+
+    folder.mkdir()
+    for number in range(0, len(samples), 300):
+        members = []
+        for sample, caption in zip(samples[number:][:300], captions[number:][:300], strict=True):
+            members.append((f"{sample.key}.jpg", sample.image))
+            members.append((f"{sample.key}.txt", caption.encode()))
+        (folder / f"{number // 300:05d}.tar").write_bytes(tar_bytes(members))
+    return folder
+
+
+def pictures(folder, samples, captions):
+    """A folder with a table; pairs of one host were shifted."""
+    folder.mkdir()
+    with (folder / "metadata.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["file_name", "text", "url"])
+        for place, (sample, caption) in enumerate(zip(samples, captions, strict=True)):
+            name = f"{place:05d}.jpg"
+            (folder / name).write_bytes(sample.image)
+            table.writerow([name, caption, f"https://host{place // 300}.example/{name}"])
+    return folder
+
+
+@pytest.fixture(scope="module", params=[tars, pictures])
+def explained(request, rendered, tmp_path_factory):
+    """The corpus, its scores, its causes, and a selection that drops what looks wrong."""
+    samples, _, given = rendered
+    folder = tmp_path_factory.mktemp("fixes")
+    source = request.param(folder / "source", samples, given)
+    scores, causes = str(folder / "scores.parquet"), str(folder / "causes.parquet")
+    embeddings = str(folder / "embeddings")
+    ncclean.score(str(source), scores, embeddings=embeddings, **MODEL)
+    found = Explain(scores=[scores], out=causes, embeddings=[embeddings]).run()
+    assert "shifted by +2" in found.summary.causes[0].proposal
+    assert "--fix shift" in "\n".join(map(str, found.shown))
+    selection = str(folder / "selection.parquet")
+    Select(scores=[scores], policy=POLICY, out=selection).run()
+    return folder, source, found.summary, selection
+
+
+def test_decisions_mend_the_shifted_pairs(explained, rendered):
+    folder, _, found, _ = explained
+    _, right, _ = rendered
+    scores, out = str(folder / "scores.parquet"), str(folder / "decided.parquet")
+    assert found.fixed >= 0.95 * 300
+    Select(scores=[scores], decisions=[found.fixes], out=out).run()
+    rows = duckdb.sql(
+        f"SELECT place, caption FROM '{out}' JOIN (SELECT *, row_number() OVER () - 1 AS place "
+        f"FROM '{scores}') USING (uid, shard) WHERE caption IS NOT NULL"
+    ).fetchall()
+    assert len(rows) >= 0.95 * 300 - BY
+    assert all(caption == right[place] for place, caption in rows)
+
+
+def test_an_export_shifts_captions_back(explained, rendered):
+    """The option does what the decisions do by way of `select`; and the images are their own."""
+    folder, source, found, selection = explained
+    samples, right, given = rendered
+    layout = "auto" if source.joinpath("metadata.csv").exists() else "webdataset"
+    options = {"shards": [str(source)], "layout": layout}
+    done = Export(
+        selection=selection, out=str(folder / "mended"), fix="shift", causes=found.out, **options
+    ).run()
+    assert done.summary.shifted >= 0.95 * 300 - BY
+    assert f"{done.summary.shifted} captions shifted back" in "\n".join(map(str, done.shown))
+    place_of = {sample.image: place for place, sample in enumerate(samples)}
+    mended = 0
+    for sample in read(folder / "mended"):
+        place = place_of[sample.image]
+        original = sample.metadata.get("original_caption")
+        if original:
+            mended += 1
+            assert (sample.caption, original) == (right[place], given[place])
+        elif 300 <= place < 600:
+            assert sample.caption == given[place]
+    assert mended == done.summary.shifted
+    decided = str(folder / "decided.parquet")
+    Select(
+        scores=[str(folder / "scores.parquet")], decisions=[found.fixes],
+        policy=POLICY, out=decided,
+    ).run()  # fmt: skip
+    Export(selection=decided, out=str(folder / "by-decisions"), **options).run()
+    by_decisions = [(one.image, one.caption) for one in read(folder / "by-decisions")]
+    assert by_decisions == [(one.image, one.caption) for one in read(folder / "mended")]
+
+
+def test_causes_without_shifts_are_refused(explained):
+    folder, source, _, selection = explained
+    scores, causes = str(folder / "scores.parquet"), str(folder / "no-embeddings.parquet")
+    Explain(scores=[scores], out=causes).run()
+    export = Export(selection=selection, shards=[str(source)], out=str(folder / "none"))
+    with pytest.raises(InputError, match="no shifted captions to mend"):
+        dataclasses.replace(export, fix="shift", causes=causes).run()
+    with pytest.raises(InputError, match="need one another"):
+        dataclasses.replace(export, fix="shift")
+    with pytest.raises(InputError, match="need one another"):
+        dataclasses.replace(export, causes=causes)
+
+
+def test_other_captions_in_the_selection_are_not_overruled(explained, tmp_path):
+    folder, source, found, _ = explained
+    table = pq.read_table(found.fixes)
+    table = table.set_column(3, "caption", [["another"] * len(table)])
+    pq.write_table(table.select(table.column_names[:6]), tmp_path / "decisions.parquet")
+    chosen = str(tmp_path / "chosen.parquet")
+    Select(
+        scores=[str(folder / "scores.parquet")], out=chosen,
+        decisions=[str(tmp_path / "decisions.parquet")],
+    ).run()  # fmt: skip
+    export = Export(
+        selection=chosen, shards=[str(source)], out=str(tmp_path / "out"), fix="shift",
+        causes=found.out,
+    )  # fmt: skip
+    with pytest.raises(InputError, match="already has other captions for"):
+        export.run()
+
+
+def test_an_export_with_the_option_is_not_resumed_without(explained, tmp_path):
+    _, source, found, selection = explained
+    export = Export(selection=selection, shards=[str(source)], out=str(tmp_path / "out"))
+    dataclasses.replace(export, fix="shift", causes=found.out).run()
+    with pytest.raises(ResumeError, match="decisions of --fix"):
+        export.run()
+
+
+def test_uids_and_an_estimate_take_the_option_too(explained, tmp_path):
+    _, source, found, selection = explained
+    fixed = {"selection": selection, "fix": "shift", "causes": found.out}
+    plan = Export(shards=[str(source)], out=str(tmp_path / "out"), dry_run=True, **fixed).run()
+    exported = Export(shards=[str(source)], out=str(tmp_path / "all"), **fixed).run()
+    assert plan.summary.samples == exported.summary.samples
+    uids = Export(out=str(tmp_path / "uids.npy"), **fixed).run()
+    assert uids.summary.samples == exported.summary.samples
+    assert uids.summary.mended_lost == exported.summary.shifted
+    json.dumps(dataclasses.asdict(uids.summary))
