@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from ncclean.data.lance_reader import LanceRequest
 from ncclean.errors import InputError, ShardError, one_line
 from ncclean.url_secrets import without_secrets
 
@@ -15,6 +16,7 @@ T = TypeVar("T")
 
 ENDING = ".lance"
 # Columns that `ncclean annotate` writes are no part of what is scored.
+_TABLE_BATCH_ROWS = 65_536
 SCORE_PREFIX = "ncclean_"
 _LANCE_ERRORS = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
@@ -113,28 +115,22 @@ def lance_batches(
     Raises `ShardError` if they cannot be read, or are not those of `version` any more.
     """
     dataset = open_lance(url)
-    first, last = rows
     if version and version not in {one for _, _, one in _fragments(dataset)}:
         raise ShardError(f"{without_secrets(url)} has changed since the run began")
-    batches = dataset.to_batches(
-        columns=list(columns), offset=first, limit=last - first, batch_size=batch_rows,
-        scan_in_order=True, blob_handling="all_binary",
-    )  # fmt: skip
-    while (batch := _read(url, lambda: next(batches, None))) is not None:
-        yield batch
+    try:
+        yield from LanceRequest(url, list(columns), *rows, batch_rows).batches()
+    except ShardError as error:
+        raise ShardError(_unreadable(url, str(error))) from error
 
 
 def read_lance(url: str, columns: Sequence[str] | None, rows: tuple[int, int] | None) -> pa.Table:
     """Read the named columns, as far as there are such, all or some of the rows."""
     dataset = open_lance(url)
     names = [name for name in dataset.schema.names if columns is None or name in columns]
-    first, last = rows or (0, dataset.count_rows())
-    return _read(
-        url,
-        lambda: dataset.to_table(
-            columns=names, offset=first, limit=last - first, scan_in_order=True
-        ),
-    )
+    asked = rows or (0, dataset.count_rows())
+    batches = [*lance_batches(url, names, asked, _TABLE_BATCH_ROWS)]
+    schema = pa.schema([dataset.schema.field(name) for name in names])
+    return pa.Table.from_batches(batches, batches[0].schema if batches else schema)
 
 
 def _read(url: str, work: Callable[[], T]) -> T:
@@ -144,6 +140,9 @@ def _read(url: str, work: Callable[[], T]) -> T:
         # Of damaged files the library panics, which is no `Exception`.
         if not isinstance(error, _LANCE_ERRORS) and type(error).__name__ != "PanicException":
             raise
-        # Behind the sentence, the library names the place in its source.
-        what = one_line(error).partition(", /")[0]
-        raise ShardError(f"{without_secrets(url)} cannot be read as Lance: {what}") from error
+        raise ShardError(_unreadable(url, one_line(error))) from error
+
+
+def _unreadable(url: str, problem: str) -> str:
+    # Behind the sentence, the library names the place in its source.
+    return f"{without_secrets(url)} cannot be read as Lance: {problem.partition(', /')[0]}"

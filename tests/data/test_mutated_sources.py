@@ -151,7 +151,8 @@ def test_mutated_files(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_many_mutated_files(name):
-    outcomes = run(name, 1500)  # a crash, a hang or an end without a word is an error there
+    count = 300 if name == "Lance" else 1500  # its reader is a process of its own: half a second
+    outcomes = run(name, count)  # a crash, a hang or an end without a word is an error there
     assert outcomes["ok"] >= 5
     assert len(outcomes) > 1
 
