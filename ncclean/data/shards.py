@@ -288,7 +288,8 @@ def distinct_names(urls: Sequence[str], suffixes: Sequence[str]) -> list[str]:
         stem = name_without_secrets(url).split("://", 1)[-1].replace(os.sep, "/")
         for suffix in suffixes:
             stem = stem.removesuffix(suffix)
-        pieces.append([piece for piece in stem.split("/") if piece not in ("", ".", "..")])
+        # `.` and `..` alone have the name of the folder that they stand for.
+        pieces.append(_folders(stem) or _folders(os.path.abspath(stem)) or ["root"])
     deepest = max(map(len, pieces))
     # More folders tell apart what fewer do; of a thousand nested ones not every depth is tried.
     depth = (
@@ -300,6 +301,10 @@ def distinct_names(urls: Sequence[str], suffixes: Sequence[str]) -> list[str]:
     if depth <= deepest:
         return _ends(pieces, depth)
     return [f"{index:06d}-{piece[-1]}" for index, piece in enumerate(pieces)]
+
+
+def _folders(path: str) -> list[str]:
+    return [piece for piece in path.split("/") if piece not in ("", ".", "..")]
 
 
 def _ends(pieces: Sequence[Sequence[str]], depth: int) -> list[str]:

@@ -225,7 +225,7 @@ def test_a_request_that_the_corpus_cannot_meet_leaves_the_output_free(clean, tmp
     )
     with pytest.raises(InputError, match="the noise file has 7 entries"):
         refused.run()
-    with pytest.raises(InputError, match="none of the .* samples can be made noisy"):
+    with pytest.raises(InputError, match=r"none of the .* samples can be made noisy"):
         InjectNoise(
             shards=[str(clean)], out=str(tmp_path / "out"), noise={"ncr": 0.2}, caption_key="nope"
         ).run()
