@@ -133,7 +133,7 @@ class Clean(Command):
         rate = Estimate.of_fields(score, "noise_rate")
         if rate.is_known:
             yield f"noise rate {interval(rate)}"
-            vague = why_vague(rate, score["separation"])
+            vague = why_vague(rate)
             if vague is not None:
                 yield Note(vague, "error")
         failures = "".join(f", {n:,} {status}" for status, n in score["failures"].items())
