@@ -86,5 +86,7 @@ def interval(rate: Estimate, called: str = "95 % interval ") -> str:
 
 
 def hours(count: float) -> str:
-    """A duration as text: `2.50 hours`, or `12.3 minutes`."""
+    """A duration as text: `2.50 hours`, `12.3 minutes` or `4.5 seconds`."""
+    if count < 1 / 60:
+        return f"{3600 * count:,.1f} seconds"
     return f"{60 * count:,.1f} minutes" if count < 1 else f"{count:,.2f} hours"

@@ -112,6 +112,8 @@ class Select(Command):
             progress.say("measuring by the answers")
             selected = self._measured(selected)
         figures = {"kept": f"{selected.kept:,} of {selected.rows:,}"}
+        if selected.drawn is not None:
+            figures["drawn"] = f"{selected.drawn:,}"
         if selected.expected_mismatched_kept is not None:
             figures["expected mismatched"] = f"{selected.expected_mismatched_kept:,.0f}"
         return self.result(

@@ -21,6 +21,7 @@ from ncclean import stores
 from ncclean.data.lance_table import is_lance, lance_size_and_version
 from ncclean.errors import InputError
 from ncclean.file_names import short_name
+from ncclean.progress import counted
 from ncclean.regular_files import open_file, why_missing
 from ncclean.text_files import read_text
 from ncclean.url_secrets import name_without_secrets, without_secrets
@@ -141,7 +142,8 @@ def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, Shar
             missing.append(name)
     if missing:
         raise InputError(
-            f"{len(missing)} shards of the selection are not among --shards (first: {missing[0]})"
+            f"not among --shards: {counted(len(missing), 'shard')} of the selection "
+            f"(first: {missing[0]})"
         )
     return matched
 
@@ -210,7 +212,9 @@ def _shards_at(place: str) -> list[str]:
     if stores.is_url(place):
         raise InputError(f"{place} matches no shard")
     if Path(place).is_dir():
-        raise InputError(f"{place} holds no shards (*.tar)")
+        raise InputError(
+            f"{place} holds no shards: neither tars, nor images or tables of them, nor embeddings"
+        )
     if Path(place).exists():
         return [place]
     raise InputError(f"{place} does not exist")
