@@ -252,7 +252,7 @@ def _written_lines(written: WrittenAudit) -> Iterator[Shown]:
     )
     yield Table("Strata", heads, rows)
     yield f"{written.pairs:,} pairs to judge, {written.pictures:,} with a picture"
-    if not written.pictures:
+    if not written.pictures and not written.missing_shards:
         yield Note(
             "without --shards there are no pictures: the page shows captions and addresses; judges "
             "with pictures of their own take sample.parquet"
