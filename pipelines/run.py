@@ -136,8 +136,10 @@ def _plan(stages: Sequence[PlannedStage]) -> Iterator[Shown]:
         )
         for stage in stages
     ]
-    heads = ("stage", "command", "", "pairs at most", "time", "")
+    heads = ("stage", "command", "", "pairs", "time", "")
     yield Table("", heads, tuple(rows), left=3, last_left=True)
+    if any(stage.command == "select" and stage.action != "skip" for stage in stages):
+        yield "pairs behind a select are upper bounds"
     for stage in stages:
         yield from (
             f"{stage.name} writes outside of the run's folder: {path}" for path in stage.elsewhere
