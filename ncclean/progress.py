@@ -32,5 +32,5 @@ def counted(number: int, noun: str) -> str:
 
 
 def file_size(size: float) -> str:
-    """A size in bytes as text, such as `12.3 MB`."""
-    return f"{size / 1e6:,.1f} MB"
+    """A size in bytes as text, such as `12.3 MB` or `9.6 kB`."""
+    return f"{size / 1e6:,.1f} MB" if size == 0 or size >= 1e5 else f"{size / 1e3:,.1f} kB"

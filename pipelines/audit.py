@@ -15,7 +15,7 @@ from ncclean.options import Option, Reads, check_unset, parameters
 from .audit_judge import judged_figures, judged_lines, plan_lines
 from .audit_measured import estimate, measured_lines
 from .command import Command, Result
-from .display import Note, Shown, Table, file_size
+from .display import Note, Shown, Table, counted, file_size
 from .progress import SILENT, Progress
 from .shared_options import MemoryLimit, PageTitle, PictureShards, Scores
 
@@ -252,12 +252,12 @@ def _written_lines(written: WrittenAudit) -> Iterator[Shown]:
     )
     yield Table("Strata", heads, rows)
     yield f"{written.pairs:,} pairs to judge, {written.pictures:,} with a picture"
-    if not written.pictures:
+    if not written.pictures and not written.missing_shards:
         yield Note(
             "without --shards there are no pictures: the page shows captions and addresses; judges "
             "with pictures of their own take sample.parquet"
         )
     if written.missing_shards:
         missing = written.missing_shards
-        yield Note(f"{len(missing):,} shards are not among --shards (first: {missing[0]})")
+        yield Note(f"not among --shards: {counted(len(missing), 'shard')} (first: {missing[0]})")
     yield f"written to {written.page} ({file_size(written.bytes)}) and {written.sample}"

@@ -44,7 +44,7 @@ def judged_lines(judged: Judged) -> Iterator[Shown]:
     yield from _named_lines("worst part", judged.worst_part)
     if judged.missing_shards:
         missing = judged.missing_shards
-        yield Note(f"{len(missing):,} shards are not among --shards (first: {missing[0]})")
+        yield Note(f"not among --shards: {counted(len(missing), 'shard')} (first: {missing[0]})")
     if judged.judged:
         yield f"written to {judged.path}"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.config import RAY_ADDRESS, CalibrateBy, CaptionParts, Signals, Words
 from ncclean.data.options import SourceOptions
+from ncclean.errors import InputError
 from ncclean.estimates import Estimate
 from ncclean.options import CaptionKeys, Option, parameters
 
@@ -85,6 +86,7 @@ class Clean(Command):
 
     def run(self, progress: Progress = SILENT) -> Result[Any]:
         """Run or resume the bundled recipe `clean`, or show its plan."""
+        from ncclean.data.images.units import FOLDER
         from ncclean.data.sources import are_embeddings, resolve_sources
         from ncclean.selection.out_layout import layout_of
 
@@ -95,6 +97,8 @@ class Clean(Command):
 
         # The first tells; a mixture is an error of `score`, which resolves them all.
         first = resolve_sources(self.source[:1], "auto", self.source_options)
+        if any(shard.layout == FOLDER for shard in first):
+            _check_outside(self.out, self.source)
         is_embedded = are_embeddings(first)
         recipe = find_recipe("clean_embeddings" if is_embedded else "clean")
         options = options_of(self)
@@ -129,7 +133,7 @@ class Clean(Command):
         rate = Estimate.of_fields(score, "noise_rate")
         if rate.is_known:
             yield f"noise rate {interval(rate)}"
-            vague = why_vague(rate, score["separation"])
+            vague = why_vague(rate)
             if vague is not None:
                 yield Note(vague, "error")
         failures = "".join(f", {n:,} {status}" for status, n in score["failures"].items())
@@ -146,6 +150,16 @@ class Clean(Command):
         yield f"selection: {summary.folder}/clean.parquet"
         what = {"uids": "uids", "webdataset": "clean shards"}.get(export["layout"], "clean pairs")
         yield f"{what}: {export['out']} ({export['samples']:,} samples)"
+
+
+def _check_outside(out: str, sources: Sequence[str]) -> None:
+    """Raise `InputError` for results in a folder of pictures, whose subfolders are read, too."""
+    for source in sources:
+        if Path(out).resolve().is_relative_to(Path(source).resolve()):
+            raise InputError(
+                f"--out {out} lies in {source}: the pictures written there would be taken for "
+                "more of the source next time; name a folder outside it"
+            )
 
 
 def _targets() -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ncclean.data.sample_groups import IMAGE_EXTENSIONS
 from ncclean.estimates import Estimate
 from ncclean.progress import counted, file_size
 
@@ -44,9 +45,20 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 def none_scored(failures: Mapping[str, int], fields: Sequence[str] = ()) -> Note:
     """A note for a run that scored nothing, often because the wrong column was named."""
+    if not failures:
+        return Note("no pair could be scored: no shard could be read", "error")
     most = max(failures, key=lambda status: failures[status])
     hint = "; name the caption with --caption-key" if most == "caption_missing" else ""
-    if hint and fields:
+    if hint and IMAGE_EXTENSIONS.issuperset(fields) and fields:
+        hint = (
+            f"; there is nothing but {', '.join(fields)}: a caption lies beside its image, in a "
+            ".txt of the same name, or in a metadata.csv with the columns file_name and text"
+        )
+    elif most == "image_missing":
+        hint = (
+            "; the column error says why: paths in a table start from its folder, or --image-root"
+        )
+    elif hint and fields:
         hint += f": there are {', '.join(fields)}"
     return Note(f"no pair could be scored: mostly {most}{hint}", "error")
 
@@ -74,5 +86,7 @@ def interval(rate: Estimate, called: str = "95 % interval ") -> str:
 
 
 def hours(count: float) -> str:
-    """A duration as text: `2.50 hours`, or `12.3 minutes`."""
+    """A duration as text: `2.50 hours`, `12.3 minutes` or `4.5 seconds`."""
+    if count < 1 / 60:
+        return f"{3600 * count:,.1f} seconds"
     return f"{60 * count:,.1f} minutes" if count < 1 else f"{count:,.2f} hours"

@@ -114,10 +114,13 @@ class Export(Command):
             name: f"{count:,} selected samples are not in the shard"
             for name, count in exported.missing.items()
         }
+        figures = {"samples": f"{exported.samples:,}"}
+        if exported.shards:
+            figures["shards"] = f"{exported.shards:,}"
         return self.result(
             exported,
             _summary(exported),
-            figures={"samples": f"{exported.samples:,}", "shards": f"{exported.shards:,}"},
+            figures=figures,
             made=[self.out],
             failures={**exported.errors, **missing},
         )

@@ -12,7 +12,7 @@ from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
-from .display import Note, Shown, interval, partner_lines
+from .display import Note, Shown, counted, interval, partner_lines
 from .progress import SILENT, Progress
 from .shared_options import Join, MemoryLimit, PageTitle, PictureShards, Replace, Scores
 
@@ -129,6 +129,6 @@ def _summary(written: WrittenReport) -> Iterator[Shown]:
     yield f"{len(written.pairs):,} pairs shown, {pictures:,} with a picture"
     if written.thumbnails is not None and written.thumbnails.missing_shards:
         missing = written.thumbnails.missing_shards
-        yield f"note: {len(missing):,} shards are not among --shards (first: {missing[0]})"
+        yield f"note: not among --shards: {counted(len(missing), 'shard')} (first: {missing[0]})"
     yield f"written to {written.out} ({formats.size(written.bytes)})"
     yield from (f"written to {path}" for path in written.figures)

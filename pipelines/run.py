@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ncclean.options import Option, OptionError
 
 from .command import Command, Result
-from .display import Shown, Table
+from .display import Shown, Table, hours
 from .progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -131,17 +131,19 @@ def _plan(stages: Sequence[PlannedStage]) -> Iterator[Shown]:
             stage.command,
             f"{stage.action}: {stage.reason}",
             "" if stage.pairs is None else f"{stage.pairs:,}",
-            "" if stage.hours is None else f"{stage.hours:,.2f}",
+            "" if stage.hours is None else hours(stage.hours),
             stage.basis,
         )
         for stage in stages
     ]
-    heads = ("stage", "command", "", "pairs", "hours", "")
+    heads = ("stage", "command", "", "pairs", "time", "")
     yield Table("", heads, tuple(rows), left=3, last_left=True)
+    if any(stage.command == "select" and stage.action != "skip" for stage in stages):
+        yield "pairs behind a select are upper bounds"
     for stage in stages:
         yield from (
             f"{stage.name} writes outside of the run's folder: {path}" for path in stage.elsewhere
         )
-    hours = [stage.hours for stage in stages if stage.hours is not None]
-    if hours:
-        yield f"about {sum(hours):,.2f} hours for the stages with an estimate"
+    known = [stage.hours for stage in stages if stage.hours is not None]
+    if known:
+        yield f"about {hours(sum(known))} for the stages with an estimate"

@@ -20,7 +20,18 @@ from ncclean.errors import InputError
 from ncclean.options import Option, Reads, check_source
 
 from .command import Command, Result
-from .display import Note, Shown, Table, counted, facts, file_size, interval, none_scored, share
+from .display import (
+    Note,
+    Shown,
+    Table,
+    counted,
+    facts,
+    file_size,
+    hours,
+    interval,
+    none_scored,
+    share,
+)
 from .progress import SILENT, Progress
 from .shared_options import (
     CalibrateOnOption,
@@ -287,7 +298,7 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         speed = f"{scored.samples_per_second:,.0f} samples/s, {scored.seconds:,.1f} s in all"
         rows.append(("speed", speed))
     yield facts([*rows, ("written to", scored.out)])
-    why = why_vague(scored.noise_rate, scored.separation)
+    why = why_vague(scored.noise_rate)
     if scored.ok and not scored.noise_rate.is_known:
         why = NO_KNOWN_MISMATCHES
     if why is not None and scored.audited is None:
@@ -343,11 +354,10 @@ def _plan_lines(plan: ScorePlan, has_parts: bool) -> Iterator[Shown]:
         yield f"{share(plan.cut_share)} of the first captions exceed {plan.context_length} tokens"
         if not has_parts:
             yield from _cut_note(plan.cut_share, plan.context_length)
-    unit = "GPU-hours" if plan.gpu_hours is not None else "hours of one worker"
-    minutes = f" ({60 * plan.worker_hours:,.1f} minutes)" if plan.worker_hours < 1 else ""
-    yield f"about {plan.worker_hours:,.2f} {unit}{minutes}"
+    worker = "one GPU" if plan.gpu_hours is not None else "one worker"
+    yield f"about {hours(plan.worker_hours)} of {worker}"
     if plan.workers > 1:
-        yield f"{plan.hours:,.2f} hours on {plan.workers} workers, all of them busy"
+        yield f"{hours(plan.hours)} on {plan.workers} workers, all of them busy"
     yield (
         f"{file_size(plan.read_bytes_per_second)}/s to read, "
         f"about {file_size(plan.bytes_written)} to write"

@@ -112,15 +112,25 @@ class Select(Command):
             progress.say("measuring by the answers")
             selected = self._measured(selected)
         figures = {"kept": f"{selected.kept:,} of {selected.rows:,}"}
+        if selected.drawn is not None:
+            figures["drawn"] = f"{selected.drawn:,}"
         if selected.expected_mismatched_kept is not None:
             figures["expected mismatched"] = f"{selected.expected_mismatched_kept:,.0f}"
         return self.result(
             selected,
-            _summary(selected),
+            [*_summary(selected), *self._no_rule()],
             figures=figures,
             made=[self.out],
             is_empty=not selected.kept,
         )
+
+    def _no_rule(self) -> Iterator[Shown]:
+        rules = (self.dedup, self.decisions, self.exclude_causes)
+        if self.policy == Policy() and not any(rules):
+            yield Note(
+                "no rule was given, so every scored pair is kept: --method noise-probability drops "
+                "the probably mismatched ones"
+            )
 
     def _measured(self, selected: SelectionSummary) -> SelectionSummary:
         from ncclean.auditing.measure import measure

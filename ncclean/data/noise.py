@@ -83,6 +83,8 @@ def parse_rates(
 
     Raises `InputError` for a kind without a rate, named twice, or a rate that is not a number.
     """
+    if rates and not kinds:
+        raise InputError(f"--rate needs the --kind of noise: {', '.join(KINDS)}")
     if len(kinds) != len(rates):
         raise InputError(
             f"there are {len(kinds)} --kind and {len(rates)} --rate: give each kind its rate"

@@ -21,6 +21,7 @@ from ncclean import stores
 from ncclean.data.lance_table import is_lance, lance_size_and_version
 from ncclean.errors import InputError
 from ncclean.file_names import short_name
+from ncclean.progress import counted
 from ncclean.regular_files import open_file, why_missing
 from ncclean.text_files import read_text
 from ncclean.url_secrets import name_without_secrets, without_secrets
@@ -141,7 +142,8 @@ def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, Shar
             missing.append(name)
     if missing:
         raise InputError(
-            f"{len(missing)} shards of the selection are not among --shards (first: {missing[0]})"
+            f"not among --shards: {counted(len(missing), 'shard')} of the selection "
+            f"(first: {missing[0]})"
         )
     return matched
 
@@ -210,7 +212,9 @@ def _shards_at(place: str) -> list[str]:
     if stores.is_url(place):
         raise InputError(f"{place} matches no shard")
     if Path(place).is_dir():
-        raise InputError(f"{place} holds no shards (*.tar)")
+        raise InputError(
+            f"{place} holds no shards: neither tars, nor images or tables of them, nor embeddings"
+        )
     if Path(place).exists():
         return [place]
     raise InputError(f"{place} does not exist")
@@ -288,7 +292,8 @@ def distinct_names(urls: Sequence[str], suffixes: Sequence[str]) -> list[str]:
         stem = name_without_secrets(url).split("://", 1)[-1].replace(os.sep, "/")
         for suffix in suffixes:
             stem = stem.removesuffix(suffix)
-        pieces.append([piece for piece in stem.split("/") if piece not in ("", ".", "..")])
+        # `.` and `..` alone have the name of the folder that they stand for.
+        pieces.append(_folders(stem) or _folders(os.path.abspath(stem)) or ["root"])
     deepest = max(map(len, pieces))
     # More folders tell apart what fewer do; of a thousand nested ones not every depth is tried.
     depth = (
@@ -300,6 +305,10 @@ def distinct_names(urls: Sequence[str], suffixes: Sequence[str]) -> list[str]:
     if depth <= deepest:
         return _ends(pieces, depth)
     return [f"{index:06d}-{piece[-1]}" for index, piece in enumerate(pieces)]
+
+
+def _folders(path: str) -> list[str]:
+    return [piece for piece in path.split("/") if piece not in ("", ".", "..")]
 
 
 def _ends(pieces: Sequence[Sequence[str]], depth: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ncclean import stores
 from ncclean.data.embeddings.layout import Source
@@ -82,13 +82,31 @@ def _kind(source: str) -> SourceFormat:
     layout = layout_of(Source(first))
     if layout is not None and not layout.may_be_images:
         return "embeddings"
+    if layout is None:
+        # The metadata of embeddings name images: from above they look like tables of paths.
+        _check_below(first, _has_embeddings)
     if has_images(first):
         return "images"
     if layout is None:
         check_formats(first)
+        _check_below(first, tars_in)
         return "webdataset"
     _check_vectors(first)
     return "embeddings"
+
+
+def _check_below(place: str, is_source: Callable[[str], object]) -> None:
+    """Raise `InputError`, naming it, if a folder in the folder is a source instead."""
+    folders = [entry.name for entry in stores.listing(place) if entry.is_folder]
+    for name in folders[:_FILES_LOOKED_AT]:
+        inner = f"{place.rstrip('/')}/{name}"
+        if is_source(inner):
+            raise InputError(f"{place} holds no shards itself: name {inner}, which does")
+
+
+def _has_embeddings(place: str) -> bool:
+    layout = layout_of(Source(place))
+    return layout is not None and not layout.may_be_images
 
 
 def _check_vectors(place: str) -> None:

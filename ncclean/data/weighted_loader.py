@@ -83,10 +83,14 @@ class WeightedLoader:
         self.samples, share = self._source.samples, self._source.length
         whole, rest = divmod(share, options.batch_size)
         self.steps_per_epoch = whole if options.drop_last or not rest else whole + 1
+        if not self.samples:
+            what = "the shards hold no image" if selection is None else "the selection is empty"
+            raise InputError(f"nothing to train on: {what}")
         if not self.steps_per_epoch:
+            each = f" on each of {world_size} ranks" if world_size > 1 else ""
             raise InputError(
-                f"{self.samples:,} samples are too few for a batch of {options.batch_size} on each "
-                f"of {world_size} ranks: use a smaller --batch-size"
+                f"{self.samples:,} samples are too few for a batch of {options.batch_size}"
+                f"{each}: use a smaller --batch-size"
             )
         per_chunk = max(1, options.chunk // options.batch_size)
         self._chunk = per_chunk * options.batch_size

@@ -171,6 +171,8 @@ def read_results(source: str) -> list[Evaluation]:
         results = [Evaluation.read(path)]
     else:
         results = [Evaluation.read(Path(file)) for file in sorted(glob.glob(source))]
+    if not results and not glob.glob(source):
+        raise InputError(f"{source} does not exist: `ncclean evaluate ... --out` writes results")
     if not results:
         raise InputError(
             f"{source} names no result of `ncclean evaluate` (a JSON file or a folder)"

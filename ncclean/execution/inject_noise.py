@@ -106,19 +106,28 @@ def _plan(run: Injection, workers: Runner, progress: Progress) -> _Planned:
     rows = rows + np.repeat(samples[:-1], np.diff(starts))
     own = np.repeat(np.arange(len(counts)), counts)
     places = FilePlaces(entries, rows, own, numbers)
-    if identity.noise_file is not None:
-        plan = places.plan(identity.noise_file)
-    else:
-        plan = plan_noise(
-            len(own),
-            identity.rates,
-            identity.seed,
-            batch_size=identity.batch_size,
-            changeable=changeable,
-            stream=_STREAM,
-            donors=sum(map(len, _donated(run))),
-            images=own if len(own) > len(counts) else None,
-        )
+    try:
+        if not len(own):
+            raise InputError(
+                f"none of the {int(samples[-1]):,} samples can be made noisy: each lacks its "
+                "image or its caption (see --image-root, --caption-key)"
+            )
+        if identity.noise_file is not None:
+            plan = places.plan(identity.noise_file)
+        else:
+            plan = plan_noise(
+                len(own),
+                identity.rates,
+                identity.seed,
+                batch_size=identity.batch_size,
+                changeable=changeable,
+                stream=_STREAM,
+                donors=sum(map(len, _donated(run))),
+                images=own if len(own) > len(counts) else None,
+            )
+    except InputError:
+        run.forget()  # nothing is written yet, and the mended command is another run
+        raise
     run.record_plan(plan.planned)
     return _Planned(plan, starts, own, places)
 

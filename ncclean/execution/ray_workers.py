@@ -185,9 +185,12 @@ class WorkerPool:
         """
         worker.is_usable = False
         self._load_errors.append(error)
-        logger.warning("gave up a worker on node %s: %s", worker.node, error)
+        place = f" on node {worker.node}" if worker.node else ""
+        logger.warning("gave up a worker%s: %s", place, error)
         if len(self._load_errors) > 2 * len(nodes()) or not self._room_left():
-            if not any(w.is_usable for w in self.workers):
+            # Those given up keep their places: where they fill the cluster, no other can start.
+            parked = len(self.workers) - len(self.usable)
+            if not self.usable or parked >= self._room():
                 raise error
         else:
             self.workers.append(self._new())

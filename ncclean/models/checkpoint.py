@@ -151,6 +151,8 @@ def infer_architecture(checkpoint: Path) -> str:
 
 def _local_folder(folder: Path, label: str) -> ModelSource:
     if not (folder / CONFIG_NAME).is_file():
+        if not folder.exists():
+            raise ModelError(f"{folder} does not exist")
         raise ModelError(f"{folder} holds no {CONFIG_NAME}; a local model folder needs one")
     if not _weights_in(folder):
         # open_clip would only log a warning and go on with random weights.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ncclean.neighbour_search.chunked import VALUES, chunks
-from ncclean.progress import Progress
+from ncclean.progress import Progress, counted
 from ncclean.runners.runner import Runner
 from ncclean.storage.array_files import ArrayFolder, Arrays, Shapes
 
@@ -40,7 +40,7 @@ class Stages:
         pending = [number for number, name in enumerate(names) if name not in self._names]
         if not pending:
             return names
-        self.progress.say(f"{text}, {len(names):,} tasks")
+        self.progress.say(f"{text}, {counted(len(names), 'task')}")
         done = len(names) - len(pending)
         tasks = ((number, (self.work, number, *arguments[number])) for number in pending)
         for number, _ in self._runner.map(function, tasks):

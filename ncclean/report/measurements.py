@@ -123,7 +123,7 @@ def _missing(table: ScoreTable, counts: PairCounts) -> list[str]:
         )
     elif facts.model is None:
         sentences.append("The files do not record how they were made (no ncclean metadata).")
-    vague = why_vague(facts.noise_rate, facts.separation)
+    vague = why_vague(facts.noise_rate)
     if vague is not None and facts.audited is None:
         sentences.append(f"{vague[0].upper()}{vague[1:]}")
     if not counts.calibrated:

@@ -82,7 +82,8 @@ class Server:
                 Route(f"/{{token}}/{name}", self._guarded(handler), methods=[method])
                 for method, handlers in inside.items()
                 for name, handler in handlers.items()
-            ]
+            ],
+            exception_handlers={404: _no_page},
         )
 
     def _guarded(
@@ -91,7 +92,7 @@ class Server:
         async def guarded(request: HttpRequest) -> Response:
             token = request.path_params["token"].encode()
             if not secrets.compare_digest(token, self.token.encode()):
-                return PlainTextResponse("no such page", 404)
+                return _no_page()
             if not is_own(request):
                 return PlainTextResponse("not from here", 403)
             try:
@@ -232,6 +233,10 @@ class Server:
 
     def _state(self) -> dict[str, Any]:
         return {"decided": self._decided.counts(), "canUndo": self._decided.can_undo}
+
+
+def _no_page(*_: object) -> Response:
+    return PlainTextResponse("no such page: open the whole address that `ncclean review` said", 404)
 
 
 def is_own(request: HttpRequest) -> bool:

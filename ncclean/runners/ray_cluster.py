@@ -94,14 +94,19 @@ def worker_size(cluster: ClusterOptions, device: str) -> tuple[float, float]:
         gpus = 1.0 if largest.get("GPU", 0) and device != "cpu" else 0.0
     cpus = cluster.cpus_per_worker
     if cpus is None:
-        share = largest.get("CPU", 1) / largest["GPU"] * gpus if gpus else _CPUS_PER_CPU_WORKER
+        on_gpu = largest.get("CPU", 1) / max(1.0, largest.get("GPU", 0)) * gpus
+        share = on_gpu if gpus else _CPUS_PER_CPU_WORKER
         cpus = max(1.0, float(int(min(share, largest.get("CPU", 1)))))
-    if cluster.workers is None and not any(
-        node.get("GPU", 0) >= gpus and node.get("CPU", 0) >= cpus for node in alive
-    ):
-        logger.warning(
-            "no node has %g GPUs and %g CPUs now; waiting for one to join", gpus, cpus
-        )  # an autoscaler may bring it
+    if not any(node.get("GPU", 0) >= gpus and node.get("CPU", 0) >= cpus for node in alive):
+        logger.warning(  # an autoscaler may bring one
+            "a worker needs %g GPUs and %g CPUs, and the largest node has %g and %g: waiting for "
+            "a larger one to join; else stop with Ctrl-C, and ask for less with --gpus-per-worker "
+            "or --cpus-per-worker",
+            gpus,
+            cpus,
+            largest.get("GPU", 0),
+            largest.get("CPU", 0),
+        )
     return gpus, cpus
 
 

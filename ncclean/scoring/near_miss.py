@@ -171,7 +171,7 @@ class NearMisses:
 
     @property
     def cannot_tell(self) -> bool:
-        return why_vague(self.rate, self.null.separation) is not None
+        return why_vague(self.rate) is not None
 
     @classmethod
     def fit(cls, scores: Distributions, counted: float = 1.0) -> NearMisses | None:

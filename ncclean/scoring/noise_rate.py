@@ -63,8 +63,12 @@ class NoiseRate:
     separation: float
 
 
-def why_vague(rate: Estimate, separation: float | None = None) -> str | None:
-    """Explain why a noise rate's interval is too wide to use; None if it is not."""
+def why_vague(rate: Estimate) -> str | None:
+    """Explain why a noise rate's interval is too wide to use; None if it is not.
+
+    The estimated separation of matched from mismatched pairs is not named: it is right only where
+    the rate is.
+    """
     if not rate.high - rate.low > _VAGUE:  # or not known
         return None
     if tells_nothing(rate):
@@ -74,11 +78,8 @@ def why_vague(rate: Estimate, separation: float | None = None) -> str | None:
             "model knows such images and captions, and that captions and embeddings differ from "
             "pair to pair; then score again."
         )
-    skill = ""
-    if separation is not None:
-        skill = f", which ranks a matched pair above a mismatched one {separation:.0%} of the time,"
     return (
-        f"the estimator{skill} cannot tell how noisy this corpus is: between {rate.low:.0%} and "
+        f"the estimator cannot tell how noisy this corpus is: between {rate.low:.0%} and "
         f"{rate.high:.0%}. Score with a stronger model, or more pairs, before trusting "
         "noise_probability."
     )

@@ -50,7 +50,7 @@ class InjectionIdentity:
         fields = dataclasses.asdict(self)
         if self.noise_file is not None:
             digest = hashlib.blake2b(self.noise_file.tobytes(), digest_size=8).hexdigest()
-            fields["noise_file"] = f"one of the hash {digest}"
+            fields["noise_file"] = f"a file of the hash {digest}"
         return fields
 
 
@@ -164,6 +164,12 @@ class Injection:
         shards = [self.shard(shard) for shard in self.identity.shards]
         for folder in {shard.parent for shard in shards}:
             remove_leftovers(folder, {shard.name for shard in shards if shard.parent == folder})
+
+    def forget(self) -> None:
+        """Delete the record and the indexes of a run that has not written a shard."""
+        self.remove_indexes()
+        self.close()
+        RunRecord.clear(self.work / _RECORD, COMMAND, base=self.out, says=False)
 
     def close(self) -> None:
         if self._record is not None:

@@ -278,6 +278,14 @@ def test_demo(tmp_path):
     assert (tmp_path / "d" / "index.html").is_file()
 
 
+def test_a_selection_without_a_rule_says_so(scored, tmp_path):
+    table = scored / "scores.parquet"
+    finished = run("select", table, "--out", tmp_path / "all.parquet")
+    assert "no rule was given, so every scored pair is kept" in finished.stdout
+    finished = run("select", table, "--where", "similarity > 0", "--out", tmp_path / "k.parquet")
+    assert "no rule" not in finished.stdout
+
+
 def test_nothing_scored_or_kept_is_a_failure(corpus, scored, tmp_path):
     out = tmp_path / "s.parquet"
     finished = run("score", corpus, "--caption-key", "nope", "--model", "demo", "--shift", "0.2",

@@ -40,7 +40,7 @@ def test_json_and_summary(embeddings, tmp_path):
     result = run(embeddings, "--out", out, "--overwrite", "--index", "ivf")
     assert result.returncode == 0, result.stderr
     assert "recall" in result.stdout
-    assert "searching image neighbours, 1 tasks" in result.stderr
+    assert "searching image neighbours, 1 task\n" in result.stderr
     assert run(embeddings, "--out", out, "--overwrite", "--quiet").stdout == ""
 
 

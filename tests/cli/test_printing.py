@@ -12,7 +12,7 @@ from ncclean_cli.errors import _say
 from ncclean_cli.printing import print_json, print_shown
 from ncclean_cli.progress import Bar, shown_progress
 from ncclean_pipelines.command import Result
-from ncclean_pipelines.display import Note, Table, facts
+from ncclean_pipelines.display import Note, Table, facts, file_size, hours
 from ncclean_pipelines.progress import Lines
 
 WIDE = Table(
@@ -198,3 +198,12 @@ def test_what_a_file_can_name_moves_no_cursor(capsys):
     assert "\x07" not in printed.out + printed.err
     assert printed.out.count("⟨U+001B⟩]0;owned") >= 5
     assert printed.err.count("⟨U+001B⟩]0;owned") == 2
+
+
+def test_small_amounts_are_not_said_to_be_nothing():
+    assert [file_size(size) for size in (0, 9_600, 99_000, 100_000)] == [
+        "0.0 MB", "9.6 kB", "99.0 kB", "0.1 MB",
+    ]  # fmt: skip
+    assert [hours(count) for count in (2.5, 0.5, 0.001)] == [
+        "2.50 hours", "30.0 minutes", "3.6 seconds",
+    ]  # fmt: skip

@@ -1,5 +1,6 @@
 """Shards of embeddings in the layouts of others, and what is wrong with their pairs."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -254,6 +255,12 @@ def test_objects_in_a_store(tmp_path):
 def test_sources_that_cannot_be_used(sources, message):
     with pytest.raises(InputError, match=message):
         resolve_sources(sources)
+
+
+def test_a_folder_above_the_embeddings_names_the_one_below(tmp_path):
+    shutil.copytree(CLIP_RETRIEVAL, tmp_path / "pool" / "metadata")
+    with pytest.raises(InputError, match=r"pool/ holds no shards itself: name .*pool/metadata,"):
+        resolve_sources([f"{tmp_path}/pool/"])
 
 
 def test_sources_are_named_in_all_ways(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from ncclean import stores
 from ncclean.data.images import files, units
 from ncclean.data.images.files import ImageRoot
+from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sample_images import pick_images
 from ncclean.data.samples import SkipReason
@@ -346,3 +347,35 @@ def test_an_object_that_its_store_refuses_costs_its_own_row_alone(monkeypatch):
         "large.jpg": "image_too_large",
     }
     assert "refuses these credentials" in samples[2].error
+
+
+def test_a_single_image_is_not_taken_for_a_tar(tmp_path):
+    folder = write_files(PAIRS, tmp_path)
+    with pytest.raises(InputError, match=r"00001\.jpg is one image: name the folder"):
+        resolve_sources([str(folder / "c" / "00001.jpg")])
+
+
+def test_an_image_root_that_is_not_there_is_refused(tmp_path):
+    """All images would be missing, one by one."""
+    write_imagefolder(PAIRS, tmp_path)
+    options = SourceOptions(image_root=str(tmp_path / "imgaes"))
+    with pytest.raises(InputError, match=r"--image-root: the folder .*imgaes does not exist"):
+        resolve_pairs([str(tmp_path)], options)
+
+
+def test_metadata_whose_columns_are_unknown_is_not_passed_over_in_silence(tmp_path):
+    write_imagefolder(PAIRS, tmp_path, "csv")
+    metadata = tmp_path / "c" / "metadata.csv"
+    metadata.write_text(metadata.read_text().replace("file_name", "Dateiname"))
+    with pytest.raises(InputError, match=r"metadata\.csv names no images; .* are: dateiname, text"):
+        resolve_sources([str(tmp_path)])
+    (tmp_path / "c" / "00001.txt").write_text("captions lie beside the images, then")
+    assert len(resolve_sources([str(tmp_path)])) == 1
+
+
+def test_the_folder_at_hand_has_its_own_name(tmp_path, monkeypatch):
+    write_files(PAIRS, tmp_path / "photos")
+    monkeypatch.chdir(tmp_path / "photos" / "c")
+    assert [shard.name for shard in resolve_sources(["."])] == ["c"]
+    (tmp_path / "photos" / "one.jpg").write_bytes(b"of the folder above")
+    assert [shard.name for shard in resolve_sources([".."])] == ["photos", "c"]

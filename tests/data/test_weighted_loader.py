@@ -246,6 +246,12 @@ def test_a_selection_of_other_shards_is_refused(shards, selection):
         loader(shards, shards / "00000.tar")
 
 
+def test_shards_without_an_image_are_not_a_matter_of_the_batch(tmp_path):
+    (tmp_path / "0.tar").write_bytes(hostile.tar_bytes([("1.txt", b"a caption")]))
+    with pytest.raises(InputError, match="nothing to train on: the shards hold no image"):
+        loader(tmp_path)
+
+
 def test_counts_come_from_sizes_json_or_the_headers(shards, tmp_path):
     refs = resolve_shards([str(shards)])
     assert count_samples(refs) == {"00000": 90, "00001": 90, "00002": 90, "00003": 60}

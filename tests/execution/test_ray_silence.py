@@ -4,7 +4,8 @@ import pytest
 import ray
 
 from ncclean.config import ClusterOptions
-from ncclean.errors import InputError
+from ncclean.errors import InputError, ModelError
+from ncclean.execution.ray_workers import Worker, WorkerPool
 from ncclean.runners import ray_cluster
 from ncclean.runners.ray_cluster import Silence, worker_size
 
@@ -61,3 +62,23 @@ def test_a_cluster_without_nodes_is_a_sentence(nodes):
     nodes[0]["Alive"] = False
     with pytest.raises(InputError, match="no node that is alive"):
         worker_size(ClusterOptions(), "cpu")
+
+
+def test_a_worker_larger_than_every_node_waits_and_names_both_sizes(nodes, caplog):
+    """A cluster without GPUs has no such resource at all: `KeyError: 'GPU'` was the answer."""
+    assert worker_size(ClusterOptions(workers=2, gpus_per_worker=1), "auto") == (1, 4)
+    assert "needs 1 GPUs and 4 CPUs, and the largest node has 0 and 4" in caplog.text
+    assert worker_size(ClusterOptions(workers=2, cpus_per_worker=8), "cpu") == (0, 8)
+    assert "needs 0 GPUs and 8 CPUs, and the largest node has 0 and 4" in caplog.text
+
+
+def test_workers_that_fail_and_fill_the_cluster_end_the_run(nodes, monkeypatch, caplog):
+    """Those that wait for the places of the ones given up would wait for ever."""
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4})
+    monkeypatch.setattr(ray, "available_resources", dict)
+    pool = WorkerPool(None, None, None, gpus=0, cpus=2, wanted=3)
+    pool.workers = [Worker(None), Worker(None), Worker(None)]
+    pool.park(pool.workers[0], ModelError("no such device"))
+    assert "gave up a worker: no such device" in caplog.text
+    with pytest.raises(ModelError, match="no such device"):
+        pool.park(pool.workers[1], ModelError("no such device"))

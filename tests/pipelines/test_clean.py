@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ncclean_cli.app import app
+from PIL import Image
 from typer.testing import CliRunner
 
 import ncclean
@@ -267,3 +268,22 @@ def test_a_corpus_that_tells_nothing_is_not_cleaned_away(tmp_path, kind):
     score = CliRunner().invoke(app, ["score", str(source), "--out", str(tmp_path / "s.parquet")])
     said = " ".join(score.output.split())
     assert ("known to be mismatched" if kind == "equal captions" else "may be anything") in said
+
+
+def test_results_in_the_folder_of_pictures_are_refused(tmp_path, monkeypatch):
+    """The pictures written there would be pairs of the next run."""
+    (tmp_path / "one.jpg").write_bytes(b"not read before it is refused")
+    monkeypatch.chdir(tmp_path)
+    for out in (".", "clean", "a/../b"):
+        with pytest.raises(InputError, match=r"lies in \.: .* name a folder outside it"):
+            ncclean.clean(".", out, **MODEL)
+    assert [path.name for path in tmp_path.iterdir()] == ["one.jpg"]
+
+
+def test_nothing_but_pictures_says_where_captions_lie(tmp_path):
+    Image.new("RGB", (64, 64)).save(tmp_path / "one.jpg")
+    words = ["score", str(tmp_path), "--out", str(tmp_path / "s.parquet"), "--model", "demo"]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 1
+    assert "there is nothing but jpg" in shown.stdout
+    assert "a metadata.csv with the columns file_name and text" in shown.stdout

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from ncclean_pipelines.evaluate_noise import EvaluateNoise
 from ncclean_pipelines.inject_noise import InjectNoise
@@ -214,3 +215,18 @@ def test_injected_scored_and_found(tmp_path):
     similarity = found.scores[0]
     assert [one.kind for one in similarity.kinds] == ["all", "ncr", "decl"]
     assert all(one.report.auroc > 0.98 for one in similarity.kinds)
+
+
+def test_a_request_that_the_corpus_cannot_meet_leaves_the_output_free(clean, tmp_path):
+    """The mended command is another run, which the record of the refused one must not refuse."""
+    np.save(tmp_path / "other.npy", np.zeros(7, np.int64))
+    refused = InjectNoise(
+        shards=[str(clean)], out=str(tmp_path / "out"), noise_file=str(tmp_path / "other.npy")
+    )
+    with pytest.raises(InputError, match="the noise file has 7 entries"):
+        refused.run()
+    with pytest.raises(InputError, match=r"none of the .* samples can be made noisy"):
+        InjectNoise(
+            shards=[str(clean)], out=str(tmp_path / "out"), noise={"ncr": 0.2}, caption_key="nope"
+        ).run()
+    assert inject(clean, tmp_path / "out", {"ncr": 0.2}).pairs

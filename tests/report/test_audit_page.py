@@ -248,3 +248,12 @@ def test_the_judge_is_shown_after_an_answer_and_compared_at_the_end(made, tmp_pa
         same = judges[1:].count("mismatch")
         agreed = f"You and the judge agree on {same} of {len(judges) - 1} pairs."
         assert text(driver, "#agreement") == agreed
+
+
+def test_other_shards_are_not_taken_for_no_shards(made, tmp_path):
+    (tmp_path / "other.tar").write_bytes(hostile.tar_bytes([("1.txt", b"a caption")]))
+    out = str(tmp_path / "audit")
+    result = Audit(scores=[made.scores], out=out, shards=[str(tmp_path / "other.tar")], pairs=20)
+    shown = " ".join(map(str, result.run().shown))
+    assert "not among --shards: " in shown
+    assert "without --shards" not in shown

@@ -74,10 +74,10 @@ def test_an_estimator_that_cannot_tell_says_so():
     found, truth = of_pairs(normal(0.5, 0.9), 0.4, pairs=1000)
     assert found.rate.high - found.rate.low > 0.3
     assert found.rate.low <= truth <= found.rate.high
-    sentence = why_vague(found.rate, found.separation)
+    sentence = why_vague(found.rate)
     assert "cannot tell how noisy" in sentence
     assert "stronger model" in sentence
-    assert why_vague(Estimate(0.15, 0.1, 0.2), 0.9) is None
+    assert why_vague(Estimate(0.15, 0.1, 0.2)) is None
     assert why_vague(UNKNOWN) is None
 
 
@@ -87,7 +87,7 @@ def test_where_no_pair_is_recognised_the_rate_may_be_anything(pairs):
     for seed in range(5):
         found, _ = of_pairs(normal(0.0, 1.0), 0.3, pairs=pairs, seed=seed)
         assert tells_nothing(found.rate), (found, seed)
-    assert "may be anything" in why_vague(found.rate, found.separation)
+    assert "may be anything" in why_vague(found.rate)
 
 
 def test_a_corpus_that_is_nearly_all_noise_is_told_where_some_pairs_stand_out():

@@ -65,6 +65,11 @@ def has_image_files(folder: str) -> bool:
     return any(_is_meant(file.name, IMAGE_EXTENSIONS) for file in _files(folder))
 
 
+def is_image_name(place: str) -> bool:
+    """Whether a file of this name is an image that is read."""
+    return _is_meant(place.rpartition("/")[2], IMAGE_EXTENSIONS)
+
+
 def has_captioned_images(folder: str) -> bool:
     """Whether an image of the folder itself has its caption beside it. Raises as the above."""
     names = [file.name for file in _files(folder)]

@@ -20,6 +20,7 @@ from ncclean.data.images.listing import (
     entries_of,
     has_captioned_images,
     has_image_files,
+    is_image_name,
     subfolders,
     unread_image,
 )
@@ -73,10 +74,14 @@ def has_images(place: str) -> bool:
 
 
 def check_formats(place: str) -> None:
-    """Raise `InputError` for a text table without a column of images.
+    """Raise `InputError` for a text table without a column of images, or for a single image.
 
     And for a folder that has pictures, all of formats that are not read.
     """
+    if is_image_name(place) and not os.path.isdir(place):
+        raise InputError(
+            f"{place} is one image: name the folder that it lies in, or a table of images"
+        )
     if place.endswith((*SEPARATED, *LINES)):
         there = ", ".join(map(str, columns_of(place))) or "none"
         raise InputError(
@@ -105,13 +110,16 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
     without images, or given twice.
     """
     options = options or SourceOptions()
+    root = options.image_root
+    if root is not None and not (stores.is_url(root) or os.path.isdir(root)):
+        raise InputError(f"--image-root: the folder {root} does not exist")
     if options.class_template is not None:
         folders = [one.rstrip("/") for source in sources for one in expand(source, places)]
         return class_units(folders, options.class_template, CLASSES, _UNIT_ROWS)
     resolved: list[_Source] = []
     for source in sources:
         for place in expand(source, places):
-            here = list(_sources(place, options.image_root))
+            here = list(_sources(place, root))
             if not here:
                 check_formats(place)
                 raise InputError(
@@ -202,8 +210,11 @@ def _tables_in(folder: str) -> list[str]:
     first = next((url for url in metadata or tables if _holds_images(url)), None)
     if first is None:
         # Without it, the images of the folder would be without captions.
-        may_be_needed = metadata or (tables if _lacks_captions(folder) else ())
+        are_needed = _lacks_captions(folder)
+        may_be_needed = metadata or (tables if are_needed else ())
         first = next((url for url in may_be_needed if _is_unreadable(url)), None)
+        if first is None and metadata and are_needed:
+            check_formats(metadata[0])
     ending = first[first.rindex(".") :] if first is not None else ""
     return [url for url in metadata or tables if first is not None and url.endswith(ending)]
 
