@@ -70,9 +70,13 @@ class ShownPair:
 
     @property
     def words(self) -> tuple[str, str] | None:
-        """The probably wrong word of a caption, and the word that fits better."""
+        """The probably wrong word of a caption, and the word that fits better.
+
+        None for a caption that is wrong altogether: it stays wrong with one better word.
+        """
         suspect, better = (self.scores.get(name) for name in ("suspect_word", "better_word"))
-        return (str(suspect), str(better)) if suspect and better else None
+        is_mismatched = (self.noise_probability or 0.0) >= 0.5
+        return (str(suspect), str(better)) if suspect and better and not is_mismatched else None
 
     @property
     def truth(self) -> str | None:

@@ -30,9 +30,8 @@ def card_of(row: Mapping[str, Any]) -> dict[str, Any]:
         row["part_noise_probabilities"],
         _SHOWN_BYTES,
     )
-    suspect, better = row["suspect_word"], row["better_word"]
-    has_words = isinstance(suspect, str) and isinstance(better, str) and suspect and better
-    words = [shown_text(word, 100)[0] for word in (suspect, better)] if has_words else None
+    proposed = _proposed_words(row)
+    words = [shown_text(word, 100)[0] for word in proposed] if proposed else None
     marked = [piece for text_, is_wrong in pieces for piece in _marked(text_, is_wrong, words)]
     return {
         "uid": row["uid"],
@@ -64,9 +63,10 @@ def mended_caption(row: Mapping[str, Any]) -> str | None:
     parts = _without_wrong_parts(row, text)
     if parts is not None:
         return parts
-    suspect, better = row["suspect_word"], row["better_word"]
-    if not (isinstance(suspect, str) and isinstance(better, str) and suspect and better):
+    proposed = _proposed_words(row)
+    if proposed is None:
         return None
+    suspect, better = proposed
     place = _word(text, suspect)
     if place is None:
         return None
@@ -74,6 +74,18 @@ def mended_caption(row: Mapping[str, Any]) -> str | None:
         better = better[:1].upper() + better[1:]
     begin, end = place.span()
     return f"{text[:begin]}{better}{text[end:]}"
+
+
+def _proposed_words(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The probably wrong word and a better one; None where the caption is wrong altogether.
+
+    There one word fits better, too, and the caption stays wrong with it.
+    """
+    suspect, better = row["suspect_word"], row["better_word"]
+    if (row["noise_probability"] or 0.0) >= 0.5:
+        return None
+    is_pair = isinstance(suspect, str) and isinstance(better, str) and suspect and better
+    return (suspect, better) if is_pair else None
 
 
 def _without_wrong_parts(row: Mapping[str, Any], text: str) -> str | None:

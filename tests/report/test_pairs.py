@@ -51,7 +51,8 @@ def test_without_noise_probability_the_cosine_decides(tmp_path):
 def test_matched_pairs_with_a_wrong_word_are_a_group(tmp_path):
     rows = [{**row, "near_miss_probability": 0.1} for row in graded()]
     word = {"near_miss_probability": 0.9, "suspect_word": "red", "better_word": "blue"}
-    rows[2] |= word  # mismatched altogether
+    for mismatched in (rows[0], rows[2]):
+        mismatched |= word
     rows[30] |= word
     rows[35] |= {**word, "near_miss_probability": 0.95, "suspect_word": "<b>" * 200}
     rows[36] |= {**word, "suspect_word": None, "better_word": None}
@@ -62,6 +63,7 @@ def test_matched_pairs_with_a_wrong_word_are_a_group(tmp_path):
     assert by_key["k30"].words == ("red", "blue")
     assert len(by_key["k35"].words[0]) < 320
     assert by_key["k39"].words is None
+    assert by_key[keys["worst"][0]].words is None  # one better word leaves it wrong
 
 
 def test_none_at_all(tmp_path):

@@ -33,6 +33,13 @@ def test_the_better_word_takes_the_place_of_the_wrong_one(text, suspect, better,
     assert mended_caption(row(text=text, suspect_word=suspect, better_word=better)) == mended
 
 
+def test_a_caption_that_is_wrong_altogether_gets_no_better_word():
+    of_words = {"text": "a red dog", "suspect_word": "red", "better_word": "blue"}
+    card = card_of(row(**of_words, noise_probability=0.9))
+    assert (card["words"], card["mended"]) == (None, None)
+    assert card_of(row(**of_words, noise_probability=0.4))["mended"] == "a blue dog"
+
+
 TEXT, STARTS = "A dog runs. A cat sits. A bird.", [0, 12, 24]
 
 
