@@ -15,7 +15,7 @@ from ncclean.estimates import Estimate
 from ncclean.options import CaptionKeys, Option, parameters
 
 from .command import Command, Result, options_of
-from .display import Note, Shown, counted, interval, none_scored
+from .display import Note, Shown, counted, failure_notes, interval
 from .export import Export
 from .progress import SILENT, Progress
 from .report import Report
@@ -138,8 +138,8 @@ class Clean(Command):
                 yield Note(vague, "error")
         failures = "".join(f", {n:,} {status}" for status, n in score["failures"].items())
         yield f"{score['rows']:,} pairs: {score['ok']:,} scored{failures}; {clean['kept']:,} kept"
-        if score["rows"] and not score["ok"]:
-            yield none_scored(score["failures"], score.get("fields_there", ()))
+        fields = score.get("fields_there", ())
+        yield from failure_notes(score["rows"], score["ok"], score["failures"], fields)
         expected = clean["expected_mismatched_kept"]
         if expected is not None:
             yield f"about {counted(round(expected), 'mismatched pair')} left among the kept ones"

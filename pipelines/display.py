@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclean.data.sample_groups import IMAGE_EXTENSIONS
@@ -43,7 +43,20 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     return Table("", (), tuple(rows), left=2)
 
 
-def none_scored(failures: Mapping[str, int], fields: Sequence[str] = ()) -> Note:
+def failure_notes(
+    rows: int, ok: int, failures: Mapping[str, int], fields: Sequence[str] = ()
+) -> Iterator[Note]:
+    """Notes on what to do about samples without scores; `fields` are those of the input."""
+    if rows and not ok:
+        yield _none_scored(failures, fields)
+    if count := failures.get("caption_not_text"):
+        yield Note(
+            f"{counted(count, 'caption')} could not be read as UTF-8: convert the table or files, for example "
+            "by `iconv -f latin1 -t utf-8`, and score again"
+        )
+
+
+def _none_scored(failures: Mapping[str, int], fields: Sequence[str] = ()) -> Note:
     """A note for a run that scored nothing, often because the wrong column was named."""
     if not failures:
         return Note("no pair could be scored: no shard could be read", "error")

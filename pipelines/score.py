@@ -26,10 +26,10 @@ from .display import (
     Table,
     counted,
     facts,
+    failure_notes,
     file_size,
     hours,
     interval,
-    none_scored,
     share,
 )
 from .progress import SILENT, Progress
@@ -312,8 +312,7 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         yield Note(f"{name} failed for {count:,} pairs, whose columns are null: {error}", "error")
     if scored.captions_cut and scored.context_length and not scored.has_parts:
         yield from _cut_note(scored.captions_cut / max(scored.ok, 1), scored.context_length)
-    if scored.rows and not scored.ok:
-        yield none_scored(scored.failures, scored.fields_there)
+    yield from failure_notes(scored.rows, scored.ok, scored.failures, scored.fields_there)
 
 
 def _cut_note(part: float, context: int) -> Iterator[Note]:
