@@ -42,7 +42,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_") or name not in __all__:
-        raise AttributeError(f"module 'ncclean' has no attribute {name!r}")
+        hint = "; `ncclean report` is ncclean.write_report" if name == "report" else ""
+        raise AttributeError(f"module 'ncclean' has no attribute {name!r}{hint}")
     # The one place where the library knows of the pipelines: users find the commands under the name
     # they import. Nothing inside ncclean uses it.
     from ncclean_pipelines.functions import function
