@@ -1,5 +1,6 @@
 """A reader of Lance rows that fails or is ended costs a sentence, and never rows without a word."""
 
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -30,10 +31,19 @@ def test_no_rows(url):
     assert rows(LanceRequest(url, ["n"], 10, 10, 64)) == []
 
 
-def test_a_reader_that_is_left_early_ends(url):
+def test_a_reader_that_is_left_early_ends(url, monkeypatch):
+    readers = []
+
+    class Reader(subprocess.Popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            readers.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Reader)
     batches = LanceRequest(url, ["n"], 0, 1000, 10).batches()
     next(batches)
     batches.close()
+    assert [reader.returncode is None for reader in readers] == [False]
 
 
 def test_a_missing_column_is_a_sentence(url):
