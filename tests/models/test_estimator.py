@@ -202,7 +202,7 @@ def test_a_checkpoint_beside_a_config_is_the_one_that_is_loaded(tmp_path):
         ("ViT-B-23", "openai", "did you mean ViT-B-32"),
         ("ViT-B-32", "laion3b", "its tags are openai"),
         ("ViT-B-32", None, "needs --pretrained"),
-        ("local-dir:/nowhere", None, "open_clip_config.json"),
+        ("local-dir:/nowhere", None, "/nowhere does not exist"),
     ],
 )
 def test_models_that_do_not_exist(model, pretrained, message):
