@@ -1,7 +1,5 @@
 """Reads rows of Lance data sets in a process of its own: of damaged files its library may abort.
 
-    python -m ncclean.data.lance_reader < REQUEST > ARROW_STREAM
-
 A panic of the library is an exception, but one that meets another panic ends the process, and with
 it whatever else ran there. What goes wrong is one line of standard error; the library's own words
 about a panic, hundreds of lines, are not passed on.
@@ -22,6 +20,11 @@ import pyarrow as pa
 
 from ncclean.errors import ShardError, one_line
 
+# Isolated, with the paths of this process: a module beside the data is never imported.
+_START = (
+    f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import main; main()"
+)
+
 
 @dataclass(frozen=True)
 class LanceRequest:
@@ -38,14 +41,12 @@ class LanceRequest:
 
         Raises `ShardError` if they cannot be read.
         """
-        command = [sys.executable, "-m", __name__]
-        paths = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        paths = json.dumps([path for path in sys.path if path])
         with subprocess.Popen(
-            command,
+            [sys.executable, "-I", "-c", _START, paths],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=paths,
         ) as reader:
             assert reader.stdin
             assert reader.stdout
@@ -58,11 +59,13 @@ class LanceRequest:
                     yield from pa.ipc.open_stream(reader.stdout)
                 except (pa.ArrowInvalid, OSError) as error:
                     cut_off = one_line(error)
-                # A stream may look whole though the reader failed: only its status tells.
-                problem = reader.stderr.read().decode("utf-8", "replace") or cut_off
+                # A stream may look whole though the reader failed: its status tells.
+                problem = reader.stderr.read().decode("utf-8", "replace")
                 status = reader.wait()
-                if status or problem:
-                    raise ShardError(problem or f"its library ended the reader ({status})")
+                if status or cut_off:
+                    raise ShardError(
+                        problem or cut_off or f"its library ended the reader ({status})"
+                    )
             finally:
                 reader.kill()
 
@@ -93,7 +96,3 @@ def main() -> None:
         problems.write(one_line(error))
         problems.flush()
         os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

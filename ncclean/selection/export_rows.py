@@ -135,7 +135,7 @@ def _samples(
     task: ExportTask, options: ExportOptions, report: ShardReport
 ) -> Iterator[ExportedSample]:
     """The selected samples of a task, copies too, to be written with `report` of what is wrong."""
-    taken: set[str] = set()
+    taken: dict[str, int] = {}
     for segment in task.segments:
         problems: list[str] = []
         try:

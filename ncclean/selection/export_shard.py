@@ -58,7 +58,7 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
         published(options.targets.data(task.number)) as aside,
         open(aside, "wb", buffering=0) as out,
     ):
-        taken: set[str] = set()
+        taken: dict[str, int] = {}
         for segment in task.segments:
             try:
                 _copy_segment(segment, options, out, report, taken)
@@ -71,7 +71,11 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
 
 
 def _copy_segment(
-    segment: Segment, options: ExportOptions, out: FileIO, report: ShardReport, taken: set[str]
+    segment: Segment,
+    options: ExportOptions,
+    out: FileIO,
+    report: ShardReport,
+    taken: dict[str, int],
 ) -> None:
     """Copy what can be read, under keys that are not `taken`, which they are from then on.
 

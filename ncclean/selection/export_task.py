@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections import Counter
@@ -183,14 +182,17 @@ def copy_key(key: str, copy: int) -> str:
     return f"{key}_copy{copy}" if copy else key
 
 
-def free_key(key: str, taken: set[str]) -> str:
+def free_key(key: str, taken: dict[str, int]) -> str:
     """The key, with a number behind it if it is `taken`, which it is from then on.
 
-    Input shards may each count from 0; loaders join neighbours that share a key.
+    Input shards may each count from 0; loaders join neighbours that share a key. `taken` has the
+    next number to try of each key: trying all again would be quadratic where one key is everywhere.
     """
-    numbered = (f"{key}_{number}" for number in itertools.count(2))
-    free = next(name for name in itertools.chain([key], numbered) if name not in taken)
-    taken.add(free)
+    free = key
+    while free in taken:
+        free = f"{key}_{taken[key]}"
+        taken[key] += 1
+    taken[free] = 2
     return free
 
 

@@ -223,7 +223,7 @@ def copied(rows: Sequence[ExportedRow], key: str) -> None:
             row.put(name, key)
 
 
-def own_key(rows: Sequence[ExportedRow], taken: set[str]) -> None:
+def own_key(rows: Sequence[ExportedRow], taken: dict[str, int]) -> None:
     """Give the rows of a sample a key that no other has, where they have one."""
     names = [name for name in rows[0].values if name.lower() in KEY_COLUMNS]
     if not names or rows[0].values[names[0]] is None:

@@ -46,6 +46,22 @@ def test_a_reader_that_is_left_early_ends(url, monkeypatch):
     assert [reader.returncode is None for reader in readers] == [False]
 
 
+def test_a_module_in_the_working_folder_is_not_imported(url, tmp_path, monkeypatch):
+    for name in ("lance", "pyarrow", "json"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    assert rows(LanceRequest(url, ["n"], 0, 3, 64)) == [0, 1, 2]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_the_interpreter_says_before_the_reader_is_no_failure(url, tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho warning >&2\nexec '{sys.executable}' \"$@\"\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert rows(LanceRequest(url, ["n"], 0, 3, 64)) == [0, 1, 2]
+
+
 def test_a_missing_column_is_a_sentence(url):
     with pytest.raises(ShardError, match="nothing"):
         rows(LanceRequest(url, ["nothing"], 0, 10, 64))
