@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -85,12 +86,18 @@ class Estimator:
         self._offset = (-mean / std).float().to(self.device)
         # One core each: torch's own threads wait for one another actively, and where something
         # else runs on the machine too, these few batches took ten times as long.
+        one_at_a_time = threading.Lock()  # fast tokenizers refuse two threads: "Already borrowed"
+
+        def tokenize(texts: list[str]) -> torch.Tensor:
+            with one_at_a_time:
+                return tokenizer(texts)
+
         with ThreadPoolExecutor(initializer=torch.set_num_threads, initargs=(1,)) as pool:
             fingerprint = pool.submit(weights_fingerprint, model)
             trims_text = pool.submit(
-                text_tower.trimming_is_exact, sharing_tensors(self.model), tokenizer, self.device
+                text_tower.trimming_is_exact, sharing_tensors(self.model), tokenize, self.device
             )
-            towers = pool.submit(self._prepared_towers)
+            towers = pool.submit(self._prepared_towers, tokenize)
         self.identity = ModelIdentity(label, tag, fingerprint.result(), self.precision, self.scale)
         self.trims_text = trims_text.result()
         self._towers = towers.result()
@@ -101,11 +108,11 @@ class Estimator:
         self._cores = Cores(self._towers) if self.device.type == "cpu" else None
         self._uploads = Uploads(self.device) if self.device.type == "cuda" else None
 
-    def _prepared_towers(self) -> nn.Module:
+    def _prepared_towers(self, tokenize: Callable[[list[str]], torch.Tensor]) -> nn.Module:
         """The model as it computes: on a CPU in low precision, with matrices cast once."""
         if self.device.type == "cpu" and self.precision != "fp32":
             dtype = DTYPES[self.precision]
-            return in_low_precision(self.model, dtype, self.tokenizer, self.image_size)
+            return in_low_precision(self.model, dtype, tokenize, self.image_size)
         return self.model
 
     @classmethod

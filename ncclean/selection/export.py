@@ -35,7 +35,7 @@ from ncclean.selection.export_plan import (
 from ncclean.selection.export_rows import add_problems, export_rows
 from ncclean.selection.export_shard import export_shard
 from ncclean.selection.export_task import ExportOptions
-from ncclean.selection.exported_files import taken
+from ncclean.selection.exported_files import path_is_taken
 from ncclean.selection.file_lists import lists_in, names_in, replaced_images
 from ncclean.selection.join_parts import agree, join_parts
 from ncclean.selection.out_layout import RECORD, TARS, OutLayout, Targets
@@ -352,6 +352,8 @@ def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> Export
         join_parts(targets, parts, list(columns))
         for number, paths in replaced.items():
             summary.samples -= sum(paths.values())
-            add_problems(summary.errors, tasks[number].segments[0].name, [*map(taken, paths)])
+            add_problems(
+                summary.errors, tasks[number].segments[0].name, [*map(path_is_taken, paths)]
+            )
         summary.shards = 1
     return summary

@@ -102,7 +102,7 @@ class ImageFiles:
         digest = digest_of(sample.image)
         is_free = self._images.setdefault(sample.path, digest) == digest
         if not is_free:
-            self.problems.append(taken(sample.path))
+            self.problems.append(path_is_taken(sample.path))
         return is_free
 
     def _files(self, sample: ExportedSample) -> Iterable[tuple[str, bytes]]:
@@ -136,7 +136,7 @@ class ImageFiles:
             file.write(data)
 
 
-def taken(path: str) -> str:
+def path_is_taken(path: str) -> str:
     """The problem of an image whose path another one has."""
     return f"{path}: another image has this path"
 

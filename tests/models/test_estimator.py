@@ -2,6 +2,8 @@
 
 import io
 import shutil
+import threading
+import time
 
 import open_clip
 import pytest
@@ -252,3 +254,19 @@ def test_weights_that_cannot_be_fetched_say_what_to_do_offline(monkeypatch):
     monkeypatch.setattr("open_clip.factory.download_pretrained", refuse)
     with pytest.raises(ModelError, match=r"laion2b_s34b_b79k of ViT-B-32 cannot be fetched.*FILE"):
         Estimator.load(device="cpu")
+
+
+def test_the_checks_of_a_model_tokenize_one_at_a_time():
+    demo = Estimator.load("demo")
+    is_busy, overlaps = threading.Event(), []
+
+    def tokenizer(texts):
+        overlaps.append(is_busy.is_set())
+        is_busy.set()
+        time.sleep(0.2)
+        is_busy.clear()
+        return demo.tokenizer(texts)
+
+    Estimator(demo.model, tokenizer, demo.preprocessing, precision="bf16")
+    assert len(overlaps) == 2
+    assert not any(overlaps)
