@@ -246,7 +246,7 @@ class Audit(Command):
 def _written_lines(written: WrittenAudit) -> Iterator[Shown]:
     heads = ("noise probability", "pairs", "to judge", "each stands for")
     rows = tuple(
-        (f"{low:.3f} to {high:.3f}", f"{pairs:,}", f"{drawn:,}", f"{pairs / drawn:,.1f}")
+        (f"{low:.3g} to {high:.3g}", f"{pairs:,}", f"{drawn:,}", f"{pairs / drawn:,.1f}")
         for low, high, pairs, drawn in written.strata
         if drawn
     )

@@ -81,9 +81,8 @@ def _difference(comparison: Comparison) -> tuple[str, str]:
 
 def _summary(compared: Sequence[Comparison]) -> Iterator[Shown]:
     names = {(comparison.a, comparison.b) for comparison in compared}
-    a, b = next(iter(names)) if len(names) == 1 else ("A", "B")
-    if a == b:
-        a, b = f"A: {a}", f"B: {b}"
+    if len(names) == 1:
+        yield from (f"{head}: {name}" for head, name in zip("AB", next(iter(names)), strict=True))
     rows = []
     for comparison in compared:
         for row, metric in enumerate(comparison.metrics):
@@ -102,5 +101,5 @@ def _summary(compared: Sequence[Comparison]) -> Iterator[Shown]:
                     "*" if metric.excludes_zero else "",
                 )
             )
-    heads = ("data set", "metric", a, b, "difference", "95 % interval", "")
+    heads = ("data set", "metric", "A", "B", "difference", "95 % interval", "")
     yield Table("", heads, tuple(rows), left=2)

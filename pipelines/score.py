@@ -341,8 +341,8 @@ def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:
 def _plan_lines(plan: ScorePlan, has_parts: bool) -> Iterator[Shown]:
     yield f"{counted(plan.shards, 'shard')}, {file_size(plan.bytes)}, about {plan.pairs:,} pairs"
     yield (
-        f"{plan.samples_per_second:,.0f} samples/s on {plan.device} in {plan.precision}"
-        " (model only, one batch)"
+        f"{plan.samples_per_second:,.0f} samples/s on {plan.device} in {plan.precision} "
+        "(without reading)"
     )
     if plan.further_texts:
         yield (

@@ -27,6 +27,7 @@ _MOST_BUSY = 8  # of one that the server says to be too busy for
 _PATIENCE = 300.0  # seconds without any answer
 _FIRST_PATIENCE = 2.0  # the same where nothing listens, before the first answer
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
+_REDIRECTS = 3  # httpx's 20 in a loop, four times over, take a quarter of a minute
 _BUSY = (409, 429, 502, 503, 529)
 _NOT_REACHED = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol")
 
@@ -72,7 +73,9 @@ class JudgeServer:
             max_retries=0,
             timeout=timeout,
             http_client=openai.DefaultHttpxClient(
-                timeout=timeout, event_hooks={"response": [BoundedAnswers(timeout)]}
+                timeout=timeout,
+                max_redirects=_REDIRECTS,
+                event_hooks={"response": [BoundedAnswers(timeout)]},
             ),
         )
         self._negotiation = Negotiation()

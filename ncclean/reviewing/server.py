@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import secrets
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -274,7 +275,11 @@ async def _body(request: HttpRequest) -> dict[str, Any]:
 def _wanted(fields: Any) -> Request:
     def number(name: str) -> float | None:
         value = fields.get(name)
-        return None if value in (None, "") else float(value)
+        if value in (None, ""):
+            return None
+        if not math.isfinite(bound := float(value)):
+            raise ValueError(f"{name} is not finite")
+        return bound
 
     return Request(
         view=str(fields.get("view", "suspects")),

@@ -50,6 +50,20 @@ def test_rows_with_a_key_stand_for_themselves(tmp_path):
     assert found == [("1", "one", "ok"), ("2", "two", "ok"), ("1", "three", "duplicate_key")]
 
 
+def test_a_key_of_two_images_loses_neither(tmp_path):
+    for name in ("0/a", "1/a"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / f"{name}.jpg").write_bytes(b"a")
+    (tmp_path / "t.csv").write_text("key,file_name,text\na,0/a.jpg,one\na,1/a.jpg,two\n")
+    samples, _ = read(tmp_path / "t.csv")
+    assert [(one.key, one.status.value) for one in samples] == [("a", "ok"), ("1/a", "ok")]
+    rows = [{"key": "a", "image": image, "text": "one"} for image in (b"a", b"b", b"b")]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    samples, _ = read(tmp_path / "t.parquet")
+    keys = [(one.key, one.status.value) for one in samples]
+    assert keys == [("a", "ok"), ("000000001", "ok"), ("000000002", "ok")]
+
+
 def of(name, number=0):
     return {"path": f"{name}.jpg", "text": f"{name}{number}"}
 

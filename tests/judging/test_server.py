@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -160,3 +161,14 @@ def test_an_answer_of_a_byte_now_and_then_ends_in_time(monkeypatch):
         judgement = asking(judge, timeout=0.3).ask(PICTURE, "a ball")
     assert judgement.reason == "timeout: no end within 0.3 s"
     assert time.monotonic() - begin < 10
+
+
+def test_a_loop_of_redirects_ends_soon(monkeypatch):
+    monkeypatch.setattr("ncclean.judging.server._FIRST_WAIT", 0.01)
+
+    def behave(asked):
+        return Reply(status=307, headers={"Location": "/v1/chat/completions"}, body="")
+
+    with serving(behave) as judge, contextlib.suppress(JudgeStopped):
+        asking(judge, patience=0.1).ask(PICTURE, "a ball")
+    assert 0 < len(judge.asked) <= 4 * 4

@@ -58,6 +58,9 @@ def test_only_this_machine_and_this_page_may_ask(review):
     for pairs in ("[" * 200_000, '[["a", 1e400]]', '[["a", 99999]]', '[["\\ud800", 0]]'):
         wrong = f'{{"decision": "drop", "pairs": {pairs}}}'.encode()
         assert review.ask("decide", wrong, kind)[0] == 400
+    for bound in ("inf", "-inf", "nan", "x"):
+        status, data, *_ = review.ask(f"histogram?view=all&low={bound}")
+        assert (status, b"Conversion" in data) == (400, False)
     assert review.get("rows", view="all")["decided"] == {}
 
 

@@ -56,7 +56,7 @@ class TableSamples:
         self._together = together
         self._whole = whole
         self._first = shard.rows[0] if shard.rows is not None else 0
-        self._keys: set[str] = set()
+        self._keys: dict[str, str | int | None] = {}  # with the identities of their images
 
     def __iter__(self) -> Iterator[Sample]:
         yield from self._files.map(lambda row: self._read(*row), self._begun())
@@ -78,7 +78,7 @@ class TableSamples:
                     self.samples += 1
                     continue
                 if held.key in self._keys:
-                    self._keys.update(held.alike)
+                    self._keys |= dict.fromkeys(held.alike)
                 yield held, None
                 held = None
             if failure is not None:
@@ -111,10 +111,12 @@ class TableSamples:
             (name, [field_at(one, name) for one in whole]) for name in self._caption_keys
         ] or [(None, [usual_caption(one, CAPTION_COLUMNS) for one in whole])]
         metadata = _metadata(whole, [values for _, values in named])
-        sample = Sample(row=number, key=key_of(row, path) or place, metadata=metadata)
+        identity = path if image is None else hash(image)
+        key = self._own_key(row, path, identity) or place
+        sample = Sample(row=number, key=key, metadata=metadata)
         if sample.key in self._keys:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
-        self._keys.add(sample.key)
+        self._keys[sample.key] = identity
         if self._whole:
             sample.rows = whole
         if image is None and path is None:
@@ -123,6 +125,16 @@ class TableSamples:
             sample.reject(SkipReason.IMAGE_MISSING, f"{path}: download it first")
         take_captions(sample, [(name, _flat(values)) for name, values in named])
         return sample, path if image is None else image
+
+    def _own_key(self, row: Row, path: str | None, identity: str | int | None) -> str | None:
+        """The row's key; the path of its image, or None, where another image has the key.
+
+        A table made of several shards has their keys, which may each count from 0.
+        """
+        key = key_of(row, path)
+        if key is None or self._keys.get(key) in (None, identity):
+            return key
+        return key_of({}, path)
 
     def _read(self, sample: Sample, image: bytes | str | None) -> Sample:
         if not self._files.is_wanted(sample.key):
