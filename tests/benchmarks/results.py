@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from records import make_record, write_record
 from rich.console import Console
@@ -108,7 +109,23 @@ class Report:
             seconds={name: round(seconds, 1) for name, seconds in self.seconds.items()},
             other_processes=self.other_processes,
         )
+        if path.exists():
+            record = joined(json.loads(path.read_text()), record)
         write_record(path, record)
+
+
+def joined(earlier: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """The record with what an earlier one of the same tree and machine has besides.
+
+    So a benchmark that other processes disturbed is run again by itself.
+    """
+    same = ("commit", "dirty", "versions", "machine", "settings")
+    if record["dirty"] or any(earlier.get(name) != record[name] for name in same):
+        return record
+    kept = [row for row in earlier["rows"] if row["benchmark"] not in record["seconds"]]
+    more = {name: earlier[name] | record[name] for name in ("seconds", "other_processes")}
+    command = f"{earlier['command']} && {record['command']}"
+    return record | more | {"command": command, "rows": [*kept, *record["rows"]]}
 
 
 def _short(value: float) -> str:

@@ -2,7 +2,8 @@
 
     python tests/benchmarks/run.py [--quick] [--only NAME] [--json FILE] [--demo-model MODEL]
 
-Prints one table and writes one JSON file. A target that is missed is reported, not an error.
+Prints one table and writes one JSON file. A target that is missed is reported, not an error. What
+the file has of other benchmarks stays, if it was measured on the same tree and machine.
 """
 
 from __future__ import annotations
