@@ -28,8 +28,9 @@ class Explain(Command):
     A group has in common a word or phrase, a host or folder of the url, a shard, a language, a
     shape or length of caption, an image size, an image cluster, a word in a cluster, or a value of
     --by. Each cause comes with its share of wrong pairs, examples, and SQL for `query` and `select
-    --where`. A group that another one explains is folded into it. With --embeddings, shifted
-    captions are found too, and `export --fix shift` shifts them back. Interrupted runs resume.
+    --where`. A group that another one explains is folded into it. With --embeddings, two more are
+    found: words that stand for each other, as where two class folders were exchanged, and shifted
+    captions, which `export --fix shift` shifts back. Interrupted runs resume.
 
     Example: `ncclean explain scores.parquet --embeddings embeddings/ --out causes.parquet`
     """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ncclean.estimates import Estimate
 from ncclean.explaining.aggregates import Groups, Totals
 from ncclean.explaining.discoveries import (
     FEWEST_GROUPS,
@@ -28,7 +29,11 @@ MOST_CANDIDATES = 400
 
 @dataclass(frozen=True)
 class Candidate:
-    """A group that stands out in an outcome; `tau2` are of the values that `required` names."""
+    """A group that stands out in an outcome; `tau2` are of the values that `required` names.
+
+    `rate` is its share of wrong pairs where it is not told by the values; such a group is a cause
+    whatever they say.
+    """
 
     kind: Kind
     value: str
@@ -37,6 +42,7 @@ class Candidate:
     tau2: tuple[float, ...]
     strength: float
     q_value: float
+    rate: Estimate | None = None
 
     @property
     def group(self) -> tuple[str, str]:

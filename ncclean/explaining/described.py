@@ -43,7 +43,7 @@ def described(
     for number, candidate in enumerate(candidates):
         column = names.index(values.of(candidate.outcome))
         counts = histograms[candidate.outcome][group_of[number]]
-        rate = rate_of(counts, overall[column], candidate.tau2[0])
+        rate = candidate.rate or rate_of(counts, overall[column], candidate.tau2[0])
         outside = _outside(float(cleared[column]), folded.cleared.pairs.sum())
         facts.append((int(counts.sum()), rate, outside))
     excess = [pairs * (rate.value - outside.value) for pairs, rate, outside in facts]

@@ -21,10 +21,11 @@ from ncclean import stores
 from ncclean.atomic import raise_if_full, remove_leftovers
 from ncclean.errors import InputError
 from ncclean.explaining.aggregates import Totals
-from ncclean.explaining.candidates import Candidates, candidates_of
+from ncclean.explaining.candidates import candidates_of
 from ncclean.explaining.cause_table import Cause, write_causes
 from ncclean.explaining.clusters import cluster_once, clusters_path
 from ncclean.explaining.described import described
+from ncclean.explaining.exchanges import Exchanges, find_exchanges
 from ncclean.explaining.fixes import fixes_of, fixes_path, write_fixes
 from ncclean.explaining.folding import fold
 from ncclean.explaining.members import patterns_of, write_members
@@ -129,8 +130,8 @@ def explain_scores(
         unknown=tuple(pairs.unknown),
         rows=pairs.rows,
         pairs=pairs.scored,
-        tested=found.candidates.tested,
-        left_out=found.candidates.left_out,
+        tested=found.tested,
+        left_out=found.left_out,
         seconds=time.perf_counter() - begin,
         out=out,
         clusters=str(clusters) if embeddings else None,
@@ -145,7 +146,8 @@ class _Found:
     """The causes, then what is folded into them; `fixes` are decisions, None where none can be."""
 
     causes: list[Cause]
-    candidates: Candidates
+    tested: int
+    left_out: int
     fixes: pa.Table | None
 
 
@@ -164,8 +166,12 @@ def _find(
         groups = saved_sums(
             pairs.work, connection, kinds, values, totals, options.min_pairs, progress
         )
+        exchanges = Exchanges()
+        if embeddings:
+            progress.say("comparing words")
+            exchanges = find_exchanges(connection, options, embeddings, keys)
     candidates = candidates_of(groups, totals, values, options)
-    listed = candidates.listed
+    listed = (*exchanges.candidates(values), *candidates.listed)
     selected = {candidate.group: (candidate.kind, candidate.value) for candidate in listed}
     numbers = {group: number for number, group in enumerate(selected)}
     group_of = [numbers[candidate.group] for candidate in listed]
@@ -173,7 +179,7 @@ def _find(
     write_members(pairs, list(selected.values()))
     with pairs.opened(members=True) as connection:
         patterns = patterns_of(connection, len(numbers), values.names(), totals)
-        preference = [kind.name for kind in kinds]
+        preference = [exchanges.kind.name, *(kind.name for kind in kinds)]
         folded = fold(listed, group_of, patterns, options, candidates.log_threshold, preference)
         proposals = propose(
             connection, listed, group_of, folded.causes, values, options.by, embeddings, keys,
@@ -183,7 +189,9 @@ def _find(
             connection, listed, group_of, folded, values, totals, options,
             pairs.cluster_table, proposals.texts,
         )  # fmt: skip
-        return _Found(causes, candidates, fixes_of(connection, proposals.shifts.values()))
+        tested = candidates.tested + exchanges.tested
+        fixes = fixes_of(connection, proposals.shifts.values())
+        return _Found(causes, tested, candidates.left_out, fixes)
 
 
 @contextlib.contextmanager

@@ -40,6 +40,11 @@ class Patterns:
     sums: np.ndarray
     totals: Totals
 
+    def has(self, group: int) -> np.ndarray:
+        """(P,): whether the pairs of each pattern are in a group."""
+        found: np.ndarray = np.asarray(self.members[:, group].todense()).ravel() != 0
+        return found
+
     def of_groups(self, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(K, S) pairs and (V, K, S) sums of the groups, over the patterns that are left."""
         groups = self.members.shape[1]
@@ -92,8 +97,10 @@ def fold(
     sizes = whole.sum(axis=1)
     shared = _shared(patterns)
     left = np.ones(len(patterns.pairs), bool)
-    remaining = list(range(len(candidates)))
-    causes: list[int] = []
+    causes = [number for number, candidate in enumerate(candidates) if candidate.rate is not None]
+    remaining = [number for number in range(len(candidates)) if number not in causes]
+    for number in causes:
+        left &= ~patterns.has(group_of[number])
     while remaining:
         pairs, sums = patterns.of_groups(left)
         totals = patterns.without(left)
@@ -118,7 +125,7 @@ def fold(
         ]
         chosen = min(same, key=lambda one: (preference.index(candidates[one].kind.name), one))
         causes.append(chosen)
-        left &= np.asarray(patterns.members[:, group_of[chosen]].todense()).ravel() == 0
+        left &= ~patterns.has(group_of[chosen])
         remaining.remove(chosen)
     into = {
         number: max(causes, key=lambda cause: shared[group_of[number], group_of[cause]])

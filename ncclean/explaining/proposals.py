@@ -10,7 +10,8 @@ import duckdb
 from ncclean.explaining.candidates import Candidate
 from ncclean.explaining.exchanged_words import exchanged
 from ncclean.explaining.pairs_file import Values
-from ncclean.explaining.shifts import Shift, find_shift, is_ordered, read_vectors, right_cosine
+from ncclean.explaining.shifts import Shift, find_shift, is_ordered, right_cosine
+from ncclean.explaining.vectors import read_vectors
 from ncclean.progress import Progress
 
 
@@ -43,7 +44,9 @@ def propose(
     for cause in causes:
         candidate = candidates[cause]
         name, kind = values.outcomes[candidate.outcome].name, candidate.kind.name
-        if name == "near miss":
+        if candidate.rate is not None:
+            texts[cause] = f"{candidate.kind.label(candidate.value)} stand for each other"
+        elif name == "near miss":
             text = exchanged(connection, group_of[cause], values.of(candidate.outcome))
             if text is not None:
                 texts[cause] = text
@@ -54,7 +57,11 @@ def propose(
         progress.say("looking for shifted captions")
         first = candidates[next(iter(ordered.values()))]
         right = right_cosine(connection, values.of(first.outcome))
-        vectors = read_vectors(connection, list(ordered), embeddings, keys)
+        wanted = (
+            "SELECT member, place, shard, key, caption_number FROM members JOIN pairs USING "
+            f"(place) WHERE member IN ({', '.join(map(str, ordered))})"
+        )
+        vectors = read_vectors(connection, wanted, embeddings, keys)
         for group, arrays in vectors.items():
             shift = find_shift(*arrays, right)
             if shift is not None:

@@ -10,18 +10,12 @@ that holds for a part of the pairs alone, the run is the one of the largest sum 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import duckdb
 import numpy as np
-import pyarrow as pa
-
-from ncclean.data.embeddings.units import resolve_embeddings
-from ncclean.neighbour_search.blocks import embedded_blocks
 
 LARGEST = 16
-_MOST_PAIRS = 100_000
 # A shift is proposed if it makes so many of the run's pairs right, and of those so many that are
 # not right as they are.
 _RIGHT, _GAIN = 0.5, 0.3
@@ -60,49 +54,6 @@ class Shift:
 def is_ordered(kind: str, is_by: bool) -> bool:
     """Whether the pairs of a kind of group were written down one after another."""
     return is_by or kind in _ORDERED
-
-
-def read_vectors(
-    connection: duckdb.DuckDBPyConnection,
-    groups: Sequence[int],
-    embeddings: Sequence[str],
-    keys: tuple[str, str] | None,
-) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """By group of the view `members`: its places in order, (n, d) images and (n, d) captions.
-
-    Of each group the first `_MOST_PAIRS` at most; pairs without vectors are left out.
-    """
-    if not groups:
-        return {}
-    listed = ", ".join(map(str, groups))
-    connection.execute(
-        "CREATE OR REPLACE TEMP TABLE moved AS SELECT member, place, shard, key, "
-        "coalesce(caption_number, 0) AS caption_number FROM members JOIN pairs USING (place) "
-        f"WHERE member IN ({listed}) "
-        f"QUALIFY row_number() OVER (PARTITION BY member ORDER BY place) <= {_MOST_PAIRS}"
-    )
-    parts: dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {n: [] for n in groups}
-    for block in embedded_blocks(resolve_embeddings(embeddings), keys):
-        pairs = block.read()
-        facts = pairs.facts.select(["shard", "key", "caption_number"])
-        facts = facts.append_column("number", pa.array(np.arange(len(facts), dtype=np.int64)))
-        connection.register("embedded", facts)
-        rows = connection.execute(
-            "SELECT member, place, number FROM moved JOIN embedded "
-            "USING (shard, key, caption_number) ORDER BY member, place"
-        ).fetchnumpy()
-        connection.unregister("embedded")
-        for member in np.unique(rows["member"]):
-            mine = rows["member"] == member
-            at = rows["number"][mine]
-            parts[int(member)].append((rows["place"][mine], pairs.image[at], pairs.text[at]))
-    vectors = {}
-    for member, several in parts.items():
-        if several:
-            place, image, text = (np.concatenate(side) for side in zip(*several, strict=True))
-            order = np.argsort(place, kind="stable")
-            vectors[member] = place[order], image[order], text[order]
-    return vectors
 
 
 def right_cosine(connection: duckdb.DuckDBPyConnection, value: str) -> float:

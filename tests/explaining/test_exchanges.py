@@ -1,0 +1,119 @@
+"""Words that stand for each other: found by what all their pairs tell, and only then."""
+
+import re
+
+import duckdb
+import numpy as np
+import pytest
+from ncclean_pipelines.explain import Explain
+from ncclean_pipelines.select import Select
+from scipy.sparse import csr_matrix
+
+import ncclean
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_pairs
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.explaining.exchanges import Exchanges, _significant, _statistics
+from ncclean.selection.policy import Policy
+
+WORDS = [f"w{number}" for number in range(14)]
+
+
+def corpus(seed, told=1.0, pairs=4000, exchanged=(), part=1.0):
+    """(N, W) words and (N, d) vectors; images tell the words by `told` of the noise.
+
+    Of the captions with an exchanged word, `part` have the other.
+    """
+    rng = np.random.default_rng(seed)
+    directions = rng.standard_normal((len(WORDS), 32))
+    in_image = rng.random((pairs, len(WORDS))) < 0.2
+    in_caption = in_image.copy()
+    for a, b in exchanged:
+        rows = rng.random(pairs) < part
+        in_caption[np.ix_(rows, [a, b])] = in_image[np.ix_(rows, [b, a])]
+    image = told * in_image @ directions + 8 * rng.standard_normal((pairs, 32))
+    text = in_caption @ directions + rng.standard_normal((pairs, 32))
+    return csr_matrix(in_caption.astype(np.float32)), image, text
+
+
+def found(*arrays):
+    return {frozenset(pair) for pair in _significant(WORDS, *_statistics(*arrays, 50), 0.05).words}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_exchanges_are_found_and_nothing_else(seed):
+    both = {frozenset(("w1", "w5")), frozenset(("w8", "w2"))}
+    assert found(*corpus(seed, exchanged=[(1, 5), (8, 2)])) == both
+    assert found(*corpus(seed)) == set()
+
+
+def test_a_part_of_the_captions_is_no_exchange():
+    assert found(*corpus(0, exchanged=[(1, 5)], part=0.4)) == set()
+    assert found(*corpus(0, exchanged=[(1, 5)], part=0.9)) == {frozenset(("w1", "w5"))}
+
+
+def test_an_estimator_that_tells_no_words_finds_nothing():
+    """Images of a word differ from others, but not as the captions do; a few look as if."""
+    false = 0
+    for seed in range(40):
+        words, _, text = corpus(seed, exchanged=[(1, 5)])
+        elsewhere = np.random.default_rng(100 + seed).standard_normal((32, 32)) / 4
+        false += bool(found(words, text @ elsewhere, text))
+    assert false <= 2
+
+
+def test_few_words_tell_nothing_of_one_another():
+    words, image, text = corpus(0, exchanged=[(1, 5)])
+    assert found(words[:, [1, 5, 7]], image, text) == set()
+
+
+def test_the_kind_quotes_what_words_it_has():
+    kind = Exchanges((("l'eau", "feu"),)).kind
+    tokens = "SELECT ['l''eau'] AS tokens UNION ALL SELECT ['feu', 'l''eau'] UNION ALL SELECT []"
+    rows = duckdb.execute(f"SELECT {kind.value} FROM ({tokens})").fetchall()
+    assert rows == [(["l'eau feu"],), ([None],), ([None],)]
+
+
+@pytest.fixture(scope="module")
+def exchanged(tmp_path_factory):
+    """A rendered corpus in which red is blue and blue red; its scores and embeddings."""
+    from tests.hostile import tar_bytes
+
+    folder = tmp_path_factory.mktemp("exchanged")
+    write_corpus(folder / "plain", CorpusOptions(pairs=1500, duplicates=0, seed=6), 1)
+    other = {"red": "blue", "blue": "red"}
+    members = []
+    for shard in resolve_pairs([str(folder / "plain")]):
+        for sample in read_samples(shard):
+            caption = re.sub("red|blue", lambda found: other[found[0]], sample.caption.lower())
+            members.append((f"{sample.key}.jpg", sample.image))
+            members.append((f"{sample.key}.txt", caption.encode()))
+    (folder / "00000.tar").write_bytes(tar_bytes(members))
+    scores, embeddings = str(folder / "scores.parquet"), str(folder / "embeddings")
+    ncclean.score(
+        [str(folder / "00000.tar")], out=scores, model="demo", precision="fp32",
+        embeddings=embeddings,
+    )  # fmt: skip
+    return folder, scores, embeddings
+
+
+def test_exchanged_words_are_a_cause(exchanged):
+    folder, scores, embeddings = exchanged
+    out = str(folder / "causes.parquet")
+    explained = Explain(scores=[scores], out=out, embeddings=[embeddings]).run().summary
+    (cause,) = explained.causes
+    assert (cause.kind, cause.label) == ("exchanged words", "“blue” and “red”")
+    assert tuple(cause.rate) == (1.0, 0.5, 1.0)
+    assert cause.proposal == "“blue” and “red” stand for each other"
+    assert cause.examples
+    assert all(("red" in e.caption) != ("blue" in e.caption) for e in cause.examples)
+    there = duckdb.execute(
+        f"SELECT count(*) FROM (SELECT regexp_extract_all(lower(text), '[a-z]+') AS words "
+        f"FROM '{scores}') WHERE ('red' IN words) != ('blue' IN words)"
+    ).fetchall()
+    assert there == [(cause.pairs,)]
+    selected = Select(
+        scores=[scores], out=str(folder / "s.parquet"), policy=Policy(where="true"),
+        exclude_causes=out,
+    ).run().summary  # fmt: skip
+    assert selected.dropped == cause.pairs
