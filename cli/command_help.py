@@ -32,7 +32,7 @@ def command_help(kind: type[Command], width: int) -> str:
 
 
 def about(kind: type[Command], width: int, *, brief: bool = False) -> str:
-    """What a command does; briefly, in one sentence with an example."""
+    """Describe what a command does; briefly, in one sentence with an example."""
     first, *more, example = help_text(kind).replace("`", "").split("\n\n")
     return "\n\n".join(
         textwrap.fill(" ".join(p.split()), width, initial_indent="  ", subsequent_indent="  ")

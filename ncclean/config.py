@@ -196,7 +196,7 @@ class TaskOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions(Options):
-    """Which Ray cluster, and how it is divided into workers; None is decided from the cluster.
+    """Ray cluster and its division into workers; None is decided from the cluster.
 
     Raises `InputError` for a number out of range.
     """

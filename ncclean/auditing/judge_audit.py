@@ -99,7 +99,7 @@ def audit_judge(
 
 
 def _shares(pairs: np.ndarray, answers: np.ndarray, counted: np.ndarray) -> dict[str, Estimate]:
-    """By the judge's answer, its share among the pairs that `counted` counts."""
+    """Return each of the judge's answers with its share among the pairs that `counted` counts."""
     shares = {}
     for answer, name in JUDGED.items():
         if not pairs[answer].any():
@@ -117,7 +117,7 @@ def _row(pairs: np.ndarray, answers: np.ndarray, counted: np.ndarray) -> Cells:
 
 @dataclass(frozen=True)
 class AnswersNeeded:
-    """How many answers in all give the noise rate an interval of `width`.
+    """Numbers of answers, all told, that give the noise rate an interval of `width`.
 
     Of people, `with_judge` and by themselves, `alone`; None where no number does. `of_judge` is
     how many answers the judge has to give for that, None where those it gave will do.

@@ -42,7 +42,7 @@ class Sample:
         return np.bincount(self.rows.column("stratum").to_numpy(), minlength=len(self.design.pairs))
 
     def metadata(self, seed: int) -> dict[str, str]:
-        """How the sample was drawn, for the files about it; `read_design` reads it."""
+        """Metadata of the sample's files that say how it was drawn; `read_design` reads it."""
         return {
             DESIGN: json.dumps(self.design.to_json()),
             "seed": str(seed),

@@ -104,5 +104,5 @@ def _drawn_sentence(caption: str, other: str, rng: random.Random) -> str | None:
 
 
 def _sentence_at(caption: str, place: int) -> int:
-    """Which sentence the character at `place` is in: the one put there may join another."""
+    """Find the sentence of the character at `place`: the one put there may join another."""
     return bisect.bisect_right(sentence_starts(caption), place) - 1

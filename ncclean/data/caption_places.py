@@ -17,7 +17,7 @@ _MOST_NAMES, _LONGEST_NAME = 20, 60
 
 
 def names_there(shard: ShardRef) -> list[str]:
-    """Where captions may be: the columns of a table, or a shard's extensions and json fields.
+    """List where captions may be: the columns of a table, or a shard's extensions and json fields.
 
     Some of them, where there are many; none if the shard cannot be read.
     """

@@ -41,7 +41,7 @@ class Gate:
 
 
 class PixelGate(Gate):
-    """For images while they are decoded: as many pixels as the largest has, or a few for each core.
+    """Gate for decoding images: as many pixels as the largest may have, or a few for each core.
 
     A decoder takes about eight bytes for each: one image of the largest kind at a time is enough.
     """

@@ -15,7 +15,7 @@ from ncclean.data.samples import Caption, CaptionKeys, Sample
 
 @dataclass(frozen=True)
 class KeptCaptions:
-    """By key, the numbers of the captions that the selection keeps, the best first.
+    """Numbers of the captions that the selection keeps of each key, the best first.
 
     Samples that are not in `numbers` have one caption. `mended` has the texts that replace
     captions, by key and number. `caption_key` are the names under which the scored captions lie.

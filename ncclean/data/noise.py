@@ -30,7 +30,7 @@ PER_BATCH_SIZE = 128
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """For each of I images and C captions after the noise: where it comes from, and its kind.
+    """Source of each of I images and C captions after the noise, and the kind of its noise.
 
     `image_source` is (I,) int64. The C captions are in the order of their images, which are
     `images` (C,) int64; `caption_source` (C,) int64 is the number of each among the captions of the

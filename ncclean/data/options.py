@@ -23,7 +23,7 @@ _SPLIT = Option(
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(Options):
-    """What a source does not say itself: where its images lie, which splits to read."""
+    """Facts that a source lacks: where its images lie, and which splits to read."""
 
     image_root: Annotated[
         str | None,

@@ -73,7 +73,7 @@ def repeated_texts(schema: pq.ParquetSchema, chunks: Sequence[Chunk], rows: int)
 
 
 def inflated_dictionaries(table: pa.Table, chunks: Sequence[Chunk]) -> dict[str, str]:
-    """As `inflated_columns`, of a table whose texts are dictionaries."""
+    """Return what `inflated_columns` does, for a table whose texts are dictionaries."""
     inflated: dict[str, str] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         packed = sum(chunk.packed for chunk in chunks if chunk.column == name)

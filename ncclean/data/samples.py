@@ -47,7 +47,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """In place of a content that is not read: the status that its sample gets, and why."""
+    """Placeholder for content that is not read: the status that its sample gets, and why."""
 
     reason: SkipReason
     what: str

@@ -51,7 +51,7 @@ class Selection(Protocol):
 
     @property
     def captions(self) -> Captions:
-        """Which captions of a selected image are trained on: all, the best, or a random one."""
+        """Captions of a selected image to train on: all, the best, or a random one."""
         ...
 
     def counts(self) -> dict[str, int]:

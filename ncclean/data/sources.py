@@ -73,7 +73,7 @@ def are_embeddings(shards: Sequence[ShardRef]) -> bool:
 
 
 def _kind(source: str) -> SourceFormat:
-    """By the first file or folder that is meant: its name where that tells, else what is there."""
+    """Detect the kind from the first file or folder: by its name, else by its content."""
     if is_tar(source):  # a pattern of a million shards is listed once
         return "webdataset"
     first = next(iter(expand(source, places)), "")

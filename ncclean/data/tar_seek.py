@@ -154,7 +154,7 @@ class _Order:
         return all(a < b for a, b in itertools.pairwise(keys))
 
     def share(self, low: str, key: str, high: str) -> float:
-        """Where a key lies between two others, from 0 to 1."""
+        """Return the place of a key between two others, from 0 to 1."""
         a, value, b = self._number(low), self._number(key), self._number(high)
         return min(max((value - a) / (b - a), 0.0), 1.0) if b > a else 0.5
 

@@ -47,7 +47,7 @@ class Agreement:
 
 
 def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agreement:
-    """From (N,) scores, (N, J) ratings of J judges, and the (N,) numbers of the images.
+    """Compare (N,) scores with (N, J) ratings of J judges; `image` numbers the (N,) images.
 
     A rating that is NaN was not given. Each rating is a judgement of its own for tau, as in [1];
     pairwise accuracy compares the mean ratings. Raises `ValueError` without scores of two images,

@@ -88,7 +88,7 @@ def plain_name(name: str) -> str:
 def _in_folders(
     space: EmbeddingSpace, folders: Sequence[str], names: Sequence[str], options: EmbeddingOptions
 ) -> JudgedImages:
-    """By a list of the images: what is in a folder besides need not be read."""
+    """Read listed images only: what else is in a folder need not be read."""
     if len(folders) != 1:
         raise InputError(f"name one folder of images, not {len(folders)}")
     with tempfile.TemporaryDirectory(prefix="ncclean-") as scratch:

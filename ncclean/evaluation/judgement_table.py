@@ -120,7 +120,7 @@ def _named(
 
 
 def _rating_columns(path: str, there: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
-    """Those asked for; else the ratings of several judges, or the score of all."""
+    """Name the columns asked for; else the ratings of several judges, or the score of all."""
     if asked:
         named = tuple(_named(path, there, name, (), "--rating", "ratings") for name in asked)
         return tuple(dict.fromkeys(named))

@@ -40,7 +40,7 @@ _SHARDS = 64  # to take captions from, if all have the same number of them
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """What was gathered, None where it was not asked for.
+    """Facts gathered from the corpus, None where they were not asked for.
 
     `projections` are those for the pairs of either half, each fitted on the other one.
     """

@@ -133,7 +133,7 @@ def _plan(run: Injection, workers: Runner, progress: Progress) -> _Planned:
 
 
 def _facts(index: ShardIndex) -> tuple[np.ndarray, ...]:
-    """What a plan needs to know of a shard, without its captions."""
+    """Return what a plan needs to know of a shard, without its captions."""
     return index.entries, index.rows, np.diff(index.first), index.numbers, index.changeable
 
 

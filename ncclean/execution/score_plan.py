@@ -110,7 +110,7 @@ def _first_captions(shards: Sequence[ShardRef], options: ScoreOptions) -> list[s
 def _further_texts(
     captions: Sequence[str], columns: ColumnSources, encoder: EncoderFacts
 ) -> tuple[float, float]:
-    """How many texts the columns encode beside each caption, and the seconds that these take."""
+    """Count the texts that the columns encode for each caption, and time them in seconds."""
     texts = columns.further_texts(captions, encoder) if captions else []
     if not texts or encoder.estimator is None:
         return 0.0, 0.0

@@ -171,7 +171,7 @@ def group_sums(
 def _typical(
     connection: duckdb.DuckDBPyConnection, values: np.ndarray, buckets: np.ndarray
 ) -> np.ndarray:
-    """Which values lie in buckets that were not chosen for their excess."""
+    """Tell which values lie in buckets that were not chosen for their excess."""
     connection.register(
         "named", pa.table({"value": pa.array([str(value) for value in values], pa.string())})
     )

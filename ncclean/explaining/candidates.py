@@ -61,7 +61,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What stands out, the strongest first, of `tested` tests; `left_out` are beyond the most.
+    """Groups that stand out of `tested` tests, the strongest first; `left_out` are beyond the most.
 
     Tests with a log p-value up to `log_threshold` are discoveries.
     """

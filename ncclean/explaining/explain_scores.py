@@ -41,7 +41,7 @@ from ncclean.storage.catalog import first_line
 
 @dataclass(frozen=True)
 class Explained:
-    """What was found: `causes`, and the groups that are folded into them, after all causes.
+    """Result of the search: `causes`, and the groups that are folded into them.
 
     `rows` of the table, `pairs` of them with scores, `tested` groups, each once for every outcome
     that the table tells about; of those in `unknown` it has no probability. `left_out` groups stood

@@ -145,7 +145,7 @@ def _strength(
     options: ExplainOptions,
     log_threshold: float,
 ) -> float | None:
-    """How much a group stands out among the pairs that are left; None if it does not."""
+    """Return how much a group stands out among the pairs that are left; None if it does not."""
     count = pairs[group].sum()
     if count < max(options.min_pairs, _LEAST_OWN * sizes[group]):
         return None

@@ -11,7 +11,7 @@ from ncclean.options import Option, Options, Seed
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions(Options):
-    """What counts as a cause.
+    """Rules for what counts as a cause.
 
     `by` are columns or SQL whose values are groups too; numbers with fractions are cut into eight
     equal parts. A group has at least `min_pairs` pairs, and its share of wrong pairs exceeds that

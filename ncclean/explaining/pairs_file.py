@@ -53,7 +53,7 @@ class Values:
         ]
 
     def owners(self) -> list[str]:
-        """For each of `names`, the value column of its outcome."""
+        """Return the value column of the outcome of each of `names`."""
         return [name.partition("_")[0] for name in self.names()]
 
     def own(self) -> list[str]:
@@ -69,7 +69,7 @@ class Values:
         return f"v{number}_{evidence.name}"
 
     def required(self, number: int, made_of: str) -> Required:
-        """What must be higher in a group that is made of captions, images or both."""
+        """Return the values that must be higher in a group made of captions, images or both."""
         names, outcome = self.names(), self.outcomes[number]
         used = [one for one in outcome.evidence if made_of in one.made_of]
         return Required(

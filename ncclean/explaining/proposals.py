@@ -17,7 +17,7 @@ from ncclean.progress import Progress
 
 @dataclass(frozen=True)
 class Proposals:
-    """What is proposed for causes, by number of the candidate: in words, and the shifts."""
+    """Proposals for causes, by number of the candidate: in words, and the shifts."""
 
     texts: Mapping[int, str]
     shifts: Mapping[int, Shift]

@@ -16,7 +16,7 @@ _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 
 @dataclass(frozen=True)
 class NamedWords:
-    """On `checked` pairs both the judge and the table name something; on `same`, the same."""
+    """Pairs for which judge and table name something (`checked`), and the same (`same`)."""
 
     checked: int = 0
     same: int = 0
@@ -86,14 +86,14 @@ def counts(judgements: Iterable[Judgement]) -> tuple[dict[str, int], dict[str, i
 
 
 def same_words(pairs: Iterable[tuple[Sequence[str] | None, str | None]]) -> NamedWords:
-    """On how many pairs a judge's words contain the table's suspect word."""
+    """Count the pairs on which a judge's words contain the table's suspect word."""
     named = [(words, suspect) for words, suspect in pairs if words and suspect]
     same = sum(_contains(words, suspect) for words, suspect in named)
     return NamedWords(len(named), same)
 
 
 def same_parts(pairs: Iterable[tuple[Sequence[str] | None, str | None]]) -> NamedWords:
-    """On how many pairs one of a judge's texts is the table's worst part, or lies in it."""
+    """Count the pairs on which one of a judge's texts is the table's worst part, or lies in it."""
     named = [(words, part) for words, part in pairs if words and part]
     same = sum(any(_is_within(text, part) for text in words) for words, part in named)
     return NamedWords(len(named), same)

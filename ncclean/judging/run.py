@@ -183,7 +183,7 @@ class JudgeSample:
         }
 
     def _identity(self, sample: Sample, prompt: Prompt) -> dict[str, Any]:
-        """What the answers depend on. A model may move: its server's address is not among it."""
+        """Return what the answers depend on; not the server's address, as a model may move."""
         hashed = hashlib.sha256(json.dumps(sample.design.to_json()).encode())
         rows = sample.rows.select(["uid", "caption_number", "text"])
         for batch in rows.to_batches(max_chunksize=_ROWS_AT_A_TIME):

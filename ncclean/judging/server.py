@@ -221,7 +221,7 @@ class JudgeServer:
             raise JudgeStopped(f"the judge at {self.url} {what}{for_long}")
 
     def _message(self, error: APIStatusError) -> str:
-        """What the server says about an error, in short."""
+        """Return what the server says about an error, in short."""
         body = error.body
         text = body.get("message") if isinstance(body, dict) else body
         return self._cleaned(" ".join(str(text or error.message).split()))[:200]

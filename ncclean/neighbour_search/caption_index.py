@@ -37,7 +37,7 @@ _SEED = 0
 
 
 class Row(NamedTuple):
-    """Where a pair lies: the number of its block, of the shard in it, and of the shard's row.
+    """Place of a pair: the number of its block, of the shard in it, and of the shard's row.
 
     `caption` is the digest of its caption.
     """
@@ -151,7 +151,7 @@ class CaptionIndex:
 
 
 def caption_digest(text: str) -> bytes:
-    """What two captions share that differ in nothing but case and white space."""
+    """Return a digest that captions share if they differ in nothing but case and white space."""
     return caption_digests([text]).tobytes()
 
 

@@ -24,7 +24,7 @@ _BLOCK_VALUES = 1 << 25  # 128 MB of products
 
 @dataclass(frozen=True)
 class Nearest:
-    """For q queries: (q, k) float32 cosines, descending, and int32 ids; -1 where missing."""
+    """Neighbours of q queries: (q, k) float32 cosines, descending; int32 ids, -1 if missing."""
 
     cosines: np.ndarray
     ids: np.ndarray

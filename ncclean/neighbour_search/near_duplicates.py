@@ -128,7 +128,7 @@ def join_single_images(stages: Stages, before: str, name: str) -> None:
 def _pairs(
     stages: Stages, names: Sequence[str], count: int
 ) -> Iterator[tuple[slice, Candidates, np.ndarray]]:
-    """For consecutive rows their pairs in all lists, by later row, and the rows of cut pairs."""
+    """Yield pairs of consecutive rows in all lists, by later row, and the rows of cut pairs."""
     files = [stages.work.load(name) for name in names]
     for rows in chunks(count, _ROWS):
         here = [_of_rows(file, "later", rows) for file in files]

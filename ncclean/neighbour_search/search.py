@@ -169,7 +169,7 @@ def neighbours_of(
 def _groups(
     corpus: Corpus, assigned: Assignment, k: int, memory_bytes: int, workers: int
 ) -> dict[str, np.ndarray]:
-    """By side, where each group of lists begins: as many rows as a task has room for.
+    """Return, by side, where each group of lists begins: as many rows as a task has room for.
 
     `room` is how many queries it has room for.
     """

@@ -48,7 +48,7 @@ class SampleNeighbours:
 
 @dataclass(frozen=True)
 class Assignment:
-    """By side, (u,) `lists` of the distinct rows; (u,) `clusters` of the images.
+    """By side, (u,) `lists` of the distinct rows; and (u,) `clusters` of the images.
 
     `exact` has the true neighbours of the sample; `probes` how many lists a search visits.
     """

@@ -149,7 +149,7 @@ def _data(numbers: Measurements, page: Page) -> dict[str, Any]:
 
 
 def original_of(pair: ShownPair, shard: ShardRef | None) -> str:
-    """Where the original of a pair lies, to copy: `FILE KEY`, or the files of a folder."""
+    """Return where the original of a pair lies, to copy: `FILE KEY`, or the files of a folder."""
     key = shown_text(pair.key, _LONGEST_KEY)[0]  # a pasted line break runs a command
     if shard is None:
         return f"{pair.shard} {key}"

@@ -68,7 +68,7 @@ Encode = Callable[[bytes], Thumbnail]
 
 @dataclass
 class Thumbnails:
-    """By shard and row. `failed_shards` could not be read up to a chosen pair."""
+    """Thumbnails by shard and row. `failed_shards` could not be read up to a chosen pair."""
 
     pictures: dict[Place, Thumbnail] = field(default_factory=dict)
     failed_shards: dict[str, str] = field(default_factory=dict)

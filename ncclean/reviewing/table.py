@@ -39,7 +39,7 @@ CARD_COLUMNS = (
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asks to see: a view, a score to sort by and its range, SQL, undecided only."""
+    """Request of a person: a view, a score to sort by and its range, SQL, undecided pairs only."""
 
     view: str = "suspects"
     score: str | None = None

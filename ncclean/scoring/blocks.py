@@ -181,7 +181,7 @@ def _mismatches(
     of_caption: torch.Tensor,
     left_out: _LeftOut,
 ) -> Distributions:
-    """From the counts of all S_ij in bins, and the sums of the rows and columns."""
+    """Count known mismatches from all S_ij in bins, and the sums of the rows and columns."""
     own = cosines.diagonal().contiguous()
     others = torch.full_like(own, len(own) - 1)
     for excluded in (left_out.of_one_image, left_out.of_equal_captions):

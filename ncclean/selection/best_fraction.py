@@ -81,7 +81,7 @@ def _bound(
 
 
 def _holder(counts: list[tuple[float, int]], wanted: int) -> tuple[int, float]:
-    """From descending (value, count): the count above the value at rank `wanted`, and the value."""
+    """Find, in descending (value, count), the value at rank `wanted` and the count above it."""
     above = 0
     for value, count in counts:
         if above + count >= wanted:

@@ -176,7 +176,7 @@ def _is_done(targets: Targets, number: int, names: set[str]) -> bool:
 
 
 def _taken(targets: Targets) -> UPath | None:
-    """What lies in the way of an export: a shard, or with other layouts any file that shows."""
+    """Find what lies in the way of an export: a shard, or with other layouts any visible file."""
     if targets.is_file:
         return next(iter(stores.present_files([targets.out])), None)
     out, pattern = targets.out, "*.tar" if targets.layout.name == TARS.name else "*"

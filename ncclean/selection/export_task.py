@@ -43,7 +43,7 @@ class ExportOptions:
 
     @property
     def targets(self) -> Targets:
-        """Where the files of the export lie."""
+        """Paths of the export's files."""
         return Targets(self.layout, stores.location(self.out), self.digits)
 
     def absolute(self) -> ExportOptions:
@@ -125,7 +125,7 @@ def _stats(task: ExportTask, report: ShardReport, begin: float) -> dict[str, Any
 
 
 def chosen_of(segment: Segment, options: ExportOptions) -> Chosen:
-    """What the selection has of an input shard, with the columns to add."""
+    """Read what the selection has of an input shard, with the columns to add."""
     connection = open_selection(options.selection, options.fixes)
     rows = connection.execute(
         "SELECT key, uid, weight, captions, mended FROM scores WHERE shard = ?", [segment.name]

@@ -260,7 +260,7 @@ def image_path(sample: Sample, root: str | None) -> str:
 
 
 def _caption_places(rows: Sequence[Row], names: Sequence[str]) -> list[list[_Place]]:
-    """Where the captions of a sample lie, by row."""
+    """Return where the captions of a sample lie, by row."""
     places: list[list[_Place]] = [[] for _ in rows]
     number = 0
     for name in names or (None,):
@@ -284,7 +284,7 @@ def _usual_column(row: Row) -> str | None:
 def _changes(
     row: Row, places: Sequence[_Place], kept: set[int], mended: Mapping[int, str]
 ) -> dict[str, Any] | None:
-    """What differs in a row after captions were left out or mended; None if none of it is kept."""
+    """Return what changes in a row as captions are left out or mended; None if none is kept."""
     numbers = [number for number, _, _ in places if number in kept]
     if places and not numbers:
         return None

@@ -33,7 +33,7 @@ _NO_FOLDERS = (*SEPARATED, ".jsonl", ".tar", ".tgz", ".gz")
 
 @dataclass(frozen=True)
 class OutLayout:
-    """What an export writes.
+    """Layout of an export's files.
 
     `table` is the file of all rows, made at the end: its name in the output, or its ending alone if
     it is the output; empty where each task writes files of its own. `beside` writes captions beside
@@ -96,7 +96,7 @@ TARS = OutLayout()
 
 @dataclass(frozen=True)
 class Targets:
-    """Where the files of an export lie."""
+    """Paths of an export's files."""
 
     layout: OutLayout
     out: UPath
@@ -124,7 +124,7 @@ class Targets:
         return [self.out / folder / name for folder in folders] if name else []
 
     def data(self, number: int) -> UPath:
-        """What a task writes: a shard, or rows of the table."""
+        """Return the path that a task writes: a shard, or rows of the table."""
         if not self.layout.table:
             ending = ".tar" if self.layout.name == WEBDATASET else PARQUET
             return self.out / f"{self.name(number)}{ending}"
@@ -144,7 +144,7 @@ class Targets:
 
 
 def out_layout(layout: Layout, out: str, shards: Sequence[ShardRef]) -> OutLayout:
-    """What to write for `--layout`, `auto` being the layout of the input.
+    """Return the layout for `--layout`; `auto` is that of the input.
 
     Raises `InputError` for an output whose ending says something else.
     """
@@ -205,7 +205,7 @@ def _table(name: str, is_file: bool, shards: Sequence[ShardRef]) -> str:
 
 
 def _separator(table: str, shards: Sequence[ShardRef]) -> str:
-    """What separates the columns of the input's first table, if that is text; else the usual."""
+    """Return the separator of the input's first table, if it is text; else a comma or tab."""
     first = next((shard for shard in shards if shard.url.endswith(SEPARATED)), None)
     if table.startswith("pairs.") or first is None:
         return "\t" if table.endswith(".tsv") else ","

@@ -114,7 +114,7 @@ def replayed(records: Iterable[dict[str, Any]]) -> list[Decision]:
 
 
 def _decisions(record: dict[str, Any]) -> Iterator[Decision]:
-    """Those of one line; none for a line that is no decision."""
+    """Parse the decisions of one line; none for a line that is no decision."""
     try:
         kind, reviewer, pairs = record["decision"], str(record["reviewer"]), record["pairs"]
         time = datetime.datetime.fromisoformat(record["time"])

@@ -183,7 +183,7 @@ class Manifest:
             )
 
     def captions_cut(self) -> tuple[int, int] | tuple[None, None]:
-        """How many captions were cut, and at how many tokens; None where no model read them."""
+        """Numbers of captions cut and of tokens they were cut at; None where no model read them."""
         read = [stats for stats in self.done.values() if stats.context_length is not None]
         if not read:
             return None, None

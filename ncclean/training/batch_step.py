@@ -143,7 +143,7 @@ class BatchStep:
         return values
 
     def _attention(self) -> AbstractContextManager[None]:
-        """On a CPU the fused backward takes as long as all the rest of a small model."""
+        """Choose the attention kernel: on a CPU, the fused one has a slow backward."""
         if self._estimator.device.type != "cpu":
             return nullcontext()
         chosen: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)

@@ -268,7 +268,7 @@ class Trainer:
         )
 
     def _is_due(self, position: Position, saved: float) -> bool:
-        """By the clock of the first rank too: it alone saves, and the others need not know."""
+        """Tell whether to save, by the first rank's clock too: it alone saves."""
         every = self.options.save_steps
         if every is not None and position.total_steps % every == 0:
             return True

@@ -205,7 +205,7 @@ def _may_repeat(sample: Sample, row: Row | BrokenRow) -> bool:
 
 
 def _is_web_address(path: str) -> bool:
-    """Which nothing here fetches."""
+    """Whether a path is a web address, which nothing here fetches."""
     return path.startswith(("http://", "https://"))
 
 

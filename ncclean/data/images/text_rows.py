@@ -49,7 +49,7 @@ class BrokenRow:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """In place of a value that is too large to be read: why."""
+    """Placeholder for a value that is too large to be read, with the reason."""
 
     what: str
 
@@ -271,7 +271,7 @@ def open_text(url: str) -> io.TextIOWrapper:
 
 
 def _dialect(url: str, first: str) -> type[csv.Dialect]:
-    """By what separates the names: open_clip's csv files have tabs, those of Europe semicolons."""
+    """Tell the dialect by what separates names: open_clip's files have tabs, others semicolons."""
 
     class Separated(csv.excel):
         delimiter = next(

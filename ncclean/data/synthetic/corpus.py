@@ -168,7 +168,7 @@ def _caption(
 
 
 def _words(options: CorpusOptions, scene: Scene, source: int) -> Caption:
-    """What pair `source` says of a scene."""
+    """Write the caption of pair `source` for a scene."""
     rng = generator("caption", options.seed, source)
     if options.sentences == 1:
         return write_caption(scene, rng)
