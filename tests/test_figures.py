@@ -31,7 +31,6 @@ UNMEASURED = {
     ("evaluation.md", "| file | holds |"),
     ("evaluation.md", "| command | metrics |"),
     ("input.md", "| | in a shard | in a table or folder |"),
-    ("input.md", "| source | example |"),
     ("input.md", "| source | what lies there |"),
     ("input.md", "| status | meaning |"),
     ("input.md", "| code | meaning |"),
