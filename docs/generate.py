@@ -55,8 +55,8 @@ def schema_page() -> str:
         embeddings=_names(field.name for field in schema.EMBEDDING_METADATA),
         neighbours=_typed(schema.NEIGHBOUR_COLUMNS),
         decisions=_typed(schema.DECISION_COLUMNS),
-        causes=_columns(schema.CAUSE_COLUMNS),
-        outcomes=_columns(schema.OUTCOME_COLUMNS),
+        causes=_typed(schema.CAUSE_COLUMNS),
+        outcomes=_typed(schema.OUTCOME_COLUMNS),
     )
 
 
