@@ -33,7 +33,6 @@ UNMEASURED = {
     ("input.md", "| | in a shard | in a table or folder |"),
     ("input.md", "| source | what lies there |"),
     ("input.md", "| status | meaning |"),
-    ("input.md", "| code | meaning |"),
     ("long-captions.md", "| column | meaning |"),
     ("methods.md", "| the paper | here |"),
     ("models.md", "| `--model` | loads |"),
