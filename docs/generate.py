@@ -10,6 +10,7 @@ tests/test_docs.py fails when a page is not what this script makes.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import NoneType
@@ -65,7 +66,9 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _typed(columns: Iterable[schema.Column]) -> str:
-    return ", ".join(f"`{column.name}` ({_type(column.type)})" for column in columns)
+    """Names, with a type after each run of columns that have it."""
+    runs = itertools.groupby(columns, key=lambda column: column.type)
+    return ", ".join(f"{_names(c.name for c in run)} ({_type(kind)})" for kind, run in runs)
 
 
 def _type(kind: pa.DataType) -> str:

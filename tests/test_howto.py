@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import duckdb
-import numpy as np
 import pytest
 from ncclean_cli.app import app
 from typer.testing import CliRunner
@@ -91,7 +90,6 @@ def test_every_snippet_runs(rendered, tmp_path, monkeypatch):
         run_snippet(language, text, tmp_path)
     kept = duckdb.sql("SELECT count(*) FROM 'clean.parquet'").fetchall()[0][0]
     assert 0.7 * PAIRS < kept < 0.9 * PAIRS
-    assert len(np.load("uids.npy")) == kept
     for place, table in (
         ("hf-clean", "*.parquet"),
         ("pictures-clean", "metadata.jsonl"),
@@ -103,8 +101,7 @@ def test_every_snippet_runs(rendered, tmp_path, monkeypatch):
     captions = duckdb.sql("SELECT count(*), count(DISTINCT key) FROM 'best-captions.parquet'")
     assert len(set(captions.fetchall()[0])) == 1
     assert duckdb.sql("SELECT count(*) FROM 'download.parquet'").fetchall()[0][0] == kept
-    for folder in ("cc3m-clean", "cc3m-repeated", "cc3m-scored"):
-        assert (Path(folder) / "00000.tar").is_file()
+    assert Path("cc3m-clean/00000.tar").is_file()
 
 
 @pytest.mark.slow
