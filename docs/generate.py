@@ -10,11 +10,13 @@ tests/test_docs.py fails when a page is not what this script makes.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
+import pyarrow as pa
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ncclean_cli.app import DEBUG, VERSION, app
 from ncclean_cli.command_help import about, entries, label, meaning, switch
@@ -49,12 +51,13 @@ def schema_page() -> str:
             if column.name in schema.CALIBRATED_COLUMNS
         ),
         dictionary=_names(schema.DICTIONARY_COLUMNS),
-        optional=_columns(schema.OPTIONAL_COLUMNS),
+        words=_typed((schema.CANONICAL, *schema.WORD_COLUMNS)),
+        parts=_typed(schema.PART_COLUMNS),
         embeddings=_names(field.name for field in schema.EMBEDDING_METADATA),
-        neighbours=", ".join(f"`{c.name}` ({c.type})" for c in schema.NEIGHBOUR_COLUMNS),
-        decisions=_columns(schema.DECISION_COLUMNS),
-        causes=_columns(schema.CAUSE_COLUMNS),
-        outcomes=_columns(schema.OUTCOME_COLUMNS),
+        neighbours=_typed(schema.NEIGHBOUR_COLUMNS),
+        decisions=_typed(schema.DECISION_COLUMNS),
+        causes=_typed(schema.CAUSE_COLUMNS),
+        outcomes=_typed(schema.OUTCOME_COLUMNS),
     )
 
 
@@ -62,8 +65,23 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+def _typed(columns: Iterable[schema.Column]) -> str:
+    """Names, with a type after each run of columns that have it."""
+    runs = itertools.groupby(columns, key=lambda column: column.type)
+    return ", ".join(f"{_names(c.name for c in run)} ({_type(kind)})" for kind, run in runs)
+
+
+def _type(kind: pa.DataType) -> str:
+    """Without angle brackets, which are tags on a page."""
+    if pa.types.is_list(kind):
+        return f"list of {_type(kind.value_type)}"
+    if pa.types.is_struct(kind):
+        return f"struct of {_names(field.name for field in kind)}"
+    return str(kind)
+
+
 def _columns(columns: Iterable[schema.Column]) -> str:
-    rows = [f"| `{column.name}` | {column.type} | {column.meaning} |" for column in columns]
+    rows = [f"| `{column.name}` | {_type(column.type)} | {column.meaning} |" for column in columns]
     return "\n".join(["| column | type | meaning |", "| --- | --- | --- |", *rows])
 
 

@@ -73,20 +73,19 @@ _BOOL, _FLOAT, _INT, _STRING = pa.bool_(), pa.float32(), pa.int32(), pa.string()
 _FLOATS, _INTS = pa.list_(_FLOAT), pa.list_(_INT)
 
 SCORE_COLUMNS = (
-    Column("uid", _STRING, "uid of the json, else a hash of shard name and key", "data.tar"),
-    Column("shard", _STRING, "name of the shard: its file name without suffix", "data.tar"),
-    Column("key", _STRING, "key of the sample in the shard", "data.tar"),
-    Column("row", _INT, "position of the sample in the shard, from 0", "data.tar"),
-    Column("caption_number", pa.int16(), "which of the sample's captions, from 0", "data.samples"),
-    Column("caption_key", _STRING, "the --caption-key that has the caption; null without",
-           "data.samples"),
+    Column("uid", _STRING, "uid of the json, else a hash", "data.tar"),
+    Column("shard", _STRING, "file name of the shard, without suffix", "data.tar"),
+    Column("key", _STRING, "key of the sample", "data.tar"),
+    Column("row", _INT, "position in the shard, from 0", "data.tar"),
+    Column("caption_number", pa.int16(), "number of the caption, from 0", "data.samples"),
+    Column("caption_key", _STRING, "--caption-key of the caption", "data.samples"),
     Column("text", _STRING, "caption (null with --no-text)", "data.tar"),
-    Column("caption_tokens", _INT, "tokens of the caption before cutting, with start and end; "
-           "null without a model", "models.token_counts"),
+    Column("caption_tokens", _INT, "tokens of the uncut caption",
+           "models.token_counts"),
     Column("url", _STRING, "url of the json", "data.tar"),
-    Column("width", _INT, "width of the original image in pixels", "data.decode"),
-    Column("height", _INT, "height of the original image in pixels", "data.decode"),
-    Column("status", _STRING, "ok, or why the sample has no scores", "data.samples"),
+    Column("width", _INT, "width of the original in pixels", "data.decode"),
+    Column("height", _INT, "height of the original in pixels", "data.decode"),
+    Column("status", _STRING, "ok, or why there are no scores", "data.samples"),
     Column("error", _STRING, "details where status is not ok", "data.samples"),
     Column("similarity", _FLOAT, "cosine of image and caption", "models.estimator",
            ScoreFacts(label="Cosine similarity", higher_is_cleaner=True, range=(-1, 1),
@@ -96,11 +95,11 @@ SCORE_COLUMNS = (
            ScoreFacts(label="OSA weight", higher_is_cleaner=True, noise_threshold=0.0,
                       follows_cosine=True, report_place=5, evaluation_place=2)),
     Column("osa_noisy", _BOOL, "true where osa_weight is 0", "scoring.osa"),
-    Column("ncu_confidence", _FLOAT, "softmax confidence in the own partner", "scoring.ncu",
+    Column("ncu_confidence", _FLOAT, "softmax confidence in the pair", "scoring.ncu",
            ScoreFacts(label="NCU confidence", higher_is_cleaner=True, range=(0, 1),
                       report_place=4, evaluation_place=3)),
     Column("ncu_split", _STRING, "forget or retain", "scoring.ncu"),
-    Column("disncl_clean", _BOOL, "image and caption are mutual best matches", "scoring.disncl"),
+    Column("disncl_clean", _BOOL, "mutual best matches in the block", "scoring.disncl"),
     Column("neg_clip_loss", _FLOAT, "in-batch-normalised CLIP score", "scoring.clip_loss",
            ScoreFacts(label="Negative CLIP loss", higher_is_cleaner=True, report_place=3,
                       evaluation_place=4)),
@@ -122,10 +121,9 @@ SCORE_COLUMNS = (
            ScoreFacts(label="Clean posterior", higher_is_cleaner=True, range=(0, 1),
                       noise_threshold=0.5, exclusive=True, report_place=6, evaluation_place=7)),
     Column("block", _INT, "block of the shard, from 0", "scoring.blocks"),
-    Column("calibration_group", _STRING, "value of --calibrate-by; null without",
-           "storage.grouping"),
-    Column("is_noisy", _BOOL, "ground truth, where the input's json says so", "data.tar"),
-    Column("noise_kind", _STRING, "kind of the noise, where the json says so", "data.tar"),
+    Column("calibration_group", _STRING, "value of --calibrate-by", "storage.grouping"),
+    Column("is_noisy", _BOOL, "ground truth, if known", "data.tar"),
+    Column("noise_kind", _STRING, "kind of the noise, if known", "data.tar"),
 )  # fmt: skip
 # Written by the parts phase as nulls and filled by finalize.
 CALIBRATED_COLUMNS = (
@@ -359,15 +357,14 @@ EVALUATED_SCORES = {
 }
 
 OUTCOME_COLUMNS = (
-    Column("query", _STRING, "what was looked up: image or caption", "evaluation.outcomes"),
-    Column("image", _STRING, "shard and key of the image, or of the caption's", "data.tar"),
-    Column("number", _INT, "number of the caption of its image, from 0", "evaluation.outcomes"),
-    Column("label", _INT, "true class of the image; null in retrieval", "evaluation.outcomes"),
+    Column("query", _STRING, "image or caption", "evaluation.outcomes"),
+    Column("image", _STRING, "shard and key of the image", "data.tar"),
+    Column("number", _INT, "number of the caption, from 0", "evaluation.outcomes"),
+    Column("label", _INT, "true class of the image", "evaluation.outcomes"),
     Column(
         "depth",
         _INT,
-        "place of the first right answer among the nearest, from 0; 5 (classes) or 10 (retrieval) "
-        "where it is further down",
+        "place of the first right answer, from 0; at most 5 (classes) or 10 (retrieval)",
         "evaluation.ranking",
     ),
 )
@@ -405,33 +402,23 @@ _EXAMPLE = pa.struct(
 _DOUBLE = pa.float64()
 CAUSE_COLUMNS = (
     Column("number", _INT, "number of the cause, from 1", "explaining.explain_scores"),
-    Column(
-        "folded_into",
-        _INT,
-        "the cause that explains this group; null for causes",
-        "explaining.folding",
-    ),
+    Column("folded_into", _INT, "the cause that explains this group", "explaining.folding"),
     Column("kind", _STRING, "kind of group, such as word or host", "explaining.kinds"),
     Column("value", _STRING, "which group of the kind", "explaining.kinds"),
     Column("label", _STRING, "the value as people read it", "explaining.kinds"),
     Column("outcome", _STRING, "mismatch, near miss or wrong sentence", "explaining.outcomes"),
     Column("pairs", pa.int64(), "pairs of the group", "explaining.aggregates"),
     Column("rate", _DOUBLE, "share of them that is wrong", "explaining.group_rate"),
-    Column("rate_low", _DOUBLE, "lower end of its 95 % interval", "explaining.group_rate"),
-    Column("rate_high", _DOUBLE, "upper end of its 95 % interval", "explaining.group_rate"),
+    Column("rate_low", _DOUBLE, "95 %, lower end", "explaining.group_rate"),
+    Column("rate_high", _DOUBLE, "95 %, upper end", "explaining.group_rate"),
     Column("outside", _DOUBLE, "share of the pairs in no cause", "explaining.group_rate"),
-    Column("outside_low", _DOUBLE, "lower end of its 95 % interval", "explaining.group_rate"),
-    Column("outside_high", _DOUBLE, "upper end of its 95 % interval", "explaining.group_rate"),
+    Column("outside_low", _DOUBLE, "95 %, lower end", "explaining.group_rate"),
+    Column("outside_high", _DOUBLE, "95 %, upper end", "explaining.group_rate"),
     Column("excess", _DOUBLE, "wrong pairs beyond the rate outside", "explaining.group_rate"),
-    Column(
-        "q_value",
-        _DOUBLE,
-        "rate of false discoveries at which it becomes one",
-        "explaining.discoveries",
-    ),
+    Column("q_value", _DOUBLE, "false discovery rate", "explaining.discoveries"),
     Column("condition", _STRING, "SQL that selects the group", "explaining.kinds"),
     Column("join", _STRING, "table that the SQL needs joined", "explaining.clusters"),
-    Column("proposal", _STRING, "how to mend it; null if nothing is known", "explaining.shifts"),
+    Column("proposal", _STRING, "how to mend it, if known", "explaining.shifts"),
     Column(
         "examples", pa.list_(_EXAMPLE), "pairs that are probably wrong", "explaining.explain_scores"
     ),

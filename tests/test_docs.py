@@ -233,7 +233,7 @@ def test_readme_and_tutorial_show_commands() -> None:
     "code",
     [
         block
-        for name in ("python", "howto", "noise", "evaluation")
+        for name in ("python", "howto", "evaluation")
         for block in code_blocks(DOCS / f"{name}.md", "python")
     ],
 )
