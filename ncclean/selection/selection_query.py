@@ -1,0 +1,310 @@
+"""The query of a selection: the reason why each pair is dropped, and what is counted of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from ncclean import __version__
+from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, MENDED
+from ncclean.errors import InputError
+from ncclean.output_mark import mark
+from ncclean.selection.best_fraction import BestFraction, find_best_fraction
+from ncclean.selection.chain_steps import (
+    among,
+    draw_pairs,
+    find_duplicates,
+    find_over_cap,
+    find_worse_captions,
+)
+from ncclean.selection.decided import DROPPED, Decisions
+from ncclean.selection.drop_parts import count_mended, part_columns
+from ncclean.selection.policy import Policy
+from ncclean.storage.catalog import columns_of, first_line
+from ncclean.storage.expressions import missing_column
+from ncclean.storage.joined import JoinedScores
+from ncclean.storage.quoting import identifier, quoted
+
+# Of the table, where it has them: what the summary counts, and what duplicates are compared by.
+_READ_IF_THERE = ("noise_probability", "ncu_split", "similarity", "caption_number")
+
+
+class SelectionQuery:
+    """The steps of one selection on one connection."""
+
+    def __init__(
+        self,
+        scores: JoinedScores,
+        policy: Policy,
+        has_dedup: bool,
+        decisions: Decisions | None = None,
+    ) -> None:
+        self._connection = scores.connection
+        self._partners = scores.partners
+        self._policy = policy
+        self._decisions = decisions
+        columns = {name: scores.names.named(name) for name in policy.columns()}
+        for name, option in policy.columns().items():
+            if columns[name] is None:
+                self._refuse(option, name, scores)
+        self._weights = columns.get(policy.weights or "")
+        self._where = (
+            scores.expression(policy.where, "--where", is_condition=True) if policy.where else None
+        )
+        self._score = scores.expression(policy.score, "--score") if policy.score else None
+        self._balance = (
+            scores.expression(policy.balance_by, "--balance-by") if policy.balance_by else None
+        )
+        optional = (self._where, self._score, self._balance)
+        expressions = [one for one in optional if one is not None]
+        read = [name for name in columns.values() if name is not None]
+        scores.prepare([*read, *_READ_IF_THERE], expressions)
+        self._kind = columns_of(self._connection, "scores")
+        (decisions or Decisions({})).create_table(self._connection)
+        self._create_candidates()
+        self._has_captions = bool(self._one("SELECT max(number) FROM candidates")[0])
+        # Each step reads the chain of those before it.
+        self._duplicates = self._worse_captions = self._over_cap = False
+        self._best_of: BestFraction | None = None
+        self._drawn: int | None = None
+        connection = self._connection
+        self._duplicates = has_dedup and find_duplicates(connection, policy)
+        if policy.best_caption:
+            self._worse_captions = find_worse_captions(connection, self._chain())
+        self._best_of = self._find_best()
+        if self._balance is not None:
+            self._over_cap = find_over_cap(connection, self._chain(), policy)
+        if policy.sample is not None:
+            self._drawn = draw_pairs(connection, self._chain(), policy)
+
+    @property
+    def has_scored(self) -> bool:
+        """Whether any pair has scores."""
+        found = self._connection.execute("SELECT 1 FROM candidates WHERE status = 'ok' LIMIT 1")
+        return found.fetchone() is not None
+
+    def write(self, aside: Path) -> dict[str, Any]:
+        """COPY the kept pairs to `aside`; returns the fields of the summary except `out`."""
+        policy = json.dumps(self._policy.to_json())
+        columns = "uid, shard, key, weight, split"
+        if self._policy.drop_parts or self._decisions is not None:
+            columns += f", caption AS {MENDED}"
+        kept = f"SELECT * FROM ({self._chain()}) WHERE reason IS NULL"
+        if self._has_captions:
+            columns += f", number AS {CAPTION_NUMBER}, {CAPTION_RANK}"
+            kept = f"""SELECT *, (row_number() OVER (PARTITION BY shard, row
+                ORDER BY goodness DESC NULLS LAST, number) - 1)::SMALLINT AS {CAPTION_RANK}
+                FROM ({kept})"""
+        drawn = ""
+        if self._drawn is not None:
+            drawn = "JOIN draws USING (shard, row, number), range(draws.count) AS copies"
+        # A join changes the order of the rows; without one they keep the order of the input.
+        is_joined = self._duplicates or self._has_captions or self._over_cap or drawn
+        order = "ORDER BY shard, row, number" if is_joined else ""
+        self._connection.execute(
+            f"COPY (SELECT {columns} FROM ({kept}) {drawn} {order}) TO {quoted(str(aside))} "
+            "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, "
+            f"KV_METADATA {{policy: {quoted(policy)}, ncclean_version: {quoted(__version__)}, "
+            f"made_by: {quoted(mark('select'))}}})"
+        )
+        return self._summary()
+
+    @staticmethod
+    def _refuse(option: str, name: str, scores: JoinedScores) -> None:
+        """Raise `InputError` for a column that is not there."""
+        there = scores.names.types
+        if {"weight", "split"} <= set(there):
+            raise InputError(
+                "this is a selection that `select` wrote: name the score table that it came from"
+            )
+        raise InputError(f"{option}: {missing_column(name, there)}")
+
+    def _create_candidates(self) -> None:
+        """Create the view `candidates`: every row with the values that the filters read."""
+        policy = self._policy
+        where = f"coalesce(({self._where.sql})::BOOLEAN, false)" if self._where else "true"
+        weight = f"{identifier(self._weights) if self._weights else policy.weight()}::FLOAT"
+        goodness = self._or_null("similarity", "FLOAT")
+        noise = self._or_null("noise_probability", "FLOAT")
+        balance = f"({self._balance.sql})" if self._balance is not None else "NULL"
+        if self._score is not None:
+            # A column keeps its type: ties of 32 bits are ties.
+            is_column = self._score.column is not None
+            value = self._score.sql if is_column else f"{self._score.sql}::DOUBLE"
+            goodness = policy.goodness(value) or goodness
+        try:
+            self._connection.execute(
+                "CREATE TEMP VIEW policy_candidates AS SELECT uid, shard, key, row, status, "
+                f"coalesce({self._or_null('caption_number', 'SMALLINT')}, 0) AS number, "
+                f"{part_columns(policy, noise)}, "
+                f"{self._or_null('ncu_split', 'VARCHAR')} AS split, "
+                f"{goodness} AS goodness, "
+                f"{balance} AS balance, "
+                f"{where} AS passes_where, "
+                f"coalesce({policy.rule() or 'true'}, false) AS passes_rule, "
+                f"{weight} AS weight FROM scores"
+            )
+            self._connection.execute(
+                f"CREATE TEMP VIEW candidates AS {_with_decisions()}"
+                if self._decisions is not None
+                else "CREATE TEMP VIEW candidates AS SELECT *, "
+                "NULL::VARCHAR AS decision FROM policy_candidates"
+            )
+            self._connection.execute("SELECT * FROM candidates LIMIT 0")
+        except duckdb.Error as error:
+            option = "--where" if policy.where else "the policy"
+            raise InputError(f"{option}: {first_line(error)}") from error
+
+    def _or_null(self, name: str, kind: str) -> str:
+        return identifier(name) if name in self._kind else f"NULL::{kind}"
+
+    def _chain(self, with_ties: bool = False) -> str:
+        """SQL: the candidates with the reason why each is dropped, null for the kept.
+
+        `with_ties` keeps all pairs equal to the last one of a fraction, which reads no uids.
+        """
+        policy = self._policy
+        is_duplicate = (
+            f"WHEN {among('duplicates')} THEN 'near-duplicate'" if self._duplicates else ""
+        )
+        score = ""
+        if policy.score is not None:
+            is_column = self._score is not None and self._score.column is not None
+            name = quoted(f"no {policy.score if is_column else 'score'}")
+            score = f"WHEN goodness IS NULL THEN {name} "
+            bound = policy.bound()
+            if bound is not None:
+                score += f"WHEN goodness < {bound!r}::DOUBLE THEN 'threshold' "
+        if self._worse_captions:
+            score += f"WHEN {among('worse_captions')} THEN 'worse caption' "
+        if self._best_of is not None:
+            kept = self._best_of.or_equal if with_ties else self._best_of.exactly
+            score += f"WHEN NOT ({kept}) THEN 'keep-fraction' "
+        if self._over_cap:
+            score += f"WHEN {among('over_cap')} THEN 'over cap' "
+        if self._drawn is not None:
+            score += f"WHEN NOT {among('draws')} THEN 'not drawn' "
+        is_left = f"{among('draws')}" if self._drawn is not None else "true"
+        return f"""SELECT *, CASE
+            WHEN status IS DISTINCT FROM 'ok' THEN coalesce(status, 'no status')
+            WHEN decision = 'drop' THEN {quoted(DROPPED)}
+            WHEN decision IS NOT NULL THEN CASE WHEN NOT {is_left} THEN 'not drawn' END
+            WHEN NOT passes_where THEN 'where' {is_duplicate}
+            WHEN NOT passes_rule THEN {quoted(policy.method or "")}
+            WHEN len(kept_parts) = 0 THEN 'no part left'
+            {score} WHEN weight IS NULL OR isnan(weight) THEN 'no weight' END AS reason
+            FROM candidates"""
+
+    def _find_best(self) -> BestFraction | None:
+        """The best `keep_fraction` of the pairs that the filters before it leave."""
+        fraction = self._policy.keep_fraction
+        if fraction is None:
+            return None
+        columns = "uid, shard, row, number, goodness"
+        # What a person keeps is no part of the fraction.
+        left = (
+            f"(SELECT {columns} FROM ({self._chain()}) WHERE reason IS NULL AND decision IS NULL)"
+        )
+        return find_best_fraction(self._connection, left, fraction)
+
+    def _summary(self) -> dict[str, Any]:
+        # What comes after the fraction depends on which of the ties are left out.
+        with_ties = not self._over_cap and self._drawn is None
+        rows = self._connection.execute(
+            "SELECT reason, count(*), sum(noise_probability), sum(weight), min(weight), "
+            f"count(*) FILTER (split = 'forget') FROM ({self._chain(with_ties)}) GROUP BY reason"
+        ).fetchall()
+        by_reason = {row[0]: row[1:] for row in rows}
+        if with_ties and self._best_of is not None and self._best_of.ties_dropped is not None:
+            self._move_ties(by_reason, self._best_of.ties_dropped)
+        kept, expected, weights, least, forget = by_reason.pop(None, (0, None, 0.0, 0.0, 0))
+        if least is not None and least < 0:
+            raise InputError(
+                f"--weights {self._policy.weights}: {least:g} is negative; weights must not be"
+            )
+        order = sorted(by_reason, key=lambda reason: -by_reason[reason][0])
+        expected_dropped = [
+            by_reason[reason][1] for reason in order if by_reason[reason][1] is not None
+        ]
+        has_probability = expected is not None or bool(expected_dropped)
+        return {
+            "rows": kept + sum(fields[0] for fields in by_reason.values()),
+            "kept": kept,
+            "dropped": sum(fields[0] for fields in by_reason.values()),
+            "dropped_by_reason": {reason: by_reason[reason][0] for reason in order},
+            "expected_mismatched_kept": (expected or 0.0) if has_probability else None,
+            "expected_mismatched_dropped": sum(expected_dropped) if has_probability else None,
+            "weight_sum": weights or 0.0,
+            "forget": forget,
+            "joined": self._partners,
+            **self._count_decided(),
+            "drawn": self._drawn,
+            **(count_mended(self._connection, self._chain()) if self._policy.drop_parts else {}),
+        }
+
+    def _count_decided(self) -> dict[str, Any]:
+        if self._decisions is None:
+            return {}
+        counts = self._connection.execute(
+            "SELECT decision, count(*) FROM candidates WHERE decision IS NOT NULL "
+            "GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+        there = self._one(
+            "SELECT count(DISTINCT (uid, number)) FROM candidates WHERE decision IS NOT NULL"
+        )[0]
+        return {
+            "decided": dict(counts),
+            "decided_elsewhere": len(self._decisions.by_pair) - there,
+            "conflicts": self._decisions.conflicts,
+            "conflicting": self._decisions.listed,
+        }
+
+    def _move_ties(self, by_reason: dict[Any, tuple[Any, ...]], condition: str) -> None:
+        """Move the dropped ties from the kept to the dropped counts.
+
+        Counting the few ties is faster than a second pass over the table with their uids.
+        """
+        pairs, wrong, weight, forget = self._one(
+            "SELECT count(*), coalesce(sum(noise_probability), 0), coalesce(sum(weight), 0), "
+            f"count(*) FILTER (split = 'forget') FROM ({self._chain(True)}) "
+            f"WHERE reason IS NULL AND decision IS NULL AND {condition}"
+        )
+
+        def moved(fields: tuple[Any, ...], sign: int) -> tuple[Any, ...]:
+            count, expected, weights, least, forgotten = fields
+            if expected is not None or wrong:
+                expected = (expected or 0.0) + sign * wrong
+            weights += sign * weight
+            return count + sign * pairs, expected, weights, least, forgotten + sign * forget
+
+        dropped = by_reason.get("keep-fraction", (0, None, 0.0, None, 0))
+        by_reason["keep-fraction"] = moved(dropped, 1)
+        by_reason[None] = moved(by_reason[None], -1)
+
+    def _one(self, sql: str) -> tuple[Any, ...]:
+        rows: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
+        return rows[0]
+
+
+def _with_decisions() -> str:
+    """SQL for the candidates beside what people decided.
+
+    A pair that a person keeps has a weight, its whole caption or the corrected one, nothing to be
+    forgotten, and no noise to be expected. One that a person drops is not the best of its
+    near-duplicates.
+    """
+    return """SELECT * REPLACE (
+          coalesce(corrected, CASE WHEN NOT is_kept THEN caption END) AS caption,
+          CASE WHEN is_kept THEN range(1, parts + 1) ELSE kept_parts END AS kept_parts,
+          CASE WHEN is_kept THEN 0 ELSE noise_probability END AS noise_probability,
+          passes_where AND decision IS DISTINCT FROM 'drop' OR is_kept AS passes_where,
+          CASE WHEN is_kept AND split = 'forget' THEN 'retain' ELSE split END AS split,
+          CASE WHEN is_kept AND (weight IS NULL OR isnan(weight) OR weight = 0) THEN 1
+            ELSE weight END AS weight
+        ) FROM (
+          SELECT *, coalesce(decision IN ('keep', 'correct'), false) AS is_kept
+          FROM policy_candidates LEFT JOIN decided
+            ON uid = decided_uid AND number = decided_number)"""
