@@ -106,7 +106,7 @@ FIGURES = {
     "caption-parts": Figure(
         ("caption-parts", "caption-parts-photographs"), part_tables.detection_table
     ),
-    "caption-parts-speed": Figure(("caption-parts-speed",), part_tables.speed_table),
+    "caption-parts-speed": Figure(("caption-parts-speed",), part_tables.speed_line),
     "captions-from-outside": Figure(("donors",), noise_tables.donors_table),
     "causes": Figure(("causes",), cause_tables.causes_table),
     "causes-more": Figure(
@@ -127,10 +127,10 @@ FIGURES = {
         ("disentanglement-objectives", "disentanglement-clip"), halves.evidence_table
     ),
     "disncl": Figure(("disncl",), rsum_over_noise(noises=("none", "ncr 40 %"))),
-    "draft": Figure(("draft",), tables.benchmark_table(*DRAFTS)),
-    "embeddings": Figure(("embeddings",), tables.benchmark_table()),
+    "draft": Figure(("draft",), tables.benchmark_line(*DRAFTS)),
+    "embeddings": Figure(("embeddings",), tables.benchmark_line()),
     "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare", 6)),
-    "export": Figure(("export",), tables.benchmark_table(*EXPORTS)),
+    "export": Figure(("export",), tables.benchmark_line(*EXPORTS)),
     "few-captions": Figure(("few-captions",), noise_tables.few_captions_line),
     "flickr8k-arms": Figure(("flickr8k",), flickr8k_tables.gains_table),
     "flickr8k-detection": Figure(("flickr8k",), flickr8k_tables.detection_table),
@@ -144,7 +144,7 @@ FIGURES = {
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
     "neighbours-cost": Figure(("neighbours", "neighbours-3m"), scale_tables.neighbours_table),
     "neighbours-more": Figure(
-        ("neighbours-plain", "neighbours-memory", "neighbours-faiss"), scale_tables.further_lines
+        ("neighbours-plain", "neighbours-memory"), scale_tables.further_lines
     ),
     "objective-memory": Figure(("objective-memory",), tables.memory_table),
     "prior": Figure(("prior",), lambda record: repair_tables.gains_line(record["rows"], PRIORS)),

@@ -110,6 +110,18 @@ def benchmark_table(*names: str) -> Callable[[Record], Iterator[str]]:
     return render
 
 
+def benchmark_line(*names: str) -> Callable[[Record], Iterator[str]]:
+    """`run.py`: the same in a sentence."""
+
+    def render(record: Record) -> Iterator[str]:
+        rows = [row for row in record["rows"] if not names or row["name"] in names]
+        ratios = (f" ({row['ratio']:.2f}x)" if row["ratio"] is not None else "" for row in rows)
+        values = (f"{row['name']}: {short(row['value'])} {row['unit']}" for row in rows)
+        yield "; ".join(map("".join, zip(values, ratios, strict=True))) + "."
+
+    return render
+
+
 def gpu_table(record: Record) -> Iterator[str]:
     """`gpu.py`: pairs/s of each model."""
     columns = ("decode_only", "model_only", "end_to_end", "arithmetic_limit")

@@ -275,12 +275,9 @@ class DisnclOptions(Options):
     temperature: Annotated[
         float, Option("temperature of the soft targets.", above=0, is_listed=False)
     ] = 0.05
-    reverse: Annotated[bool, Option("see --disncl-variant.", is_listed=False)] = False
-    mask_noisy: Annotated[bool, Option("see --disncl-variant.", is_listed=False)] = False
-    bounded_adversary: Annotated[
-        bool,
-        Option("see --disncl-variant.", is_listed=False),
-    ] = False
+    reverse: bool = False  # these three: `--disncl-variant`
+    mask_noisy: bool = False
+    bounded_adversary: bool = False
     soften: Annotated[bool, Option("use L_soft.", is_listed=False)] = True
     regularize: Annotated[bool, Option("use L_reg.", is_listed=False)] = True
     warmup_negatives: Annotated[

@@ -53,12 +53,15 @@ def mending_table(record: Record) -> Iterator[str]:
         )  # fmt: skip
 
 
-def speed_table(record: Record) -> Iterator[str]:
+def speed_line(record: Record) -> Iterator[str]:
     """Pairs a second with and without parts."""
-    yield from heading("sentences", "pairs/s, whole", "pairs/s, with sentences")
-    for row in record["rows"]:
-        speeds = (f"{row['pairs'] / row['seconds'][name]:,.0f}" for name in ("whole", "parts"))
-        yield line(str(row["sentences"]), *speeds)
+    rows = record["rows"]
+    whole, parts = (
+        ", ".join(f"{row['pairs'] / row['seconds'][name]:,.0f}" for row in rows)
+        for name in ("whole", "parts")
+    )
+    counts = ", ".join(str(row["sentences"]) for row in rows)
+    yield f"With {counts} sentences: {parts} pairs/s, and {whole} pairs/s without the option."
 
 
 def _recall(row: Mapping[str, Any]) -> float:

@@ -21,7 +21,6 @@ def neighbours_table(*records: Record) -> Iterator[str]:
         "recall, lowest of both modalities and directions",
         *(percent(min(row[f"{name}_recall"] for name in recalls)) for row in rows),
     )
-    yield line("time", *(f"{row['seconds'] / 60:.1f} minutes" for row in rows))
     yield line("processor time", *(f"{row['processor_seconds'] / 60:.1f} minutes" for row in rows))
     yield line(
         "peak memory, without mapped files",
@@ -52,8 +51,8 @@ def _extrapolated(small: Record, large: Record) -> str:
     )
 
 
-def further_lines(plain: Record, memory: Record, faiss: Record) -> Iterator[str]:
-    """`neighbours.search` without matrix tiles, `neighbours.memory` and `neighbours.equal`."""
+def further_lines(plain: Record, memory: Record) -> Iterator[str]:
+    """`neighbours.search` without matrix tiles, and `neighbours.memory`."""
     row = plain["rows"][0]
     yield (
         f"- Without matrix tiles, {plain['settings']['pairs']:,} pairs took "
@@ -66,19 +65,6 @@ def further_lines(plain: Record, memory: Record, faiss: Record) -> Iterator[str]
         f"{small['pairs']:,} pairs and {large['driver_mb']:,.0f} MB with {large['pairs']:,} "
         "(96 dimensions, a limit of 1 GB)."
     )
-    ours, theirs = (
-        span([row[name] for row in faiss["rows"]]) for name in ("seconds", "faiss_ivf_flat_seconds")
-    )
-    yield (
-        f"- For all queries of {faiss['settings']['pairs']:,} pairs, one core without matrix tiles "
-        f"searches for {ours}, FAISS's `IndexIVFFlat`, which needs all vectors in memory, for "
-        f"{theirs} (scaled from 20,000 queries)."
-    )
-
-
-def span(seconds: list[float]) -> str:
-    """The smallest and the largest of some times, such as `6.7 to 7.5 s`."""
-    return f"{min(seconds):.1f} to {max(seconds):.1f} s"
 
 
 def scale_table(record: Record) -> Iterator[str]:
