@@ -102,7 +102,7 @@ FIGURES = {
     "audit-judges": Figure(("audit-judges",), audit_tables.judges_table),
     "benchmarks": Figure(("benchmarks",), tables.benchmark_table(*SPEEDS)),
     "billion": Figure(billion.RECORDS, billion.billion_table),
-    "breaks": Figure(("breaks",), reliability.breaks_table),
+    "breaks": Figure(("breaks",), reliability.breaks_line),
     "caption-parts": Figure(
         ("caption-parts", "caption-parts-photographs"), part_tables.detection_table
     ),
