@@ -89,7 +89,7 @@ FORGETTING = ("left alone", "osa, weights by itself", "ncu, a fifth for the prom
 # What a user waits for.
 SPEEDS = ("ViT-B-32 plain loop fp32", "ViT-B-32 score fp32", "ViT-B-32 score auto",
           "ViT-B-32 cosine difference, auto", "demo score auto", "640x480 quality 75",
-          "ViT-B-32 bf16", "demo bf16", "peak, 50 shards", "to a folder")  # fmt: skip
+          "ViT-B-32 bf16", "demo bf16", "peak, 50 shards", "to one file")  # fmt: skip
 EXPORTS = ("100% of the samples, each further GB", "70% of the samples, each further GB")
 DRAFTS = ("512x512 to 224", "640x480 to 224", "1024x768 to 224", "2048x1536 to 224")
 PRIORS = {f"bayes, paper, a_neg = {shape}": f"shape {shape}" for shape in (1, 5, 10, 20)}

@@ -73,7 +73,7 @@ def further_lines(
     )
     names: dict[bool, list[str]] = {True: [], False: []}
     for row in class_photographs["rows"]:
-        names[bool(row["reported"])].append(" and ".join(row["exchanged"]) or "none")
+        names[bool(row["reported"])].append(" and ".join(row["exchanged"]) or "no exchange")
     yield (
         f"- Two classes of photographs exchanged: something is reported for "
         f"{', '.join(names[True])}; nothing for {', '.join(names[False])}."
