@@ -181,6 +181,17 @@ def test_an_arm_without_weights_is_said() -> None:
     ]
 
 
+def test_gains_over_noise_are_within_a_corpus_and_a_noise() -> None:
+    rows = [
+        *(row("clip on all", corpus, 100.0 + corpus, 0.2) for corpus in (1, 2)),
+        *(row("clip on all", corpus, 90.0 + corpus) for corpus in (1, 2)),
+        *(row("rince", corpus, 103.0 + corpus, 0.2) for corpus in (1, 2)),
+        row("rince", 1, 80.0),
+    ]
+    made = FIGURES.repair_tables.noise_gains_table(rows, ("rince",), ("ncr 20 %", "ncr 40 %"))
+    assert list(made)[2:] == ["| rince | +3.0 ± 0.0 | -11.0 |"]
+
+
 def test_tables_over_noise_have_a_column_for_each() -> None:
     rows = [row("left alone", 0, 100.0, 0.2), row("left alone", 0, 90.0), row("clip", 0, 80.0)]
     assert list(FIGURES.repair_tables.noise_table(rows, "rsum")) == [

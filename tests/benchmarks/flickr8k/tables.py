@@ -15,7 +15,7 @@ _JUDGED = {
     "crowdflower": ("Flickr8k-CF, tau b", "tau_b"),
 }
 _RATE = 0.4
-_SCORES = ("similarity", "neg_clip_loss", "clean_posterior")
+_SCORES = ("similarity", "neg_clip_loss")
 
 
 def detection_table(record: Record) -> Iterator[str]:

@@ -49,13 +49,24 @@ def gains_line(rows: Sequence[Row], arms: Mapping[str, str]) -> Iterator[str]:
     yield f"Points of rsum over {BASELINE}: {', '.join(gains)}."
 
 
-def noise_table(
-    rows: Sequence[Row], metric: str, arms: Sequence[str] = (), noises: Sequence[str] = ()
+def noise_gains_table(
+    rows: Sequence[Row], arms: Sequence[str], noises: Sequence[str]
 ) -> Iterator[str]:
-    """An arm a line, a noise a column: one metric in percent. Of all arms and noises, or these."""
+    """An arm a line, a noise a column: what its `rsum` has over `clip` on all."""
+    yield from heading(f"rsum over {BASELINE}", *noises)
+    for arm in arms:
+        gains = (
+            differences([row for row in rows if noise_name(row["noise"]) == noise], arm, "rsum")
+            for noise in noises
+        )
+        yield line(arm, *(spread(gain, signed=True) for gain in gains))
+
+
+def noise_table(rows: Sequence[Row], metric: str, noises: Sequence[str] = ()) -> Iterator[str]:
+    """An arm a line, a noise a column: one metric in percent, of all noises or these."""
     noises = noises or _in_order(noise_name(row["noise"]) for row in rows)
     yield from heading("arm", *noises)
-    for arm in arms or _in_order(row["arm"] for row in rows):
+    for arm in _in_order(row["arm"] for row in rows):
         cells = [
             spread(
                 percent(row, metric)
