@@ -38,18 +38,17 @@ def broken_table(record: Record) -> Iterator[str]:
         )
 
 
-def kill_table(record: Record) -> Iterator[str]:
+def kill_line(record: Record) -> Iterator[str]:
     """SIGKILL in the middle, and the same command again."""
-    yield from heading(
-        "tool", "pairs done then and kept", "core seconds again", "core seconds undisturbed"
+    rows = _rows(record, "kill")
+    shown = (
+        f"{row['tool']} had kept {row.get('pairs_in_parts', 0):,} of {row['pairs']:,} pairs and "
+        f"took {row['processor_again']:.0f} core seconds to finish "
+        f"({row['processor_undisturbed']:.0f} undisturbed)"
+        for row in rows
     )
-    for row in _rows(record, "kill"):
-        yield line(
-            row["tool"],
-            f"{row.get('pairs_in_parts', 0):,} of {row['pairs']:,}",
-            f"{row['processor_again']:.0f}",
-            f"{row['processor_undisturbed']:.0f}",
-        )
+    wrong = sum(row["missing"] + row["doubled"] for row in rows)
+    yield f"{'; '.join(shown)}. Pairs missing or doubled: {wrong}."
 
 
 def kept_table(record: Record) -> Iterator[str]:
@@ -75,11 +74,10 @@ def duplicates_table(record: Record) -> Iterator[str]:
     kinds = list(rows[0]["copies"])
     copies = rows[0]["copies"].values()
     heads = (f"{kind}, of {count}" for kind, (_, count) in zip(kinds, copies, strict=True))
-    yield from heading("tool", "rule", *heads, "images without a copy flagged", "core seconds")
+    yield from heading("tool", *heads, "images without a copy flagged", "core seconds")
     for row in rows:
         yield line(
             row["tool"],
-            row["rule"],
             *(str(found) for found, _ in row["copies"].values()),
             f"{row['alone_flagged']} of {row['alone']:,}",
             f"{row['processor_seconds']:.0f}",
@@ -99,6 +97,6 @@ FIGURES: dict[str, Callable[[Record], Iterable[str]]] = {
     "compare-broken": broken_table,
     "compare-duplicates": duplicates_table,
     "compare-kept": kept_table,
-    "compare-kill": kill_table,
+    "compare-kill": kill_line,
     "compare-speed": speed_table,
 }
