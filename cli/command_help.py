@@ -67,7 +67,14 @@ def label(parameter: Parameter, *, brief: bool = False) -> str:
     names = [name for flag in flags_of(parameter) for name in flag.split("/")]
     separator = " / " if any(name.startswith("--no-") for name in names) else ", "
     kind = "" if brief else _TYPE_NAMES.get(typed_as(parameter), "TEXT")
-    return f"{separator.join(sorted(names, key=len))} {parameter.option.metavar or kind}".rstrip()
+    text = f"{separator.join(sorted(names, key=len))} {parameter.option.metavar or kind}".rstrip()
+    return f"{text}..." if brief and _is_repeatable(parameter) else text
+
+
+def _is_repeatable(parameter: Parameter) -> bool:
+    """Whether the command line takes it several times, for a value each."""
+    option = parameter.option
+    return parameter.is_list and not (option.argument or option.commas)
 
 
 def _is_needed(parameter: Parameter) -> bool:
@@ -76,8 +83,16 @@ def _is_needed(parameter: Parameter) -> bool:
 
 
 def meaning(parameter: Parameter, *, brief: bool = False) -> str:
-    """The help of an option, and its bounds and default; briefly, the default alone."""
+    """The help of an option, and its bounds and default; briefly, the default alone.
+
+    Briefly, it does not name the methods of `finetune` that read it either: they are its heading.
+    """
     option, facts = parameter.option, []
+    text = option.help.replace("`", "")
+    if brief:
+        text = text.removeprefix(f"{', '.join(option.methods)}: ")
+    elif _is_repeatable(parameter):
+        text += " Repeatable."
     if brief:
         pass
     elif option.low is not None and option.high is not None:
@@ -102,4 +117,4 @@ def meaning(parameter: Parameter, *, brief: bool = False) -> str:
         facts += [stated] if not isinstance(default, bool) else []
     # A fact stays on one line, unless it is a list.
     together = (fact if ", " in fact else fact.replace(" ", _NO_BREAK) for fact in facts)
-    return option.help.replace("`", "") + "".join(f" [{fact}]" for fact in together)
+    return text + "".join(f" [{fact}]" for fact in together)

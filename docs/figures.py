@@ -56,15 +56,14 @@ class Figure:
         """Markdown, with an empty line before and after: a table needs them."""
         records = [read_record(name) for name in self.records]
         sources = [_source(*named) for named in zip(self.records, records, strict=True)]
-        lines = [*self.render(*records), "", f"Record: {'; '.join(sources)}."]
+        lines = [*self.render(*records), "", f"Record: {', '.join(sources)}."]
         return "\n" + "\n".join(lines) + "\n\n"
 
 
 def _source(name: str, record: Record) -> str:
-    """Where the numbers of a record come from."""
-    changed = " and changes" if record.get("dirty") else ""
-    commit = (record["commit"] or "unknown")[:7]
-    return f"`docs/records/{name}.json`, {record['date'][:10]}, commit {commit}{changed}"
+    """Where the numbers of a record come from; the record has its command, date and commit."""
+    changed = " (with uncommitted changes)" if record.get("dirty") else ""
+    return f"`docs/records/{name}.json`{changed}"
 
 
 def rsum_gains(*arms: str, metrics: tuple[str, ...] = ()) -> Callable[[Record], Iterable[str]]:
@@ -72,9 +71,9 @@ def rsum_gains(*arms: str, metrics: tuple[str, ...] = ()) -> Callable[[Record], 
     return lambda record: repair_tables.gains_table(record["rows"], arms, metrics)
 
 
-def rsum_over_noise(record: Record) -> Iterable[str]:
+def rsum_over_noise(*noises: str) -> Callable[[Record], Iterable[str]]:
     """An arm a line, a noise a column."""
-    return repair_tables.noise_table(record["rows"], "rsum")
+    return lambda record: repair_tables.noise_table(record["rows"], "rsum", noises)
 
 
 # The arms that decide what to use, and those that claims of papers are about.
@@ -85,17 +84,17 @@ CLAIMED = ("ncu", "osa", "softclip", "gradient_ascent", "ncu, nothing to forget"
            "ncu, false negatives only (V3)", "ncu, false positives only (V4)",
            "clip, captions put right")  # fmt: skip
 FORGETTING = ("left alone", "osa, weights by itself", "ncu, a fifth for the prompt, forget 40 %",
-              "rematched, forget 0 %", "rematched, forget 20 %", "rematched, forget 40 %",
-              "left out, 20 %", "left out, 40 %", "oracle")  # fmt: skip
+              "rematched, forget 0 %", "rematched, forget 40 %", "left out, 40 %",
+              "oracle")  # fmt: skip
 # What a user waits for.
 SPEEDS = ("ViT-B-32 plain loop fp32", "ViT-B-32 score fp32", "ViT-B-32 score auto",
           "ViT-B-32 cosine difference, auto", "demo score auto", "640x480 quality 75",
-          "ViT-B-32 bf16", "demo bf16", "peak, 50 shards", "to a folder")  # fmt: skip
-WAYS = ("one process of one thread", "two, averaged at the end of the pass",
-        "two, averaged while it runs")  # fmt: skip
+          "ViT-B-32 bf16", "demo bf16", "peak, 50 shards", "to one file")  # fmt: skip
 EXPORTS = ("100% of the samples, each further GB", "70% of the samples, each further GB")
 DRAFTS = ("512x512 to 224", "640x480 to 224", "1024x768 to 224", "2048x1536 to 224")
-PRIORS = tuple(f"bayes, paper, a_neg = {shape}" for shape in (1, 5, 10, 20))
+PRIORS = {f"bayes, paper, a_neg = {shape}": f"shape {shape}" for shape in (1, 5, 10, 20)}
+NOISES = ("none", "ncr 20 %", "ncr 40 %")
+ROBUST = ("left alone", "oracle", "rince", "decl", "bayes, paper")
 
 # A record that is measured anew takes the place of the old one; `make docs-figures` does the rest.
 FIGURES = {
@@ -103,18 +102,18 @@ FIGURES = {
     "audit-judges": Figure(("audit-judges",), audit_tables.judges_table),
     "benchmarks": Figure(("benchmarks",), tables.benchmark_table(*SPEEDS)),
     "billion": Figure(billion.RECORDS, billion.billion_table),
-    "breaks": Figure(("breaks",), reliability.breaks_table),
+    "breaks": Figure(("breaks",), reliability.breaks_line),
     "caption-parts": Figure(
         ("caption-parts", "caption-parts-photographs"), part_tables.detection_table
     ),
-    "caption-parts-speed": Figure(("caption-parts-speed",), part_tables.speed_table),
+    "caption-parts-speed": Figure(("caption-parts-speed",), part_tables.speed_line),
     "captions-from-outside": Figure(("donors",), noise_tables.donors_table),
     "causes": Figure(("causes",), cause_tables.causes_table),
-    "causes-classes": Figure(("causes-classes",), cause_tables.classes_line),
-    "causes-photographs": Figure(("causes-photographs",), cause_tables.photographs_table),
-    "causes-class-photographs": Figure(("causes-class-photographs",), cause_tables.classes_table),
+    "causes-more": Figure(
+        ("causes-sentences", "causes-classes", "causes-class-photographs", "causes-photographs"),
+        cause_tables.further_lines,
+    ),
     "causes-scale": Figure(("causes-scale",), cause_tables.scale_line),
-    "causes-sentences": Figure(("causes-sentences",), cause_tables.sentences_line),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "cifar10n": Figure(("cifar10n",), cifar10n_tables.rate_table),
     "cifar10n-judges": Figure(("cifar10n-judges",), cifar10n_tables.judges_table),
@@ -124,15 +123,15 @@ FIGURES = {
     "coverage": Figure(
         ("donors", "real-clip", "donors-rendered", "weak-estimators"), noise_tables.coverage_table
     ),
-    "disentanglement": Figure(("disentanglement-objectives",), halves.evidence_table),
-    "disentanglement-clip": Figure(("disentanglement-clip",), halves.evidence_table),
-    "disncl": Figure(("disncl",), rsum_over_noise),
-    "draft": Figure(("draft",), tables.benchmark_table(*DRAFTS)),
-    "embeddings": Figure(("embeddings",), tables.benchmark_table()),
-    "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare", 10)),
-    "evaluation-similarity": Figure(("evaluation",), tables.printed("ncclean evaluate similarity")),
-    "export": Figure(("export",), tables.benchmark_table(*EXPORTS)),
-    "few-captions": Figure(("few-captions",), noise_tables.few_captions_table),
+    "disentanglement": Figure(
+        ("disentanglement-objectives", "disentanglement-clip"), halves.evidence_table
+    ),
+    "disncl": Figure(("disncl",), rsum_over_noise("none", "ncr 40 %")),
+    "draft": Figure(("draft",), tables.benchmark_line(*DRAFTS)),
+    "embeddings": Figure(("embeddings",), tables.benchmark_line()),
+    "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare", 6)),
+    "export": Figure(("export",), tables.benchmark_line(*EXPORTS)),
+    "few-captions": Figure(("few-captions",), noise_tables.few_captions_line),
     "flickr8k-arms": Figure(("flickr8k",), flickr8k_tables.gains_table),
     "flickr8k-detection": Figure(("flickr8k",), flickr8k_tables.detection_table),
     "flickr8k-judgements": Figure(("flickr8k-judgements",), flickr8k_tables.judgements_table),
@@ -141,34 +140,33 @@ FIGURES = {
     "joins": Figure(("joins", "joins-limited"), tables.join_table),
     "mending": Figure(("mending",), part_tables.mending_table),
     "near-duplicates": Figure(("near-duplicates",), tables.near_duplicates_table),
-    "near-miss-scores": Figure(("near-misses",), noise_tables.near_miss_score_table),
+    "near-miss-scores": Figure(("near-misses",), noise_tables.near_miss_lines),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
     "neighbours-cost": Figure(("neighbours", "neighbours-3m"), scale_tables.neighbours_table),
-    "neighbours-driver": Figure(("neighbours-memory",), scale_tables.driver_line),
-    "neighbours-faiss": Figure(("neighbours-faiss", "neighbours-equal"), scale_tables.faiss_line),
-    "neighbours-plain": Figure(("neighbours-plain",), scale_tables.plain_line),
+    "neighbours-more": Figure(
+        ("neighbours-plain", "neighbours-memory"), scale_tables.further_lines
+    ),
     "objective-memory": Figure(("objective-memory",), tables.memory_table),
-    "prior": Figure(("prior",), rsum_gains(*PRIORS)),
+    "prior": Figure(("prior",), lambda record: repair_tables.gains_line(record["rows"], PRIORS)),
     "real-rules": Figure(("real-clip",), noise_tables.real_rule_table),
-    "real-scores": Figure(("real-clip",), noise_tables.real_score_table),
-    "reliability-attacks": Figure(("reliability-attacks",), reliability.attacks_table),
+    "reliability-attacks": Figure(("reliability-attacks",), reliability.attacks_line),
     "reliability-disturbed": Figure(
         ("reliability-kills", "reliability-nodes", "reliability-store", "reliability-disk"),
         reliability.disturbed_table,
     ),
-    "reliability-mutations": Figure(("reliability-mutations",), reliability.mutations_table),
+    "reliability-mutations": Figure(("reliability-mutations",), reliability.mutations_line),
     "repair": Figure(("repair",), rsum_gains(*REPAIRS)),
     "repair-arms": Figure(("repair",), rsum_gains(*CLAIMED, metrics=("colour",))),
     "review-speed": Figure(("review-speed",), scale_tables.review_table),
-    "released": Figure(("released",), lambda record: repair_tables.released_table(record["rows"])),
-    "robust": Figure(("robust",), rsum_over_noise),
+    "released": Figure(("released",), lambda record: repair_tables.released_lines(record["rows"])),
+    "robust": Figure(
+        ("robust",), lambda record: repair_tables.noise_gains_table(record["rows"], ROBUST, NOISES)
+    ),
     "scale": Figure(("scale",), scale_tables.scale_table),
     "score-candidates": Figure(("score-candidates",), noise_tables.candidates_table),
     "selection": Figure(("selection",), tables.selection_table),
-    "swaps": Figure(("donors",), noise_tables.swaps_table),
-    "training-steps": Figure(("training",), tables.training_table),
-    "training-ways": Figure(("training-ways",), tables.benchmark_table(*WAYS)),
-    "weak-rate": Figure(("weak-estimators",), noise_tables.weak_rate_table),
+    "swaps": Figure(("donors",), noise_tables.swaps_line),
+    "training-steps": Figure(("training",), tables.training_line),
     "word-lists": Figure(("word-lists",), noise_tables.word_list_table),
 }
 

@@ -127,8 +127,21 @@ def _command(
         for entry, p in described.items()
         if entry in shared
     ]
-    text = f"{about(COMMANDS[name], WIDTH, brief=True)}\n\n{entries('Options', listed, WIDTH)}"
-    return text, entries("Options", unlisted, WIDTH) if unlisted else "", names
+    text = f"{about(COMMANDS[name], WIDTH, brief=True)}\n\n{_by_method(listed, own)}"
+    return text, _by_method(unlisted, own), names
+
+
+def _by_method(listed: Iterable[Entry], own: Mapping[Entry, Parameter]) -> str:
+    """The entries below a heading for each method of `finetune` that reads them."""
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in listed:
+        groups.setdefault(own[entry].option.methods, []).append(entry)
+    return "\n\n".join(
+        entries(
+            f"Options of {', '.join(methods)}" if methods else "Options", groups[methods], WIDTH
+        )
+        for methods in sorted(groups, key=bool)
+    )
 
 
 _STUB_HEAD = """\

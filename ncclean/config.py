@@ -30,7 +30,7 @@ RAY_ADDRESS = "Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:10001`."
 CalibrateBy = Annotated[
     str | None,
     Option(
-        "Column, json field or SQL whose values are calibrated separately, e.g. `language`.",
+        "Column, json field or SQL; calibrate each value separately, e.g. `language`.",
         metavar="SQL",
     ),
 ]
@@ -38,22 +38,22 @@ Signals = Annotated[
     Sequence[Literal["language", "image"]] | None,
     Option(
         "More columns: `language` of the caption, `image` (blur, brightness, entropy, "
-        "hashes), or both: `language,image`.",
+        "hashes), or `language,image`.",
         commas=True,
     ),
 ]
 Words = Annotated[
     bool,
     Option(
-        "Compare each word with others of its class: which one is wrong, what fits better, "
-        "and how probable it is that any is wrong."
+        "Replace words by others of their class: which one is wrong, what fits better, "
+        "and how probable an error is."
     ),
 ]
 CaptionParts = Annotated[
     Literal["sentences"] | None,
     Option(
         "`sentences`: compare each sentence with the image: which one is wrong, and how "
-        "probable it is that any is."
+        "probable an error is."
     ),
 ]
 
@@ -65,16 +65,16 @@ class ScoreOptions(Options):
     caption_key: CaptionKeys = None
     batch_size: Annotated[int, Option("Images per forward pass.", low=1, is_idle=True)] = 256
     block_size: Annotated[
-        int, Option("Pairs of a block, within which ranks and in-batch scores compare.", low=1)
+        int, Option("Pairs per block, which ranks and in-batch scores compare.", low=1)
     ] = 2048
     forget_percent: Annotated[
-        float, Option("Percentage of a block in NCU's forget set.", low=0, high=100)
+        float, Option("Percentage of pairs in NCU's forget set.", low=0, high=100)
     ] = 10.0
     pool: Annotated[
         int | None,
         Option(
-            "For embeddings: take the negatives of neg_clip_loss from this many pairs of the "
-            "whole corpus (its authors: 32768), not from the block.",
+            "For embeddings: take neg_clip_loss's negatives from this many pairs of the "
+            "corpus (its authors: 32768).",
             low=2,
             source="embeddings",
         ),
@@ -82,27 +82,26 @@ class ScoreOptions(Options):
     canonical: Annotated[
         bool,
         Option(
-            "For embeddings: also compute canonical_similarity, for a weak estimator.",
+            "For embeddings: also compute canonical_similarity.",
             source="embeddings",
         ),
     ] = False
     decode_threads: DecodeThreads = field(default_factory=usable_cores)
     decode_on: Annotated[
         Literal["cpu", "device"],
-        Option("Where JPEGs are decoded: `cpu`, or `device` (a GPU's decoder).", source="images"),
+        Option("Decode JPEGs on the `cpu` or the `device` (GPU).", source="images"),
     ] = "cpu"
     draft: Annotated[
         bool,
         Option(
-            "Decode large JPEGs at 1/2, 1/4 or 1/8 of their size: faster, but cosines change "
-            "slightly.",
+            "Decode large JPEGs at a fraction of their size: faster, but cosines change slightly.",
             source="images",
         ),
     ] = False
     max_pixels: Annotated[
         int,
         Option(
-            "Maximum pixels of an image; larger ones get the status image_too_large.",
+            "Maximum pixels of an image; larger ones become image_too_large.",
             low=1,
             source="images",
         ),
@@ -116,7 +115,7 @@ class ScoreOptions(Options):
     columns: Annotated[
         Sequence[str] | None,
         Option(
-            "Your own function that computes columns. Repeatable.",
+            "Your function that computes columns.",
             metavar="MODULE:FUNCTION",
             names_code=True,
         ),
@@ -124,7 +123,7 @@ class ScoreOptions(Options):
     head: Annotated[
         Sequence[str] | None,
         Option(
-            "Column computed by a linear layer or MLP on the image embedding. Repeatable.",
+            "Column from a linear layer or MLP on the image embedding.",
             metavar="NAME=FILE",
         ),
     ] = None
@@ -132,14 +131,14 @@ class ScoreOptions(Options):
     word_classes: Annotated[
         str | None,
         Option(
-            "Word classes for `--words`: a file of your own, or `corpus` to learn them from "
-            "the captions (default: ncclean's English list).",
+            "Word classes of --words: a file, or `corpus` to learn them from the captions "
+            "(default: an English list).",
             metavar="FILE|corpus",
         ),
     ] = None
     words_per_caption: Annotated[
         int,
-        Option("Variants of each caption to encode, each with one word replaced.", low=1, high=64),
+        Option("With --words: variants of each caption to encode.", low=1, high=64),
     ] = WORDS_PER_CAPTION
     caption_parts: CaptionParts = None
     text: Annotated[bool, Option("Write the captions to the table.")] = True

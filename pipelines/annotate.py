@@ -35,8 +35,8 @@ class Annotate(Command):
     columns: Annotated[
         Sequence[str],
         Option(
-            "Column to write. Repeatable; default: `status`, `similarity`, `neg_clip_loss`, "
-            "`noise_probability`.",
+            "Column to write (default: `status`, `similarity`, `neg_clip_loss`, "
+            "`noise_probability`).",
             metavar="NAME",
         ),
     ] = ()

@@ -55,23 +55,21 @@ class Audit(Command):
     is_stage = False  # a person answers in between
 
     scores: Scores
-    out: Annotated[
-        str | None, Option("Folder for the page, audit.html, and sample.parquet; may be a URL.")
-    ] = None
+    out: Annotated[str | None, Option("Folder or URL for the page and the sample.")] = None
     shards: PictureShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
     pairs: Annotated[
         int,
         Option(f"Pairs to judge, at most {_MOST_ON_PAGE:,} on a page.", low=10, high=_MOST_JUDGED),
     ] = 300
-    seed: Annotated[int, Option("Random seed of the sample.", low=0)] = 0
+    seed: Annotated[int, Option("Random seed.", low=0)] = 0
     title: PageTitle = None
     judging: JudgeOptions = field(default_factory=JudgeOptions)
     answers: Annotated[
         Sequence[str],
         Option(
             "Answers to measure by: the page's file, or JSON, CSV or Parquet with uid and "
-            "answer. With --out, these pairs are not drawn again. Repeatable.",
+            "answer. With --out, do not draw these pairs again.",
             reads=Reads.PATH,
         ),
     ] = ()
@@ -79,7 +77,7 @@ class Audit(Command):
     width: Annotated[
         float | None,
         Option(
-            "Also print how many answers an interval of this width takes, such as .02.",
+            "Also print how many answers an interval of this width needs, such as .02.",
             above=0.0,
             below=1.0,
         ),
@@ -87,32 +85,28 @@ class Audit(Command):
     sample: Annotated[
         str | None,
         Option(
-            "The sample.parquet that was judged, if the answers come from another program and the "
-            "table has been calibrated again since.",
+            "The judged sample.parquet, if the table has been calibrated again since.",
             reads=Reads.TABLE,
         ),
     ] = None
     selection: Annotated[
         str | None,
-        Option("Also measure this selection: what it keeps and what it drops.", reads=Reads.TABLE),
+        Option("Also measure what this selection keeps and drops.", reads=Reads.TABLE),
     ] = None
     partly: Annotated[
         Literal["match", "mismatch", "leave-out"],
-        Option("What `partly` counts as: `match`, `mismatch` or `leave-out`."),
+        Option("Count `partly` as `match`, `mismatch` or `leave-out`."),
     ] = "match"
     cannot_tell: Annotated[
         Literal["leave-out", "match", "mismatch"],
-        Option("What `cannot tell` counts as: `leave-out`, `match` or `mismatch`."),
+        Option("Count `cannot tell` as `leave-out`, `match` or `mismatch`."),
     ] = "leave-out"
-    apply: Annotated[
-        bool, Option("Fit the table's calibration to the answers, like `score --calibrate-with`.")
-    ] = False
+    apply: Annotated[bool, Option("Fit the table's noise probabilities to the answers.")] = False
     memory_limit: MemoryLimit = None
     overwrite: Annotated[
         bool,
         Option(
-            "Replace files that another command or program wrote; with --judge, ask about every "
-            "pair again.",
+            "Replace existing output; with --judge, ask about every pair again.",
             in_recipes=False,
         ),
     ] = False

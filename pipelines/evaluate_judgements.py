@@ -42,14 +42,14 @@ class EvaluateJudgements(ModelOptions):
     data: Annotated[
         Sequence[str],
         Option(
-            "The judged images: a folder, shards or tables. Repeatable.",
+            "The judged images: a folder, shards or tables.",
             name="shards",
             reads=Reads.SHARDS,
         ),
     ] = ()
     model: Annotated[
         Sequence[str],
-        Option("Model, as in `score`. Repeatable.", reads=Reads.MODEL),
+        Option("Model, as in `score`.", reads=Reads.MODEL),
     ] = ()
     scores: Annotated[
         Sequence[str],
@@ -60,14 +60,13 @@ class EvaluateJudgements(ModelOptions):
     score: Annotated[
         Sequence[str],
         Option(
-            "Also compare this score of --scores, `SQL` or `NAME=SQL`; higher is better. "
-            "Repeatable.",
+            "Also compare this score of --scores, `SQL` or `NAME=SQL`; higher is better.",
             sql_over=("scores",),
         ),
     ] = ()
     out: Annotated[str | None, json_option("judgements.json")] = None
     image_column: Annotated[
-        str | None, Option("Column with the name of the image (default: `image` and the like).")
+        str | None, Option("Column with the image's name (default: `image` and the like).")
     ] = None
     caption_column: Annotated[
         str | None, Option("Column with the caption (default: `caption` and the like).")
@@ -75,20 +74,20 @@ class EvaluateJudgements(ModelOptions):
     rating: Annotated[
         Sequence[str],
         Option(
-            "Column with people's score, one for each judge. Repeatable (default: `judge1`, "
-            "`judge2`, ..., `human_score` and the like).",
+            "Column with a judge's rating (default: `judge1`, `judge2`, ..., `human_score` "
+            "and the like).",
             shows_default=False,
         ),
     ] = ()
     judges: Annotated[
         Literal["each", "mean"],
-        Option("With several judges: `each` rating counts by itself, or their `mean`."),
+        Option("Of several judges, count `each` rating or their `mean`."),
     ] = "each"
     drop_references: Annotated[
-        bool, Option("Leave out captions that --shards has for the same image.")
+        bool, Option("Leave out captions that --shards has for the image.")
     ] = False
     prefix: Annotated[
-        str, Option("Text before each caption; CLIPScore's is `A photo depicts`.")
+        str, Option("Text before each caption, such as CLIPScore's `A photo depicts`.")
     ] = ""
     source_options: SourceOptions = field(default_factory=SourceOptions)
     memory_limit: MemoryLimit = None

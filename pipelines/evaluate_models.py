@@ -35,12 +35,12 @@ class ModelOptions(Command):
 
     model: Annotated[
         Sequence[str],
-        Option("Model, as in `score`. Repeatable.", reads=Reads.MODEL),
+        Option("Model, as in `score`.", reads=Reads.MODEL),
     ]
     data: Annotated[
         Sequence[str],
         Option(
-            "Set in the layout of clip_benchmark or CyCLIP, or a folder of such sets. Repeatable.",
+            "Set in the layout of clip_benchmark or CyCLIP, or a folder of such sets.",
             reads=Reads.PATH,
         ),
     ]
@@ -54,7 +54,7 @@ class ModelOptions(Command):
     ] = ()
     out: Annotated[
         str | None,
-        Option("Folder for the results, or a `.json` file if there is only one.", inside=""),
+        Option("Folder for the results, or a `.json` file for a single one.", inside=""),
     ] = None
     space: Annotated[
         str,
@@ -180,7 +180,7 @@ class EvaluateRetrieval(ModelEvaluation):
     captions_per_image: Annotated[
         int | None,
         Option(
-            "Use only this many captions of each image; published results on MS-COCO use 5.",
+            "Captions to use of each image (default: all; published on MS-COCO: 5).",
             low=1,
         ),
     ] = None
@@ -210,20 +210,19 @@ class EvaluateLinearProbe(ModelEvaluation):
     probe: ProbeOptions = field(default_factory=ProbeOptions)
     set_epochs: Annotated[
         Mapping[str, int] | Sequence[str],
-        Option("Epochs of `adamw` for one of the sets, as in `imagenet1k=90`. Repeatable."),
+        Option("Epochs of `adamw` for one set, as in `imagenet1k=90`."),
     ] = ()
     scores: Annotated[
         Sequence[str],
         Option(
-            "Score table with the training images, known by shard and key or by key.",
+            "Score table with the training images.",
             reads=Reads.TABLE,
         ),
     ] = ()
     weights: Annotated[
         str | None,
         Option(
-            "Column of --scores, or SQL, with the weight of each training image, such as "
-            "`osa_weight`.",
+            "Column of --scores, or SQL, that weights the training images, such as `osa_weight`.",
             sql_over=("scores",),
         ),
     ] = None

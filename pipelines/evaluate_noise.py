@@ -37,17 +37,14 @@ class TrialOptions(Options):
     donors: Annotated[
         Sequence[str],
         Option(
-            "Corpus whose captions --inject takes: images if SCORES are, else embeddings of "
-            "the same model. Repeatable.",
+            "Corpus whose captions --inject takes: images or embeddings, as SCORES are.",
             reads=Reads.SOURCE,
         ),
     ] = ()
-    pairs: Annotated[
-        int, Option("With --inject: about how many pairs to draw from the corpus.", low=2)
-    ] = 20_000
-    model: Annotated[
-        str, Option("With --inject, for shards: model that scores them.", source="images")
-    ] = "ViT-B-32"
+    pairs: Annotated[int, Option("With --inject: pairs to draw, roughly.", low=2)] = 20_000
+    model: Annotated[str, Option("With --inject: model that scores shards.", source="images")] = (
+        "ViT-B-32"
+    )
     pretrained: Annotated[str | None, Option("Pretrained tag or checkpoint file of --model.")] = (
         DEFAULT_PRETRAINED
     )
@@ -66,8 +63,10 @@ class TrialOptions(Options):
             source="embeddings",
         ),
     ] = None
-    device: Annotated[str, Option("Device of the model.", is_idle=True)] = "auto"
-    seed: Annotated[int, Option("Random seed of --inject.")] = 0
+    device: Annotated[
+        str, Option("Device of the model: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)
+    ] = "auto"
+    seed: Annotated[int, Option("Random seed.")] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +90,16 @@ class EvaluateNoise(Command):
     out: Annotated[str | None, json_option("noise.json")] = None
     column: Annotated[
         Sequence[str],
-        Option("Also evaluate this column; higher is noisier. Repeatable.", columns_of=_TABLES),
+        Option("Also evaluate this column; higher is noisier.", columns_of=_TABLES),
     ] = ()
     lower_is_noisier: Annotated[
         Sequence[str],
-        Option("Also evaluate this column; lower is noisier. Repeatable.", columns_of=_TABLES),
+        Option("Also evaluate this column; lower is noisier.", columns_of=_TABLES),
     ] = ()
     score: Annotated[
         Sequence[str],
         Option(
-            "Also evaluate this score, `SQL` or `NAME=SQL`; higher is cleaner. Repeatable.",
+            "Also evaluate this score, `SQL` or `NAME=SQL`; higher is cleaner.",
             sql_over=_TABLES,
         ),
     ] = ()
@@ -108,21 +107,21 @@ class EvaluateNoise(Command):
     threshold: Annotated[
         Mapping[str, float] | Sequence[str],
         Option(
-            "Judge a column at this threshold, as in `similarity=0.25`. Repeatable.",
+            "Threshold of a column, as in `similarity=0.25`.",
             columns_of=_TABLES,
         ),
     ] = ()
     rule: Annotated[
         Sequence[str],
         Option(
-            "Also evaluate this rule: SQL that is true for the pairs to flag. Repeatable.",
+            "Also evaluate this rule: SQL that is true for pairs to flag.",
             sql_over=_TABLES,
         ),
     ] = ()
     inject: Annotated[
         float | None,
         Option(
-            "Give this share of the pairs wrong captions first.",
+            "First give this share of the pairs wrong captions.",
             above=0,
             high=1,
             in_recipes=False,

@@ -35,20 +35,18 @@ class EvaluateSimilarity(ModelOptions):
 
     model: Annotated[
         Sequence[str],
-        Option("Model, as in `score`. Repeatable.", reads=Reads.MODEL),
+        Option("Model, as in `score`.", reads=Reads.MODEL),
     ]
     data: Annotated[
         Sequence[str],
-        Option(
-            "Retrieval set in clip_benchmark's layout, or shards. Repeatable.", reads=Reads.PATH
-        ),
+        Option("Retrieval set in clip_benchmark's layout, or shards.", reads=Reads.PATH),
     ]
     out: Annotated[str | None, Option("Folder for the result, `similarity.json`.", inside="")] = (
         None
     )
     against: Annotated[
         str | None,
-        Option("The model after the repair, as one more --model at the end.", reads=Reads.MODEL),
+        Option("The model after the repair.", reads=Reads.MODEL),
     ] = None
     plot: Annotated[str | None, plot_option("similarity.pdf")] = None
 

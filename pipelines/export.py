@@ -39,11 +39,14 @@ class Export(Command):
     has_record = True
 
     selection: Annotated[
-        str, Option("What `select` wrote.", argument=True, metavar="SELECTION", reads=Reads.TABLE)
+        str,
+        Option(
+            "Output of `ncclean select`.", argument=True, metavar="SELECTION", reads=Reads.TABLE
+        ),
     ]
     out: Annotated[
         str,
-        Option("Folder of the output, one .parquet file, or a .npy file for the uids.", inside=""),
+        Option("Folder, .parquet file, or .npy file for the uids.", inside=""),
     ]
     shards: ScoredShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
@@ -52,12 +55,12 @@ class Export(Command):
     samples_per_shard: Annotated[int, Option("Samples per shard.", low=1)] = 10_000
     scores: Annotated[
         Sequence[str],
-        Option("Score files whose --columns are added to each sample's json.", reads=Reads.TABLE),
+        Option("Score files whose --columns to add to each sample's json.", reads=Reads.TABLE),
     ] = ()
     columns: Annotated[
         Sequence[str],
         Option(
-            "Columns of --scores and --join to add, comma-separated.",
+            "Columns of --scores and --join to add.",
             commas=True,
             columns_of=("scores", "join"),
         ),
@@ -65,15 +68,13 @@ class Export(Command):
     join: Join = ()
     fix: Annotated[
         Literal["shift"] | None,
-        Option("Shift captions back to their images, as --causes says.", metavar="shift"),
+        Option("Shift captions back to their images, by --causes.", metavar="shift"),
     ] = None
     causes: Annotated[
         str | None,
-        Option("Causes of `ncclean explain --embeddings`, for --fix.", reads=Reads.PATH),
+        Option("Output of `ncclean explain --embeddings`, for --fix.", reads=Reads.PATH),
     ] = None
-    repeat: Annotated[
-        bool, Option("Write each sample as often as its weight says, once on average.")
-    ] = False
+    repeat: Annotated[bool, Option("Repeat each sample by its weight, once on average.")] = False
     tasks: TaskOptions = field(default_factory=TaskOptions)
     overwrite: Overwrite = False
     dry_run: Annotated[bool, Option("Only estimate the work and the hours.", in_recipes=False)] = (

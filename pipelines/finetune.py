@@ -49,21 +49,19 @@ class Finetune(Command):
             typed_default="clip",
         ),
     ]
-    shards: Annotated[Sequence[str], Option("Shards to train on. Repeatable.", reads=Reads.SHARDS)]
+    shards: Annotated[Sequence[str], Option("Shards to train on.", reads=Reads.SHARDS)]
     out: Annotated[str, Option("Folder of the run and its model.", inside="", local=True)]
     source_options: TrainingSourceOptions = field(default_factory=TrainingSourceOptions)
     selection: Annotated[
         str | None,
-        Option(
-            "Selection of `ncclean select`, with its weights and forget marks.", reads=Reads.TABLE
-        ),
+        Option("Output of `ncclean select`, with weights and forget marks.", reads=Reads.TABLE),
     ] = None
     model: Annotated[str, Option("Model to train.", reads=Reads.MODEL)] = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     init: Annotated[
         Literal["pretrained", "random"],
         Option(
-            "Start from `pretrained` weights, or from `random` ones: then --model is any "
+            "Start from `pretrained` or `random` weights; for the latter, --model is an "
             "architecture of open_clip, a model's folder or a json."
         ),
     ] = "pretrained"
@@ -73,7 +71,7 @@ class Finetune(Command):
         Sequence[Literal["reverse", "mask-noisy", "bounded-adversary"]],
         Option(
             "`reverse` (Theorem 3's cross-entropy), `mask-noisy` (noisy candidates leave "
-            "the softmax) or `bounded-adversary`. Repeatable.",
+            "the softmax) or `bounded-adversary`.",
             methods=("disncl",),
         ),
     ] = ()
@@ -88,7 +86,7 @@ class Finetune(Command):
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     resume: Annotated[
         bool,
-        Option("Continue from the newest checkpoint in --out (the default).", in_recipes=False),
+        Option("Resume from the newest checkpoint (the default).", in_recipes=False),
     ] = False
     overwrite: Overwrite = False
     seed: Seed = 0

@@ -44,15 +44,15 @@ class InjectNoise(Command):
     kind: Annotated[
         Sequence[str],
         Option(
-            "`ncr`, `ncr_image`, `decl`, `per_batch`, `hard`, `junk` or `donor`. Repeatable, each "
-            "with its --rate."
+            "`ncr`, `ncr_image`, `decl`, `per_batch`, `hard`, `junk` or `donor`; each needs "
+            "a --rate."
         ),
     ] = ()
     rate: Annotated[
         Sequence[float],
         Option(
-            "Share of the scorable pairs (`ncr_image`, `decl`: of the images), for the --kind in "
-            "the same position."
+            "Share of the scorable pairs (`ncr_image`, `decl`: images) for the --kind at "
+            "the same place."
         ),
     ] = ()
     noise: Annotated[
@@ -63,14 +63,12 @@ class InjectNoise(Command):
     noise_file: Annotated[
         str | None,
         Option(
-            "Noise file of NCR, BiCro, L2RM and others, in place of --kind: an `.npy` with "
-            "the number of an image for each caption."
+            "Noise file of NCR, BiCro, L2RM and others instead of --kind: an `.npy` with "
+            "the image number of each caption."
         ),
     ] = None
     write_noise_file: Annotated[str | None, Option("Write the noise as such a file.")] = None
-    batch_size: Annotated[
-        int, Option("Pairs that `per_batch` permutes among each other.", low=2)
-    ] = 128
+    batch_size: Annotated[int, Option("Pairs that `per_batch` permutes at a time.", low=2)] = 128
     caption_key: CaptionKey = None
     tasks: TaskOptions = field(default_factory=TaskOptions)
     overwrite: Overwrite = False

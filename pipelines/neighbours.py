@@ -39,7 +39,7 @@ class Neighbours(Command):
     embeddings: Annotated[
         Sequence[str],
         Option(
-            "Embeddings, as `ncclean score --embeddings` or clip-retrieval writes them: folders, "
+            "Embeddings of `ncclean score --embeddings`, clip-retrieval or others: folders, "
             "files, globs or URLs.",
             argument=True,
             metavar="EMBEDDINGS",
@@ -53,8 +53,8 @@ class Neighbours(Command):
     reference: Annotated[
         Sequence[str],
         Option(
-            "Embeddings of other images, such as an evaluation set, to compare with: as "
-            "EMBEDDINGS, or `.npy` files of image vectors. Repeatable.",
+            "Embeddings of other images to compare with, such as an evaluation set; also "
+            "`.npy` files of vectors.",
             reads=Reads.SOURCE,
         ),
     ] = ()
@@ -62,12 +62,14 @@ class Neighbours(Command):
     memory_limit: Annotated[
         str | None,
         Option(
-            "Memory to use, such as `8GB` (default: half of the machine's); on Ray, by each task.",
+            "Memory to use, such as `8GB` (default: half of the machine's); on Ray, per task.",
             is_idle=True,
         ),
     ] = None
     tasks: TaskOptions = field(default_factory=TaskOptions)
-    overwrite: Annotated[bool, Option("Start over instead of resuming.", in_recipes=False)] = False
+    overwrite: Annotated[
+        bool, Option("Replace existing output instead of resuming or refusing.", in_recipes=False)
+    ] = False
     dry_run: Annotated[bool, Option("Only estimate the work and the hours.", in_recipes=False)] = (
         False
     )

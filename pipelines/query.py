@@ -41,7 +41,7 @@ class Query(Command):
     scores: Scores
     join: Join = ()
     csv: Annotated[bool, Option("Print all rows as CSV.")] = False
-    max_rows: Annotated[int, Option("Maximum number of rows to print as a table.", low=1)] = 100
+    max_rows: Annotated[int, Option("Rows to print as a table.", low=1)] = 100
     memory_limit: MemoryLimit = None
 
     def run(self, progress: Progress = SILENT) -> Result[duckdb.DuckDBPyRelation]:

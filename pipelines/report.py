@@ -35,17 +35,18 @@ class Report(Command):
     summary = "Show a score table as one HTML file."
 
     scores: Scores
-    out: Annotated[str, Option("The HTML file; may be a URL.", inside="report.html")]
+    out: Annotated[str, Option("HTML file or URL.", inside="report.html")]
     shards: PictureShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
     title: PageTitle = None
     pairs: Annotated[
-        int, Option("Pairs to show per group: worst, borderline, best, failed.", low=0, high=300)
+        int,
+        Option("Pairs to show of each group: worst, borderline, best, failed.", low=0, high=300),
     ] = 24
     figures: Annotated[
         str | None,
         Option(
-            "Also write the plots to this folder, as PDF, PNG and SVG.",
+            "Also write the plots here, as PDF, PNG and SVG.",
             metavar="DIR",
             inside="figures",
             extra="plots",
@@ -53,18 +54,16 @@ class Report(Command):
     ] = None
     audit: Annotated[
         Sequence[str],
-        Option(
-            "Answers of `ncclean audit`, to show what they measure. Repeatable.", reads=Reads.PATH
-        ),
+        Option("Answers of `ncclean audit`, to show what they measure.", reads=Reads.PATH),
     ] = ()
     beside: JudgeAnswers = field(default_factory=JudgeAnswers)
     decisions: Annotated[
         Sequence[str],
-        Option("Decisions of `ncclean review`, to count them. Repeatable.", reads=Reads.PATH),
+        Option("Decisions of `ncclean review`, to count them.", reads=Reads.PATH),
     ] = ()
     causes: Annotated[
         str | None,
-        Option("Causes of `ncclean explain`, to show them with examples.", reads=Reads.PATH),
+        Option("Output of `ncclean explain`, to show the causes.", reads=Reads.PATH),
     ] = None
     join: Join = ()
     memory_limit: MemoryLimit = None

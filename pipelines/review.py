@@ -47,21 +47,21 @@ class Review(Command):
     dedup: Annotated[
         str | None,
         Option(
-            "Table of `ncclean neighbours`, for views of near-duplicates and false negatives.",
+            "Output of `ncclean neighbours`, for views of near-duplicates and false negatives.",
             reads=Reads.TABLE,
         ),
     ] = None
     decisions: Annotated[
         Sequence[str],
         Option(
-            "Earlier decisions to start from: other people's, or a report page's. Repeatable.",
+            "Decisions to start from: earlier ones, other people's, or a report page's.",
             reads=Reads.PATH,
         ),
     ] = ()
     embeddings: Annotated[
         Sequence[str],
         Option(
-            "Embeddings of the pairs, to propose captions of other pairs. Repeatable.",
+            "Embeddings of the pairs, to propose captions of other pairs.",
             reads=Reads.SOURCE,
         ),
     ] = ()
@@ -69,7 +69,7 @@ class Review(Command):
     where: Annotated[
         str | None,
         Option(
-            "SQL condition for pairs to review; the page takes further ones.",
+            "SQL condition for the pairs to review.",
             metavar="SQL",
             sql_over=("scores", "join"),
         ),

@@ -45,17 +45,17 @@ class Run(Command):
     set: Annotated[
         Sequence[str],
         Option(
-            "Change a value: `finetune.epochs=2`, or `data=/mnt/cc3m` for a variable. Repeatable.",
+            "Change a value, as in `finetune.epochs=2`, or a variable, as in `data=/mnt/cc3m`.",
             metavar="KEY=VALUE",
         ),
     ] = ()
     start_from: Annotated[
         str | None,
-        Option("Run this stage and all stages after it again.", flags=("--from",), metavar="STAGE"),
+        Option("Run this stage and all later ones again.", flags=("--from",), metavar="STAGE"),
     ] = None
-    dry_run: Annotated[
-        bool, Option("Only check, and show what would run and for how many hours.")
-    ] = False
+    dry_run: Annotated[bool, Option("Only check, and show what would run and for how long.")] = (
+        False
+    )
     list_recipes: Annotated[bool, Option("List the bundled recipes.", flags=("--list",))] = False
 
     def __post_init__(self) -> None:

@@ -78,7 +78,7 @@ class Score(Command):
     format: Annotated[
         SourceFormat,
         Option(
-            "Kind of sources: `webdataset`, `images` or `embeddings`; `auto` detects it.",
+            "Kind of sources: `webdataset`, `images`, `embeddings` or `auto`.",
             is_idle=True,
         ),
     ] = "auto"
@@ -89,7 +89,7 @@ class Score(Command):
     scale: Annotated[
         str | float | None,
         Option(
-            "For embeddings: logit scale, or the model to take it from (default: 100).",
+            "For embeddings: logit scale, or the model that has it (default: 100).",
             source="embeddings",
         ),
     ] = None
@@ -115,9 +115,7 @@ class Score(Command):
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     drop_missing: Annotated[
         bool,
-        Option(
-            "Remove the rows of shards that no longer exist, instead of stopping.", is_idle=True
-        ),
+        Option("Remove the rows of shards that no longer exist.", is_idle=True),
     ] = False
     overwrite: Overwrite = False
     dry_run: Annotated[bool, Option("Only estimate the work and the hours.", in_recipes=False)] = (
@@ -125,15 +123,12 @@ class Score(Command):
     )
     finalize_only: Annotated[
         bool,
-        Option(
-            "Only calibrate again, e.g. with another --shift; needs no model.", in_recipes=False
-        ),
+        Option("Only calibrate again, e.g. with another --shift.", in_recipes=False),
     ] = False
     calibrate_with: Annotated[
         str | None,
         Option(
-            "With --finalize-only: answers of `ncclean audit` that the noise probabilities "
-            "are to fit.",
+            "With --finalize-only: answers of `ncclean audit` to fit the noise probabilities to.",
             reads=Reads.PATH,
             in_recipes=False,
         ),

@@ -45,14 +45,14 @@ class Select(Command):
     dedup: Annotated[
         str | None,
         Option(
-            "Table of `ncclean neighbours`: keep one pair of each group of near-duplicates.",
+            "Output of `ncclean neighbours`: keep one pair of each group of near-duplicates.",
             reads=Reads.TABLE,
         ),
     ] = None
     audit: Annotated[
         Sequence[str],
         Option(
-            "Answers of `ncclean audit`, to measure the noise among the kept pairs. Repeatable.",
+            "Answers of `ncclean audit`, to measure the noise that is kept.",
             reads=Reads.PATH,
         ),
     ] = ()
@@ -60,11 +60,11 @@ class Select(Command):
     decisions: Decisions = ()
     exclude_causes: Annotated[
         str | None,
-        Option("Causes of `ncclean explain` whose pairs to drop.", reads=Reads.PATH),
+        Option("Output of `ncclean explain`: drop the pairs of these causes.", reads=Reads.PATH),
     ] = None
     causes: Annotated[
         Sequence[int],
-        Option("Numbers of the causes to exclude (default: all).", commas=True, low=1),
+        Option("Numbers of the causes to drop (default: all).", commas=True, low=1),
     ] = ()
     join: Join = ()
     memory_limit: MemoryLimit = None

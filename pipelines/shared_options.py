@@ -46,8 +46,8 @@ Shards = Annotated[
 OutputLayout = Annotated[
     Literal["auto", "webdataset", "folder", "csv", "parquet"],
     Option(
-        "Output: `webdataset` (tars), `folder` (images with Hugging Face's `metadata`), "
-        "`csv` (images with open_clip's table), `parquet` (images inside), or `auto`: as the "
+        "`webdataset` (tars), `folder` (images with Hugging Face's `metadata`), `csv` "
+        "(images with open_clip's table), `parquet` (images inside), or `auto`: as the "
         "input."
     ),
 ]
@@ -60,16 +60,14 @@ Scores = Annotated[
 ScoredShards = Annotated[
     Sequence[str],
     Option(
-        "The scored shards: a folder, `'quoted glob'`, brace range, `@list.txt` or URL. "
-        "Repeatable.",
+        "The scored shards: a folder, `'quoted glob'`, brace range, `@list.txt` or URL.",
         reads=Reads.SHARDS,
     ),
 ]
 PictureShards = Annotated[
     Sequence[str],
     Option(
-        "The scored shards: a folder, `'quoted glob'`, brace range, `@list.txt` or URL. "
-        "Repeatable.",
+        "The scored shards: a folder, `'quoted glob'`, brace range, `@list.txt` or URL.",
         reads=Reads.SHARDS,
     ),
 ]
@@ -83,8 +81,8 @@ ScoresOut = Annotated[
 Shift = Annotated[
     str | float,
     Option(
-        "OSA's boundary: the cosine of `noise` or of `shuffled` pairs, or a number; `auto` "
-        "is `noise` if there is a model."
+        "OSA's boundary: the cosine of `noise`, of `shuffled` pairs, or a number; "
+        "`auto` is `noise` if there is a model."
     ),
 ]
 OsaFunction = Annotated[
@@ -97,31 +95,28 @@ OsaFunction = Annotated[
 CalibrateOnOption = Annotated[
     CalibrateOn,
     Option(
-        "Score that `noise_probability` is calibrated on: `similarity` or `neg_clip_loss`; "
-        "`auto` takes the one with fewer expected errors."
+        "Score to calibrate noise_probability on: `similarity`, `neg_clip_loss`, or "
+        "`auto`: the one with fewer expected errors."
     ),
 ]
 Join = Annotated[
     Sequence[str],
     Option(
-        "Table with more columns, `FILE` or `NAME=FILE`, joined by uid, or by shard and key. "
-        "Repeatable.",
+        "Table with more columns, `FILE` or `NAME=FILE`, joined by uid, or by shard and key.",
         reads=Reads.JOINED,
     ),
 ]
 Decisions = Annotated[
     Sequence[str],
     Option(
-        "Decisions of `ncclean review`, which override all rules; the latest about a pair "
-        "counts. Repeatable.",
+        "Decisions of `ncclean review`, which override all rules.",
         reads=Reads.PATH,
     ),
 ]
 Donors = Annotated[
     Sequence[str],
     Option(
-        "Corpus whose captions become wrong ones: shards, tables, folders or embeddings. "
-        "Repeatable.",
+        "Corpus whose captions become wrong ones: shards, tables, folders or embeddings.",
         reads=Reads.SOURCE,
     ),
 ]
@@ -142,9 +137,11 @@ Processes = Annotated[int | None, Option("Processes (default: one per core).", l
 MemoryLimit = Annotated[
     str | None, Option("Memory that DuckDB may use, such as `4GB`.", is_idle=True)
 ]
-Overwrite = Annotated[bool, Option("Start over instead of resuming.", in_recipes=False)]
+Overwrite = Annotated[
+    bool, Option("Replace existing output instead of resuming or refusing.", in_recipes=False)
+]
 Replace = Annotated[
-    bool, Option("Replace files that another command or program wrote.", in_recipes=False)
+    bool, Option("Replace existing output instead of resuming or refusing.", in_recipes=False)
 ]
 
 

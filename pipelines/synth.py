@@ -41,15 +41,13 @@ class Synth(Command):
     kind: Annotated[
         Literal["ncr", "decl", "per_batch", "foreign_sentence", "added_detail"],
         Option(
-            "`ncr`, `decl` or `per_batch` mismatch whole pairs; `foreign_sentence` and "
-            "`added_detail` a part of the caption."
+            "`ncr`, `decl` or `per_batch` (whole pairs), `foreign_sentence` or "
+            "`added_detail` (part of the caption)."
         ),
     ] = "ncr"
     hard: Annotated[float, Option("Share of captions with one wrong word.", low=0, high=1)] = 0.0
     junk: Annotated[float, Option("Share of captions that are boilerplate.", low=0, high=1)] = 0.0
-    held_out: Annotated[
-        int, Option("Images per held-out set in OUT/heldout; 0 for none.", low=0)
-    ] = 500
+    held_out: Annotated[int, Option("Images per held-out set in OUT/heldout.", low=0)] = 500
     workers: Processes = None
     seed: Seed = 0
     overwrite: Overwrite = False

@@ -118,12 +118,7 @@ def test_every_record_is_shown() -> None:
 
 def test_a_block_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     def record(name: str) -> dict[str, Any]:
-        facts = {
-            "date": "2026-11-22T04:31:14+00:00",
-            "commit": "c792ae3f5350",
-            "dirty": name == "b",
-        }
-        return {"x": name.upper(), **facts}
+        return {"x": name.upper(), "dirty": name == "b"}
 
     figure = FIGURES.Figure(("a", "b"), lambda a, b: [f"| {a['x']} |", f"| {b['x']} |"])
     monkeypatch.setattr(FIGURES, "read_record", record)
@@ -131,8 +126,7 @@ def test_a_block_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     new = FIGURES.rewritten(page, {"both": figure})
     assert new == (
         "before\n<!-- figures: both -->\n\n| A |\n| B |\n\n"
-        "Record: `docs/records/a.json`, 2026-11-22, commit c792ae3; "
-        "`docs/records/b.json`, 2026-11-22, commit c792ae3 and changes.\n\n"
+        "Record: `docs/records/a.json`, `docs/records/b.json` (with uncommitted changes).\n\n"
         "<!-- /figures -->\nafter\n"
     )
     assert FIGURES.rewritten(new, {"both": figure}) == new
@@ -161,15 +155,15 @@ def test_repair_tables_compare_corpus_by_corpus() -> None:
 
 def test_differences_are_over_the_published_variant_of_their_method() -> None:
     rows = [
-        *(row("osa, published", corpus, 90.0) for corpus in (1, 2, 3)),
+        *(row("clip on all", corpus, 90.0) for corpus in (1, 2, 3)),
         *(row("ncu, published", corpus, 100.0 + corpus) for corpus in (1, 2, 3)),
         *(row("ncu, released", corpus, 110.0 + 2 * corpus) for corpus in (1, 2, 3)),
         *(row("ncu: stop", corpus, 102.0) for corpus in (1, 2, 3)),
     ]
     # Gains of 11, 12, 13: half of the interval is 4.303 / sqrt(3) = 2.5 times their deviation.
-    assert list(FIGURES.repair_tables.released_table(rows))[3:] == [
-        "| ncu, published | 102.0 ± 1.0 |  |  |",
-        "| ncu, released | 114.0 ± 2.0 | +12.0 ± 1.0 | +9.5 to +14.5 |",
+    assert list(FIGURES.repair_tables.released_lines(rows)) == [
+        "- `ncu`: released over published +12.0 points of rsum (95 % interval +9.5 to +14.5); "
+        "published over `clip` on all pairs +12.0 ± 1.0."
     ]
 
 
@@ -179,10 +173,21 @@ def test_an_arm_without_weights_is_said() -> None:
     better = {**arm, "weights": "some", "gain": 0.02, "gain_low": 0.01, "gain_high": 0.03}
     rows = [arm, better, {"labels": "worse", "weights": "`osa_weight`", "refused": "all 0"}]
     assert list(FIGURES.cifar10n_tables.probe_table({"rows": rows}))[2:] == [
-        "| equal | 40.0 % |  |  |",
-        "| some | 40.0 % | +2.0 | +1.0 to +3.0 |",
-        "| `osa_weight` |  | refused: all weights are 0 |  |",
+        "| equal | 40.0 % |  |",
+        "| some | 40.0 % | +2.0 (+1.0 to +3.0) |",
+        "| `osa_weight` |  | refused: all weights are 0 |",
     ]
+
+
+def test_gains_over_noise_are_within_a_corpus_and_a_noise() -> None:
+    rows = [
+        *(row("clip on all", corpus, 100.0 + corpus, 0.2) for corpus in (1, 2)),
+        *(row("clip on all", corpus, 90.0 + corpus) for corpus in (1, 2)),
+        *(row("rince", corpus, 103.0 + corpus, 0.2) for corpus in (1, 2)),
+        row("rince", 1, 80.0),
+    ]
+    made = FIGURES.repair_tables.noise_gains_table(rows, ("rince",), ("ncr 20 %", "ncr 40 %"))
+    assert list(made)[2:] == ["| rince | +3.0 ± 0.0 | -11.0 |"]
 
 
 def test_tables_over_noise_have_a_column_for_each() -> None:

@@ -1,8 +1,7 @@
-"""Every snippet of docs/howto.md runs, and the examples of docs/methods.md give what they say."""
+"""Every snippet of docs/howto.md runs."""
 
 from __future__ import annotations
 
-import doctest
 import os
 import re
 import shutil
@@ -146,13 +145,3 @@ def test_the_scripts_for_slurm_run(rendered, tmp_path, monkeypatch):
         a, b = (table.column(name).to_pandas() for table in (merged, once))
         assert (a.isna() == b.isna()).all()
         assert (a - b).abs().max() < 0.01, name
-
-
-@pytest.mark.parametrize("number", range(len(code_blocks(DOCS / "methods.md", "pycon"))))
-def test_the_numbers_of_the_methods_page(number):
-    text = code_blocks(DOCS / "methods.md", "pycon")[number]
-    test = doctest.DocTestParser().get_doctest(text, {}, f"methods.md, example {number}", None, 0)
-    assert test.examples
-    report: list[str] = []
-    failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
-    assert not failed, "".join(report)

@@ -16,7 +16,7 @@ class JudgeAnswers(Options):
     judge_answers: Annotated[
         str | None,
         Option(
-            "A fallible judge's answers on many pairs, such as the judge.parquet of `audit "
+            "A fallible judge's answers on many pairs, such as judge.parquet of `audit "
             "--judge`; people's answers correct them.",
             reads=Reads.PATH,
         ),
@@ -24,8 +24,8 @@ class JudgeAnswers(Options):
     judge_column: Annotated[
         str | None,
         Option(
-            "A column as the judge: answers, or numbers with a cut, `NAME<0.3` or "
-            "`NAME>=0.3` (default: the cut that flags the table's noise rate).",
+            "A column as the judge: answers, or numbers with a cut, such as `NAME<0.3` "
+            "(default: the cut that flags the noise rate).",
         ),
     ] = None
 

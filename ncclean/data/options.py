@@ -14,8 +14,8 @@ Captions = Literal["all", "best", "sample"]
 
 Split = Literal["train", "restval", "val", "test"]
 _SPLIT = Option(
-    "Split of Karpathy's `dataset_*.json` or of NPC's folders (default: all). Repeatable: "
-    "COCO's training images are `train` and `restval`.",
+    "Split of Karpathy's `dataset_*.json` or NPC's folders (default: all; COCO "
+    "trains on `train` and `restval`).",
     source="images",
     shows_default=False,
 )
@@ -28,7 +28,7 @@ class SourceOptions(Options):
     image_root: Annotated[
         str | None,
         Option(
-            "Folder that the image paths of a table are relative to (default: the table's).",
+            "Folder of the images that a table names (default: the table's).",
             source="images",
         ),
     ] = None
@@ -36,7 +36,7 @@ class SourceOptions(Options):
     class_template: Annotated[
         str | None,
         Option(
-            "Caption of images in class folders, such as `a photo of a {}`, where {} is the "
+            "Caption for images in class folders, such as `a photo of a {}`; {} is the "
             "folder's name.",
             source="images",
         ),
@@ -65,8 +65,8 @@ class LoaderOptions(Options):
     captions: Annotated[
         Captions,
         Option(
-            "Of several selected captions of an image: `all`, each as its own sample, the "
-            "`best`, or a `sample` of one, drawn again in each epoch."
+            "Of an image's selected captions, train on `all`, the `best`, or a `sample` of "
+            "one per epoch."
         ),
     ] = "all"
     chunk: Annotated[
@@ -75,15 +75,13 @@ class LoaderOptions(Options):
     batch_noise: Annotated[
         float,
         Option(
-            "Share of captions to permute anew in each batch, for experiments.",
+            "Share of captions to permute in each batch, for experiments.",
             low=0,
             high=1,
         ),
     ] = 0.0
     shuffle: Annotated[bool, Option("Shuffle the pairs in each epoch.", is_listed=False)] = True
-    drop_last: Annotated[bool, Option("Leave out a batch that is not full.", is_listed=False)] = (
-        True
-    )
+    drop_last: Annotated[bool, Option("Leave out an incomplete batch.", is_listed=False)] = True
     batch_size: int = 256
     seed: int = 0
 

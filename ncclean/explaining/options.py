@@ -23,14 +23,14 @@ class ExplainOptions(Options):
     by: Annotated[
         Sequence[str],
         Option(
-            "Column or SQL whose values are groups too, such as `source`. Repeatable.",
+            "Column or SQL whose values are also groups, such as `source`.",
             sql_over=("scores", "join"),
         ),
     ] = ()
     min_pairs: Annotated[int, Option("Minimum pairs of a group.", low=10)] = 50
     min_excess: Annotated[
         float,
-        Option("Minimum share of wrong pairs beyond that of comparable pairs.", above=0, below=1),
+        Option("Minimum excess of wrong pairs over comparable pairs.", above=0, below=1),
     ] = 0.05
     false_discoveries: Annotated[
         float, Option("Maximum expected share of false causes.", above=0, below=1)

@@ -29,7 +29,7 @@ class JudgeOptions(Options):
     judge_prompt: Annotated[
         str,
         Option(
-            "`match`, `words` (also names the wrong words or sentences), or a YAML file.",
+            "`match`, `words` (also names the wrong words), or a YAML file.",
             metavar="NAME|FILE",
         ),
     ] = "match"

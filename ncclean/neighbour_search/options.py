@@ -20,8 +20,7 @@ class NeighbourOptions(Options):
     image_threshold: Annotated[
         float | None,
         Option(
-            "Cosine from which images are near-duplicates (default: 0.80 whitened, 0.96 "
-            "otherwise).",
+            "Cosine of near-duplicate images (default: 0.80 whitened, 0.96 otherwise).",
             above=0,
             high=1,
         ),
@@ -29,23 +28,20 @@ class NeighbourOptions(Options):
     text_threshold: Annotated[
         float | None,
         Option(
-            "Cosine from which captions are near-duplicates (default: 0.90 whitened, 0.98 "
-            "otherwise).",
+            "Cosine of near-duplicate captions (default: 0.90 whitened, 0.98 otherwise).",
             above=0,
             high=1,
         ),
     ] = None
     whiten: Annotated[
         bool | None,
-        Option(
-            "Whiten embeddings to find near-duplicates (default: from ten pairs per dimension on)."
-        ),
+        Option("Whiten embeddings for near-duplicates (default: from ten pairs per dimension on)."),
     ] = None
     linkage: Annotated[
         Literal["representative", "components"],
         Option(
-            "Members reach the threshold with the group's first pair (`representative`), or "
-            "with any member (`components`: groups chain)."
+            "A pair joins a group if it is near its first pair (`representative`) or any "
+            "member (`components`)."
         ),
     ] = "representative"
     k: Annotated[int, Option("Neighbours to search.", low=1, high=1000)] = 30
@@ -55,11 +51,11 @@ class NeighbourOptions(Options):
     ] = "auto"
     recall: Annotated[
         float,
-        Option("Recall that an approximate search is tuned to, on a sample.", above=0, high=1),
+        Option("Recall of an approximate search.", above=0, high=1),
     ] = 0.95
     clusters: Annotated[
         int | None,
-        Option("Clusters of the images (default: about twice the root of their number).", low=1),
+        Option("Image clusters (default: about twice the root of their number).", low=1),
     ] = None
     contamination_threshold: Annotated[
         float | None,

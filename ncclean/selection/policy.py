@@ -62,8 +62,8 @@ class Policy(Options):
     score: Annotated[
         str | None,
         Option(
-            "Column for --keep-fraction or --threshold, or SQL such as `similarity - 2 * blur`; "
-            "`rank(x)` is the percent rank of x.",
+            "Column to rank by, or SQL such as `similarity - 2 * blur`; `rank(x)` is the "
+            "percent rank of x.",
             sql_over=("scores", "join"),
         ),
     ] = None
@@ -74,9 +74,9 @@ class Policy(Options):
         float | None,
         Option("Worst --score to keep; for `noise-probability`, the value to stay below."),
     ] = None
-    lowest: Annotated[
-        bool, Option("A lower --score is cleaner (for ncclean's own columns this is known).")
-    ] = False
+    lowest: Annotated[bool, Option("A lower --score is cleaner (known for ncclean's columns).")] = (
+        False
+    )
     weights: Annotated[
         str | None,
         Option(
@@ -85,7 +85,7 @@ class Policy(Options):
     ] = None
     dedup_by: Annotated[
         Literal["image", "text", "both"] | None,
-        Option("Near-duplicates by `image`, `text` or `both` (default: `both`)."),
+        Option("What --dedup compares: `image`, `text` or `both` (default: `both`)."),
     ] = None
     best_caption: Annotated[
         bool, Option("Keep only the best caption of each image, by --score (default: similarity).")
@@ -93,32 +93,25 @@ class Policy(Options):
     balance_by: Annotated[
         str | None,
         Option(
-            "Column or SQL, such as `cluster`: no value of it gets more than --cap pairs.",
+            "Column or SQL, such as `cluster`: keep at most --cap pairs per value.",
             sql_over=("scores", "join"),
         ),
     ] = None
-    cap: Annotated[
-        int | None, Option("Maximum number of pairs per value of --balance-by.", low=1)
-    ] = None
+    cap: Annotated[int | None, Option("Maximum pairs per value of --balance-by.", low=1)] = None
     sample: Annotated[
         Literal["soft-cap"] | None,
         Option(
-            "`soft-cap`: draw --size pairs by --score; each draw lowers the pair's score by "
+            "`soft-cap`: draw --size pairs by --score; each draw lowers a pair's score by "
             "--penalty."
         ),
     ] = None
     size: Annotated[int | None, Option("Pairs to draw, counting repeats.", low=1)] = None
     penalty: Annotated[float, Option("How much each draw lowers the score.", low=0)] = 0.15
-    seed: Annotated[
-        int, Option("Random seed of --sample, and of --balance-by without --score.", low=0)
-    ] = 0
-    with_forget: Annotated[bool, Option("Keep NCU's forget set, marked in `split`.")] = False
+    seed: Annotated[int, Option("Random seed.", low=0)] = 0
+    with_forget: Annotated[bool, Option("Also keep NCU's forget set, marked in `split`.")] = False
     drop_parts: Annotated[
         bool,
-        Option(
-            "Remove the wrong sentences that `score --caption-parts` found; a pair with none "
-            "left is dropped."
-        ),
+        Option("Remove the wrong sentences that `score --caption-parts` found."),
     ] = False
     part_threshold: Annotated[
         float,

@@ -21,13 +21,11 @@ class TrainOptions(Options):
     steps: Annotated[
         int | None,
         Option(
-            "Optimiser steps in all, in place of --epochs; phases share them in proportion.",
+            "Optimiser steps instead of --epochs; phases share them.",
             low=1,
         ),
     ] = None
-    parts: Annotated[
-        int, Option("Parts of the batch to encode one by one; same gradient.", low=1)
-    ] = 1
+    parts: Annotated[int, Option("Encode the batch in this many parts; same gradient.", low=1)] = 1
     weight_decay: Annotated[float, Option("Weight decay, for weight matrices only.", low=0)] = 0.2
     ema_decay: Annotated[
         float | None,
@@ -54,15 +52,13 @@ class TrainOptions(Options):
     betas: Annotated[tuple[float, float], Option("AdamW betas.", is_listed=False)] = (0.9, 0.98)
     eps: Annotated[float, Option("AdamW epsilon.", is_listed=False)] = 1e-8
     log_steps: Annotated[
-        int, Option("Write losses every so many steps.", low=1, is_idle=True, is_listed=False)
+        int, Option("Steps between lines of results.jsonl.", low=1, is_idle=True, is_listed=False)
     ] = 10
-    keep: Annotated[
-        int, Option("Checkpoints that are kept.", low=1, is_idle=True, is_listed=False)
-    ] = 2
+    keep: Annotated[int, Option("Checkpoints to keep.", low=1, is_idle=True, is_listed=False)] = 2
     tensorboard: Annotated[
         bool,
         Option(
-            "Write TensorBoard files, where tensorboard is installed.",
+            "Write TensorBoard files, if it is installed.",
             is_idle=True,
             is_listed=False,
         ),

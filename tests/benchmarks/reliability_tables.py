@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from record_tables import heading, line
 
 Record = Mapping[str, Any]
 Row = Mapping[str, Any]
-_MUTATED = {"rows": "all rows read or named", "failed unit": "shard failed", "refused": "refused"}
-_ENDS = ("crash", "hang")
-# An attack that costs more than this has a line of its own.
-_DEAR_MB, _DEAR_SECONDS = 100, 2.5
+_ENDS = {
+    "rows": "had all rows read or named",
+    "failed unit": "were reported as failed shards",
+    "refused": "were refused",
+    "crash": "ended in a crash",
+    "hang": "took more than 20 s",
+}
 
 
 def disturbed_table(kills: Record, nodes: Record, store: Record, disk: Record) -> Iterator[str]:
     """What was disturbed how often, and what differed in the end, over all commands."""
     yield from heading(
-        "disturbance", "how often", "rows compared", "rows lost", "doubled", "different",
+        "disturbance", "how often", "rows compared", "rows lost, doubled or different",
         "files half-written, missing or left",
     )  # fmt: skip
     answers = [{**row, "failed": sum(row["faults"].values())} for row in store["rows"]]
@@ -29,72 +32,58 @@ def disturbed_table(kills: Record, nodes: Record, store: Record, disk: Record) -
         ("answer of a store failed", answers, "failed"),
         ("disk full", disk["rows"], "full"),
     ):
-        figures = (how_often, "rows", "lost", "doubled", "different")
+        wrong = sum(_sum(rows, figure) for figure in ("lost", "doubled", "different"))
         files = sum(
             row.get(what, 0)
             for row in rows
             for what in ("half_written", "files_missing", "files_left")
         )
-        yield line(name, *(f"{_sum(rows, figure):,}" for figure in figures), f"{files:,}")
+        counts = (_sum(rows, how_often), _sum(rows, "rows"), wrong, files)
+        yield line(name, *(f"{count:,}" for count in counts))
 
 
-def mutations_table(record: Record) -> Iterator[str]:
+def mutations_line(record: Record) -> Iterator[str]:
     """How mutated files ended, over all sources."""
     rows = record["rows"]
-    yield from heading("mutated files", *_MUTATED.values(), *_ENDS, "rows lost", "slowest")
     ends: Counter[str] = Counter()
     for row in rows:
         ends.update(row["outcomes"])
-    known = (*_MUTATED, *_ENDS)
-    lost = sum(count for end, count in ends.items() if end not in known)
-    cells = (
-        f"{count:,}" for count in (_sum(rows, "mutations"), *(ends[end] for end in known), lost)
+    lost = sum(count for end, count in ends.items() if end not in _ENDS)
+    yield (
+        f"Of {_sum(rows, 'mutations'):,} mutated files, "
+        + ", ".join(f"{ends[end]:,} {meaning}" for end, meaning in _ENDS.items())
+        + f", and {lost} lost a row. The slowest read took "
+        f"{max(row['slowest'] for row in rows):.1f} s."
     )
-    yield line(*cells, f"{max(row['slowest'] for row in rows):.2f} s")
 
 
-def attacks_table(record: Record) -> Iterator[str]:
-    """What sources that mean harm came to: all of them, and those that cost most."""
+def attacks_line(record: Record) -> Iterator[str]:
+    """What sources that mean harm came to, and what the dearest ones cost."""
     rows = record["rows"]
-    yield from heading(
-        "attack", "rows expected", "lost", "other rows", "not said", "no sentence", "MB more",
-        "processor s more",
-    )  # fmt: skip
-    for row in rows:
-        if row["megabytes"] > _DEAR_MB or row["seconds"] > _DEAR_SECONDS:
-            yield _attacked(row["attack"], [row])
-    yield _attacked(f"**all {len(rows)}**", rows)
+    lost, others = (_sum(rows, one) for one in ("lost", "others"))
+    unsaid, problems = (sum(len(row[one]) for row in rows) for one in ("unsaid", "problems"))
+    large, slow = (max(rows, key=lambda row: row[cost]) for cost in ("megabytes", "seconds"))
+    yield (
+        f"{len(rows)} attacks, {_sum(rows, 'rows'):,} rows. Rows lost: {lost}; with an unexpected "
+        f"status: {others}; failed shards that were not named: {unsaid}; commands that ended with "
+        f"a traceback: {problems}. Beyond an ordinary source, the most memory was "
+        f"{large['megabytes']:,.0f} MB ({large['attack']}), the most processor time "
+        f"{slow['seconds']:.1f} s ({slow['attack']})."
+    )
 
 
-def _attacked(name: str, rows: Sequence[Row]) -> str:
-    counts = (sum(row[one] for row in rows) for one in ("rows", "lost", "others"))
-    lists = (sum(len(row[one]) for row in rows) for one in ("unsaid", "problems"))
-    megabytes, seconds = (max(row[one] for row in rows) for one in ("megabytes", "seconds"))
-    return line(
-        name, *(f"{count:,}" for count in (*counts, *lists, max(megabytes, 0))),
-        f"{max(seconds, 0):.1f}",
-    )  # fmt: skip
-
-
-_BREAKS = {
-    "planted": "chosen before a test was tried",
-    "reviewed": "found unnoticed by a review",
-    "later": "planted in the code of one day",
-}
-
-
-def breaks_table(record: Record) -> Iterator[str]:
-    """How many breaks of meaning the tests notice."""
-    yield from heading("breaks", "", "noticed at first", "noticed now")
-    for name, title in _BREAKS.items():
-        rows = [row for row in record["rows"] if row["set"] == name]
-        if rows:
-            yield _noticed(title, rows)
-
-
-def _noticed(name: str, rows: Sequence[Row]) -> str:
-    counts = (sum(row[when] == "caught" for row in rows) for when in ("first", "verdict"))
-    return line(name, f"{len(rows)}", *map(str, counts))
+def breaks_line(record: Record) -> Iterator[str]:
+    """How many breaks of meaning the tests noticed, of those that nobody chose by the tests."""
+    first, now, later = (
+        [row for row in record["rows"] if row["set"] == name and row[when] == "caught"]
+        for name, when in (("planted", "first"), ("planted", "verdict"), ("later", "first"))
+    )
+    totals = Counter(row["set"] for row in record["rows"])
+    yield (
+        f"Of {totals['planted']} mistakes the tests noticed {len(first)} at first, and notice "
+        f"{len(now)} now. Of {totals['later']} more, planted in the code of one day, they noticed "
+        f"{len(later)}: expect that of new code."
+    )
 
 
 def _sum(rows: Iterable[Row], name: str) -> int:

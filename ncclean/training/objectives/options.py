@@ -51,8 +51,7 @@ class NcuOptions(Options):
     variant: Annotated[
         Variant,
         Option(
-            "`published`, as the paper says, or `released`, as its authors' code does; osa "
-            "then takes its weights from a frozen copy of the model.",
+            "follow the paper (`published`) or its authors' code (`released`).",
             methods=("ncu", "osa"),
         ),
     ] = "published"
@@ -68,8 +67,8 @@ class NcuOptions(Options):
     split: Annotated[
         Literal["model", "table"],
         Option(
-            "what chooses the pairs to forget: the `model` as it trains, or the `table` of "
-            "the selection.",
+            "choose the pairs to forget by the `model` as it trains, or the `table` of the "
+            "selection.",
             methods=("ncu", "gradient_ascent"),
         ),
     ] = "model"
@@ -79,8 +78,8 @@ class NcuOptions(Options):
     negative: Annotated[
         Literal["prompt", "prefixes", "none"],
         Option(
-            "negative text: a learnt `prompt`, fixed `prefixes`, or `none`, which matches "
-            "the forgotten pairs anew."
+            "negative text: a learnt `prompt`, fixed `prefixes`, or `none`, to match "
+            "forgotten pairs anew."
         ),
     ] = "prompt"
     relation: Annotated[
@@ -99,7 +98,7 @@ class NcuOptions(Options):
     alpha: Annotated[
         float,
         Option(
-            "lower bound of the cosine of a caption and its opposite.",
+            "lower bound of a caption's cosine with its opposite.",
             low=-1,
             high=1,
             is_listed=False,
@@ -116,9 +115,9 @@ class NcuOptions(Options):
         float, Option("entropy of the transport plan.", above=0, is_listed=False)
     ] = 0.03
     max_iterations: Annotated[int, Option("Sinkhorn iterations.", low=1, is_listed=False)] = 100
-    tolerance: Annotated[
-        float, Option("where the Sinkhorn iterations may stop.", is_listed=False)
-    ] = 1e-4
+    tolerance: Annotated[float, Option("tolerance at which Sinkhorn stops.", is_listed=False)] = (
+        1e-4
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,8 +149,8 @@ class BayesOptions(Options):
     mode: Annotated[
         BayesMode,
         Option(
-            "draw weights from `paper` (e^cos), `strict` (the logits) or `proper_prior` "
-            "(e^cos, priors of mean 1).",
+            "draw weights from e^cos (`paper`), the logits (`strict`), or e^cos with priors "
+            "of mean 1 (`proper_prior`).",
             name="bayes_mode",
         ),
     ] = "paper"
@@ -228,8 +227,8 @@ class DisnclOptions(Options):
     disentangle: Annotated[
         Literal["information", "reconstruction", "none"],
         Option(
-            "how halves are made: `information` (L_Dis and L_reg), `reconstruction` (the "
-            "paper's entangled control) or `none`."
+            "separate halves by `information` (L_Dis and L_reg), `reconstruction` (the "
+            "paper's control) or `none`."
         ),
     ] = "information"
     hidden_dim: Annotated[
@@ -256,7 +255,7 @@ class DisnclOptions(Options):
     beta2: Annotated[
         float,
         Option(
-            "weight of what is exclusive but predicts the other modality.",
+            "weight of exclusive information that predicts the other modality.",
             low=0,
             is_listed=False,
         ),
@@ -276,18 +275,11 @@ class DisnclOptions(Options):
     temperature: Annotated[
         float, Option("temperature of the soft targets.", above=0, is_listed=False)
     ] = 0.05
-    reverse: Annotated[
-        bool, Option("the variant `reverse` of `--disncl-variant`.", is_listed=False)
-    ] = False
-    mask_noisy: Annotated[
-        bool, Option("the variant `mask-noisy` of `--disncl-variant`.", is_listed=False)
-    ] = False
-    bounded_adversary: Annotated[
-        bool,
-        Option("the variant `bounded-adversary` of `--disncl-variant`.", is_listed=False),
-    ] = False
-    soften: Annotated[bool, Option("with or without L_soft.", is_listed=False)] = True
-    regularize: Annotated[bool, Option("with or without L_reg.", is_listed=False)] = True
+    reverse: bool = False  # these three: `--disncl-variant`
+    mask_noisy: bool = False
+    bounded_adversary: bool = False
+    soften: Annotated[bool, Option("use L_soft.", is_listed=False)] = True
+    regularize: Annotated[bool, Option("use L_reg.", is_listed=False)] = True
     warmup_negatives: Annotated[
         Literal["all", "hardest"],
         Option("negatives of the first phase, `all` or the `hardest`.", is_listed=False),
@@ -295,8 +287,7 @@ class DisnclOptions(Options):
     discriminator_input: Annotated[
         Literal["directions", "raw"],
         Option(
-            "what the discriminators, decoders and compression see: `directions`, or `raw` "
-            "features and halves (the paper's).",
+            "what the discriminators see: `directions`, or `raw` features (the paper's).",
             is_listed=False,
         ),
     ] = "directions"
@@ -324,7 +315,7 @@ class ObjectiveOptions(Options):
 
     epochs: Annotated[
         int | None,
-        Option("Passes over the pairs (default: 5; ncu and disncl 8 and 10 in phase two).", low=1),
+        Option("Passes over the pairs (default: 5; phase two of ncu 8, of disncl 10).", low=1),
     ] = None
     learning_rate: Annotated[
         float | None,

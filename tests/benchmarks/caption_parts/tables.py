@@ -12,9 +12,7 @@ from record_tables import heading, line, percent
 Record = Mapping[str, Any]
 _KINDS = {
     "foreign_sentence": "a sentence of another scene",
-    "added_detail": "a sentence more, of another scene",
     "hard": "one fact, wherever it is named",
-    "ncr": "another scene's caption",
 }
 _FEWEST_SENTENCES = 2
 _SCORES = ("part_noise_probability", "worst cosine", "whole cosine")
@@ -24,7 +22,7 @@ def detection_table(rendered: Record, photographs: Record) -> Iterator[str]:
     """Average precision of each score by kind of error, and what is flagged at one half."""
     yield from heading(
         "corpus, what is wrong", "sentences", *map(_shown, _SCORES), "`worst_part` is right",
-        "least cosine is right", "flagged at .5 and wrong",
+        "flagged at .5 and wrong",
     )  # fmt: skip
     corpora = {
         "rendered": rendered["rows"],
@@ -36,32 +34,34 @@ def detection_table(rendered: Record, photographs: Record) -> Iterator[str]:
     }
     for corpus, of_corpus in corpora.items():
         for (kind, sentences), rows in _groups(of_corpus, "kind", "sentences"):
-            if sentences > _FEWEST_SENTENCES:
+            if kind in _KINDS and sentences > _FEWEST_SENTENCES:
                 yield line(f"{corpus}, {_KINDS[kind]}", str(sentences), *_cells(rows))
 
 
 def mending_table(record: Record) -> Iterator[str]:
-    """Recall of each arm, and its gain over all captions, in points."""
+    """Recall of each arm, and its gain over all captions in points, with the range of the seeds."""
     rows = record["rows"]
     first = rows[0]["arm"]
-    yield from heading("arm", "pairs", "R@10", "gain", "each seed")
+    yield from heading("arm", "pairs", "R@10", "gain")
     base = {row["seed"]: _recall(row) for row in rows if row["arm"] == first}
     for (arm,), of_arm in _groups(rows, "arm"):
         gains = [100 * (_recall(row) - base[row["seed"]]) for row in of_arm]
+        shown = f"{_mean(gains):+.1f} ({min(gains):+.1f} to {max(gains):+.1f})"
         yield line(
             arm, f"{round(_mean(row['pairs'] for row in of_arm)):,}",
-            percent(_mean(_recall(row) for row in of_arm)),
-            "" if arm == first else f"{_mean(gains):+.1f}",
-            "" if arm == first else ", ".join(f"{gain:+.1f}" for gain in gains),
+            percent(_mean(_recall(row) for row in of_arm)), "" if arm == first else shown,
         )  # fmt: skip
 
 
-def speed_table(record: Record) -> Iterator[str]:
+def speed_line(record: Record) -> Iterator[str]:
     """Pairs a second with and without parts."""
-    yield from heading("sentences", "pairs/s, whole", "pairs/s, with sentences")
-    for row in record["rows"]:
-        speeds = (f"{row['pairs'] / row['seconds'][name]:,.0f}" for name in ("whole", "parts"))
-        yield line(str(row["sentences"]), *speeds)
+    rows = record["rows"]
+    whole, parts = (
+        ", ".join(f"{row['pairs'] / row['seconds'][name]:,.0f}" for row in rows)
+        for name in ("whole", "parts")
+    )
+    counts = ", ".join(str(row["sentences"]) for row in rows)
+    yield f"With {counts} sentences: {parts} pairs/s, and {whole} pairs/s without the option."
 
 
 def _recall(row: Mapping[str, Any]) -> float:
@@ -72,9 +72,8 @@ def _recall(row: Mapping[str, Any]) -> float:
 def _cells(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for name in _SCORES:
         yield f"{_mean(row['precision'][name] for row in rows):.3f}"
-    for name in ("named_of_all", "named_by_cosine"):
-        shares = [row[name] for row in rows if row.get(name) is not None]
-        yield percent(_mean(shares)) if shares else ""
+    shares = [row["named_of_all"] for row in rows if row.get("named_of_all") is not None]
+    yield percent(_mean(shares)) if shares else ""
     flagged, false = (sum(row[name] for row in rows) for name in ("flagged", "false"))
     yield percent((flagged - false) / flagged) if flagged else ""
 

@@ -51,50 +51,39 @@ def causes_table(record: Record) -> Iterator[str]:
         yield line(name, *cells)
 
 
-def sentences_line(record: Record) -> Iterator[str]:
-    """Whether a host with wrong sentences is found, and what else is reported."""
-    rows = record["rows"]
+def further_lines(
+    sentences: Record, classes: Record, class_photographs: Record, photographs: Record
+) -> Iterator[str]:
+    """What is found of wrong sentences, of exchanged classes and of shifted captions."""
+    rows = sentences["rows"]
     planted = [row for row in rows if row["causes"]]
     found = sum(bool(row["found"]) for row in planted)
     false = sum(one["false"] for row in rows for one in row["reported"])
     yield (
-        f"A host with one wrong sentence in each caption of three or five: found in {found} of "
-        f"{len(planted)} corpora, by either estimator; {false} false groups in all {len(rows)}."
+        f"- A host with one wrong sentence in each caption of three or five: found in {found} of "
+        f"{len(planted)} corpora; {false} false groups in all {len(rows)}."
     )
-
-
-def photographs_table(record: Record) -> Iterator[str]:
-    """What is reported of Flickr8k as it is, and with planted causes."""
-    yield from heading("Flickr8k", "pairs", "reported", "share wrong", "proposal")
-    for row in record["rows"]:
-        name = row["corpus"].replace("-", " ")
-        for cause in row["reported"]:
-            low, high = (percent(end) for end in cause["rate"][1:])
-            group = f"{cause['kind']} `{cause['label']}`, {cause['pairs']:,} pairs"
-            rate = f"{percent(cause['rate'][0])} ({low} to {high})"
-            yield line(name, f"{row['pairs']:,}", group, rate, cause["proposal"] or "")
-        if not row["reported"]:
-            yield line(name, f"{row['pairs']:,}", "nothing", "", "")
-
-
-def classes_line(record: Record) -> Iterator[str]:
-    """How often exchanged class names are found."""
-    exchanged = [row for row in record["rows"] if row["exchanged"]]
-    without = [row for row in record["rows"] if not row["exchanged"]]
+    exchanged = [row for row in classes["rows"] if row["exchanged"]]
+    without = [row for row in classes["rows"] if not row["exchanged"]]
     found = sum(bool(row["reported"]) for row in exchanged)
     false = sum(len(row["reported"]) for row in without)
     yield (
-        f"Two of twelve class folders exchanged their names: reported in {found} of "
-        f"{len(exchanged)} corpora; {false} groups where none did."
+        f"- Two of twelve rendered class folders exchanged: found in {found} of {len(exchanged)} "
+        f"corpora; {false} false groups where none were."
     )
-
-
-def classes_table(record: Record) -> Iterator[str]:
-    """What is reported of class folders of which two were exchanged."""
-    yield from heading("exchanged", "reported")
-    for row in record["rows"]:
-        groups = (f"{one['label']}, {one['pairs']:,} pairs" for one in row["reported"])
-        yield line(" and ".join(row["exchanged"]) or "none", "; ".join(groups) or "nothing")
+    names: dict[bool, list[str]] = {True: [], False: []}
+    for row in class_photographs["rows"]:
+        names[bool(row["reported"])].append(" and ".join(row["exchanged"]) or "no exchange")
+    yield (
+        f"- Two classes of photographs exchanged: something is reported for "
+        f"{', '.join(names[True])}; nothing for {', '.join(names[False])}."
+    )
+    for row in photographs["rows"]:
+        proposals = [one["proposal"] for one in row["reported"] if one["proposal"]]
+        changed = "with 250 captions shifted, and “boy” for “dog”"
+        name = "as it is" if row["corpus"] == "as-it-is" else changed
+        groups = ", ".join(f"{one['kind']} `{one['label']}`" for one in row["reported"])
+        yield f"- Flickr8k {name}: {'; '.join([groups or 'nothing reported', *proposals])}."
 
 
 def scale_line(record: Record) -> Iterator[str]:

@@ -12,6 +12,8 @@ Record = Mapping[str, Any]
 _LABELS = ("worse", "random1", "aggregate")
 _SCORES = ("similarity", "neg_clip_loss", "near_miss_score", "cleanlab")
 _AUDITED = 300
+# Arms that decide nothing: they are neither controls nor differ from `clip` on all.
+_UNDECIDED = ("left alone", "clip, selected by itself", "bayes")
 # Weights of the record that gain less than those shown.
 _ALIKE = (
     "1 - `noise_probability`",
@@ -60,62 +62,52 @@ def rate_table(record: Record) -> Iterator[str]:
 
 def repair_table(record: Record) -> Iterator[str]:
     """`study.py`: zero-shot accuracy on photographs that no model has seen."""
-    yield from heading("arm", "wrong", "accuracy over `clip` on all", "95 % interval")
-    for row in record["repair"]:
+    yield from heading("arm", "wrong", "accuracy over `clip` on all")
+    for row in (row for row in record["repair"] if row["arm"] not in _UNDECIDED):
         trained = row["pairs"] > 0
         yield line(
             row["arm"],
             percent(row["noisy_share"]) if trained else "",
-            *_gain(row),
+            _gain(row),
         )
 
 
 def probe_table(record: Record) -> Iterator[str]:
     """`probe.py`: what the weights of its images do to a probe on people's worst labels."""
-    yield from heading(
-        "weights", "wrong, by weight", "accuracy over equal weights", "95 % interval"
-    )
+    yield from heading("weights", "wrong, by weight", "accuracy over equal weights")
     for row in record["rows"]:
         if row["labels"] != _LABELS[0] or row["weights"] in _ALIKE:
             continue
-        refused = "refused" in row
-        cells = (
-            ("", "refused: all weights are 0", "")
-            if refused
-            else (percent(row["wrong"]), *_gain(row))
-        )
-        yield line(row["weights"], *cells)
+        if "refused" in row:
+            yield line(row["weights"], "", "refused: all weights are 0")
+        else:
+            yield line(row["weights"], percent(row["wrong"]), _gain(row))
 
 
 def judges_table(record: Record) -> Iterator[str]:
     """`judges.py`: widths of the noise rate's intervals, in points; the mean over single people."""
     yield from heading(
-        "labels", "judge", "right in", "150 people alone", "and 5,000 of the judge",
+        "labels", "right in", "150 people alone", "and 5,000 of the judge",
         "150 drawn by the judge", "300 people",
     )  # fmt: skip
     for label in _LABELS:
         rows = [row for row in record["rows"] if row["label"] == label]
         alone = {row["people"]: row for row in rows if row["way"] == "people"}
-        groups: dict[str, list[Any]] = {}
-        for row in (row for row in rows if row["judge"] not in (None, "estimator")):
-            name = "one person" if row["judge"].startswith("random") else row["judge"]
-            groups.setdefault(name, []).append(row)
-        for judge, of_judge in groups.items():
-            beside, drawn = (
-                [row for row in of_judge if row["way"] == way]
-                for way in ("people and judge", "people, drawn by the judge")
-            )
-            widths = (
-                f"{100 * np.mean([row['width noise_rate'] for row in those]):.1f}"
-                for those in ([alone[150]], beside, drawn, [alone[300]])
-            )
-            right = percent(float(np.mean([row["agrees"] for row in beside])))
-            yield line(f"`{label}`", judge, right, *widths)
+        beside, drawn = (
+            [row for row in rows if row["way"] == way and row["judge"].startswith("random")]
+            for way in ("people and judge", "people, drawn by the judge")
+        )
+        widths = (
+            f"{100 * np.mean([row['width noise_rate'] for row in those]):.1f}"
+            for those in ([alone[150]], beside, drawn, [alone[300]])
+        )
+        right = percent(float(np.mean([row["agrees"] for row in beside])))
+        yield line(f"`{label}`", right, *widths)
 
 
-def _gain(row: Mapping[str, Any]) -> tuple[str, str]:
+def _gain(row: Mapping[str, Any]) -> str:
     """In points, with its interval; nothing for the baseline."""
     if row["gain_low"] == row["gain_high"]:
-        return "", ""
+        return ""
     gain, low, high = (f"{100 * row[name]:+.1f}" for name in ("gain", "gain_low", "gain_high"))
-    return gain, f"{low} to {high}"
+    return f"{gain} ({low} to {high})"

@@ -13,19 +13,13 @@ Row = Mapping[str, Any]
 
 def speed_table(record: Record) -> Iterator[str]:
     """Pairs for each second of a core, and the ratio to ncclean in fp32 in the same run."""
-    yield from heading("model", "tool", "pairs/s and core", "over ncclean, fp32", "peak memory")
-    rows = _rows(record, "speed")
+    yield from heading("tool", "pairs/s and core", "over ncclean, fp32", "peak memory")
+    rows = [row for row in _rows(record, "speed") if row["model"] == "ViT-B-32"]
+    ours = next(row["pairs_per_core_second"] for row in rows if row["tool"] == "ncclean")
     for row in rows:
-        ours = next(
-            other for other in rows if (other["model"], other["tool"]) == (row["model"], "ncclean")
-        )
         speed = row["pairs_per_core_second"]
         yield line(
-            row["model"],
-            _tool(row),
-            f"{speed:,.1f}",
-            f"{speed / ours['pairs_per_core_second']:.2f}x",
-            f"{row['peak_mib']:,.0f} MiB",
+            _tool(row), f"{speed:,.1f}", f"{speed / ours:.2f}x", f"{row['peak_mib']:,.0f} MiB"
         )
 
 
@@ -35,35 +29,26 @@ def broken_table(record: Record) -> Iterator[str]:
         "tool", "exit code", "usable pairs scored", "unusable samples named", "unusable scored"
     )
     for row in _rows(record, "broken"):
-        kinds = ", ".join(
-            f"{count} {kind.replace('_', ' ')}"
-            for kind, count in row["unusable_scored_kinds"].items()
-        )
-        scored = f"{row['unusable_scored']} of {row['unusable']}"
         yield line(
             row["tool"],
             str(row["exit"]),
             f"{row['usable_scored']} of {row['usable']}",
             f"{row['unusable_named']} of {row['unusable']}",
-            f"{scored}: {kinds}" if kinds else scored,
+            f"{row['unusable_scored']} of {row['unusable']}",
         )
 
 
-def kill_table(record: Record) -> Iterator[str]:
+def kill_line(record: Record) -> Iterator[str]:
     """SIGKILL in the middle, and the same command again."""
-    yield from heading(
-        "tool", "pairs done then and kept", "same command again",
-        "undisturbed", "pairs missing", "doubled",
-    )  # fmt: skip
-    for row in _rows(record, "kill"):
-        yield line(
-            row["tool"],
-            f"{row.get('pairs_in_parts', 0):,} of {row['pairs']:,}",
-            f"{row['processor_again']:.0f} core seconds",
-            f"{row['processor_undisturbed']:.0f} core seconds",
-            str(row["missing"]),
-            str(row["doubled"]),
-        )
+    rows = _rows(record, "kill")
+    shown = (
+        f"{row['tool']} had kept {row.get('pairs_in_parts', 0):,} of {row['pairs']:,} pairs and "
+        f"took {row['processor_again']:.0f} core seconds to finish "
+        f"({row['processor_undisturbed']:.0f} undisturbed)"
+        for row in rows
+    )
+    wrong = sum(row["missing"] + row["doubled"] for row in rows)
+    yield f"{'; '.join(shown)}. Pairs missing or doubled: {wrong}."
 
 
 def kept_table(record: Record) -> Iterator[str]:
@@ -87,12 +72,13 @@ def duplicates_table(record: Record) -> Iterator[str]:
     """Which known copies are found."""
     rows = _rows(record, "duplicates")
     kinds = list(rows[0]["copies"])
-    yield from heading("tool", "rule", *kinds, "images without a copy flagged", "core seconds")
+    copies = rows[0]["copies"].values()
+    heads = (f"{kind}, of {count}" for kind, (_, count) in zip(kinds, copies, strict=True))
+    yield from heading("tool", *heads, "images without a copy flagged", "core seconds")
     for row in rows:
         yield line(
             row["tool"],
-            row["rule"],
-            *(f"{found} of {count}" for found, count in row["copies"].values()),
+            *(str(found) for found, _ in row["copies"].values()),
             f"{row['alone_flagged']} of {row['alone']:,}",
             f"{row['processor_seconds']:.0f}",
         )
@@ -111,6 +97,6 @@ FIGURES: dict[str, Callable[[Record], Iterable[str]]] = {
     "compare-broken": broken_table,
     "compare-duplicates": duplicates_table,
     "compare-kept": kept_table,
-    "compare-kill": kill_table,
+    "compare-kill": kill_line,
     "compare-speed": speed_table,
 }

@@ -1,4 +1,4 @@
-"""The tables of disentanglement, from the records of the two disentanglement benchmarks."""
+"""The table of disentanglement, from the records of the two disentanglement benchmarks."""
 
 from __future__ import annotations
 
@@ -6,59 +6,31 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from record_tables import heading, line
+
 Record = Mapping[str, Any]
-# By what the page calls them.
-OBJECTIVES = {
-    "`information`": "information",
-    "its stronger opponents": "stronger opponents",
-    "`reconstruction`": "reconstruction",
-    "`none`": "none",
-}
+_OBJECTIVES = ("information", "reconstruction", "none")
 
 
-def evidence_table(record: Record) -> Iterator[str]:
+def evidence_table(simulated: Record, demo: Record) -> Iterator[str]:
     """The paper's evidence, MINE and retrieval, with a map fitted between the exclusive halves."""
-    yield from _table(
-        record,
-        OBJECTIVES,
-        {
-            "MINE, image": ("information/image", _number),
-            "recall at 1: invariant": ("recall/invariant", _percent),
-            "exclusive": ("recall/exclusive", _percent),
-            "exclusive, fitted map": ("recall/exclusive, fitted", _percent),
-        },
-    )
+    yield from heading(
+        "features, `--disentangle`", "MINE, image", "recall at 1, invariant, %",
+        "exclusive, fitted map, %",
+    )  # fmt: skip
+    for name, record in (("simulated", simulated), ("`demo`", demo)):
+        for objective in _OBJECTIVES:
+            rows = [row["values"] for row in record["rows"] if row["arm"] == objective]
+            yield line(
+                f"{name}, `{objective}`",
+                _spread([row["information/image"] for row in rows], digits=2),
+                *(
+                    _spread([100 * row[f"recall/{half}"] for row in rows])
+                    for half in ("invariant", "exclusive, fitted")
+                ),
+            )
 
 
-def _table(
-    record: Record, arms: Mapping[str, str], columns: Mapping[str, tuple[str, Any]]
-) -> Iterator[str]:
-    yield "| | seeds | " + " | ".join(columns) + " |"
-    yield "|---|---|" + "---|" * len(columns)
-    for name, arm in arms.items():
-        seeds = [row["seed"] for row in record["rows"] if row["arm"] == arm]
-        if seeds:
-            cells = [_spread(_values(record, arm, key), form) for key, form in columns.values()]
-            yield f"| {name} | {len(seeds)} | " + " | ".join(cells) + " |"
-
-
-def _values(record: Record, arm: str, key: str) -> list[float]:
-    return [row["values"][key] for row in record["rows"] if row["arm"] == arm]
-
-
-def _spread(values: Sequence[float], form: Any) -> str:
-    """Mean, and standard deviation where there are several."""
-    if not values:
-        return ""
-    mean = form(statistics.mean(values))
-    if len(values) == 1:
-        return mean
-    return f"{mean.removesuffix(' %')} ± {form(statistics.stdev(values))}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+def _spread(values: Sequence[float], digits: int = 1) -> str:
+    """Mean and standard deviation over the seeds."""
+    return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"

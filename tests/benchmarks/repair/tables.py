@@ -40,9 +40,31 @@ def gains_table(
         yield line(arm, spread(differences(rows, arm, "rsum"), signed=True), *cells)
 
 
-def noise_table(rows: Sequence[Row], metric: str) -> Iterator[str]:
-    """An arm a line, a noise a column: one metric in percent."""
-    noises = _in_order(noise_name(row["noise"]) for row in rows)
+def gains_line(rows: Sequence[Row], arms: Mapping[str, str]) -> Iterator[str]:
+    """What the `rsum` of some arms has over `clip` on all, in a sentence; `arms` names them."""
+    gains = (
+        f"{spread(differences(rows, arm, 'rsum'), signed=True)} with {name}"
+        for arm, name in arms.items()
+    )
+    yield f"Points of rsum over {BASELINE}: {', '.join(gains)}."
+
+
+def noise_gains_table(
+    rows: Sequence[Row], arms: Sequence[str], noises: Sequence[str]
+) -> Iterator[str]:
+    """An arm a line, a noise a column: what its `rsum` has over `clip` on all."""
+    yield from heading(f"rsum over {BASELINE}", *noises)
+    for arm in arms:
+        gains = (
+            differences([row for row in rows if noise_name(row["noise"]) == noise], arm, "rsum")
+            for noise in noises
+        )
+        yield line(arm, *(spread(gain, signed=True) for gain in gains))
+
+
+def noise_table(rows: Sequence[Row], metric: str, noises: Sequence[str] = ()) -> Iterator[str]:
+    """An arm a line, a noise a column: one metric in percent, of all noises or these."""
+    noises = noises or _in_order(noise_name(row["noise"]) for row in rows)
     yield from heading("arm", *noises)
     for arm in _in_order(row["arm"] for row in rows):
         cells = [
@@ -56,23 +78,22 @@ def noise_table(rows: Sequence[Row], metric: str) -> Iterator[str]:
         yield line(arm, *cells)
 
 
-def released_table(rows: Sequence[Row]) -> Iterator[str]:
+def released_lines(rows: Sequence[Row]) -> Iterator[str]:
     """What the released variant of a method adds to the published one.
 
     The interval is Student's, of the mean over the corpora. The record also has arms with a single
     difference each, `ncu: half of both divergences`.
     """
-    yield from heading("arm", "rsum", "over as published", "95 % interval")
-    for arm in _in_order(row["arm"] for row in rows if ":" not in row["arm"]):
-        gains = differences(rows, arm, "rsum", f"{arm.partition(',')[0]}, published")
-        cells = ["", ""]
-        if gains:
-            mean, deviation = statistics.mean(gains), statistics.stdev(gains)
-            half = float(t.ppf(0.975, len(gains) - 1)) * deviation / len(gains) ** 0.5
-            interval = f"{mean - half:+.1f} to {mean + half:+.1f}"
-            cells = [spread(gains, signed=True), interval]
-        values = spread(percent(row, "rsum") for row in rows if row["arm"] == arm)
-        yield line(arm, values, *cells)
+    for arm in _in_order(row["arm"] for row in rows if row["arm"].endswith(", released")):
+        method = arm.removesuffix(", released")
+        gains = differences(rows, arm, "rsum", f"{method}, published")
+        mean, deviation = statistics.mean(gains), statistics.stdev(gains)
+        half = float(t.ppf(0.975, len(gains) - 1)) * deviation / len(gains) ** 0.5
+        over = spread(differences(rows, f"{method}, published", "rsum"), signed=True)
+        yield (
+            f"- `{method}`: released over published {mean:+.1f} points of rsum (95 % interval "
+            f"{mean - half:+.1f} to {mean + half:+.1f}); published over `clip` on all pairs {over}."
+        )
 
 
 def differences(

@@ -21,13 +21,11 @@ def neighbours_table(*records: Record) -> Iterator[str]:
         "recall, lowest of both modalities and directions",
         *(percent(min(row[f"{name}_recall"] for name in recalls)) for row in rows),
     )
-    yield line("time", *(f"{row['seconds'] / 60:.1f} minutes" for row in rows))
     yield line("processor time", *(f"{row['processor_seconds'] / 60:.1f} minutes" for row in rows))
     yield line(
         "peak memory, without mapped files",
         *(f"{row['peak_gb_of_all']:.1f} GB" for row in rows),
     )
-    yield line("planted copies found", *(percent(row["copies_found"]) for row in rows))
     for name, how in (("near_found", "as images differ"), ("near_found_isotropic", "in all ways")):
         yield line(
             f"planted near-duplicates found, changed {how}", *(percent(row[name]) for row in rows)
@@ -53,66 +51,40 @@ def _extrapolated(small: Record, large: Record) -> str:
     )
 
 
-def plain_line(record: Record) -> Iterator[str]:
-    """`neighbours_search.py`: what a search takes where no matrix tiles are."""
-    row = record["rows"][0]
+def further_lines(plain: Record, memory: Record) -> Iterator[str]:
+    """`neighbours.search` without matrix tiles, and `neighbours.memory`."""
+    row = plain["rows"][0]
     yield (
-        f"Without matrix tiles, {record['settings']['pairs']:,} pairs took "
+        f"- Without matrix tiles, {plain['settings']['pairs']:,} pairs took "
         f"{row['processor_seconds'] / 60:.1f} minutes of processor time and "
         f"{row['peak_gb_of_all']:.1f} GB."
     )
-
-
-def driver_line(record: Record) -> Iterator[str]:
-    """`neighbours.memory`: what the process that runs a search holds, with its growth."""
-    small, *_, large = (row for row in record["rows"] if row["version"] == "this")
+    small, *_, large = (row for row in memory["rows"] if row["version"] == "this")
     yield (
-        f"At 96 dimensions and a limit of 1 GB, the process that runs a search held "
-        f"{small['driver_mb']:,.0f} MB with {small['pairs']:,} pairs and "
-        f"{large['driver_mb']:,.0f} MB with {large['pairs']:,}."
+        f"- The process that runs a search held {small['driver_mb']:,.0f} MB with "
+        f"{small['pairs']:,} pairs and {large['driver_mb']:,.0f} MB with {large['pairs']:,} "
+        "(96 dimensions, a limit of 1 GB)."
     )
-
-
-def faiss_line(record: Record, equal: Record) -> Iterator[str]:
-    """`neighbours.equal`: processor time of the search and of FAISS, and how far they differ."""
-    seconds = {
-        name: span([row[name] for row in record["rows"]])
-        for name in ("seconds", "faiss_ivf_flat_seconds", "faiss_knn_seconds")
-    }
-    same = min(row["same_neighbours"] for row in (*record["rows"], *equal["rows"]))
-    ray = equal["ray"]
-    yield (
-        f"For all queries of {record['settings']['pairs']:,} pairs in one direction, on one core "
-        f"without matrix tiles, the search takes {seconds['seconds']}, `IndexIVFFlat` "
-        f"{seconds['faiss_ivf_flat_seconds']} and `knn` over each list "
-        f"{seconds['faiss_knn_seconds']} (both scaled from 20,000 queries). At least "
-        f"{percent(same)} of the neighbours are the same; the others are ties. On {ray['nodes']} "
-        f"nodes of Ray, the driver killed {ray['killed']} times, {ray['same']:,} of "
-        f"{ray['files']:,} files of the search were the same bit for bit."
-    )
-
-
-def span(seconds: list[float]) -> str:
-    """The smallest and the largest of some times, such as `6.7 to 7.5 s`."""
-    return f"{min(seconds):.1f} to {max(seconds):.1f} s"
 
 
 def scale_table(record: Record) -> Iterator[str]:
-    """`scale.rows`: what each step takes."""
-    yield from heading("step", "time", "of a core", "peak memory", "")
+    """`scale.rows`: what each step takes of a core, without the queries that take a second."""
+    yield from heading("step", "time", "peak memory", "")
     for row in record["rows"]:
-        time, used, more = f"{row['seconds']:.1f} s", row["processor_seconds"], ""
+        used, more = row["processor_seconds"], ""
+        if row["step"].startswith(("write", "query")):
+            continue
         if "bytes_per_row" in row:
             more = f"{row['bytes_per_row']:.0f} bytes a row"
         if "manifest_mb" in row:
             more = f"{row['manifest_mb']:.0f} MB, read again in {row['load_seconds']:.0f} s"
         if "bytes_per_shard" in row:  # the step also makes the files
-            time, used = "", row["seconds"] + row["plan_seconds"]
+            used = row["seconds"] + row["plan_seconds"]
             more = (
                 f"{row['bytes_per_shard']:.0f} bytes a shard, with the plan of an export "
                 f"{row['bytes_per_shard_planned']:.0f}"
             )
-        yield line(row["step"], time, f"{used:.1f} s", f"{row['peak_gb']:.2f} GB", more)
+        yield line(row["step"], f"{used:.1f} s", f"{row['peak_gb']:.2f} GB", more)
 
 
 def review_table(record: Record) -> Iterator[str]:
