@@ -9,6 +9,9 @@ from typing import IO
 
 from upath import UPath
 
+LFS_POINTER = b"version https://git-lfs"  # the first bytes of what a clone without it has
+IS_LFS_POINTER = "it is a pointer of Git LFS in place of the file: fetch that with `git lfs pull`"
+
 
 def open_file(path: str | os.PathLike[str], buffering: int = -1) -> IO[bytes]:
     """Open a local regular file for reading.

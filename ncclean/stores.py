@@ -6,6 +6,7 @@ cannot be helped by trying again becomes one sentence.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections import defaultdict
@@ -25,7 +26,7 @@ from tenacity import (
 from upath import UPath
 
 from ncclean.errors import InputError, one_line
-from ncclean.regular_files import check_is_file, open_file
+from ncclean.regular_files import IS_LFS_POINTER, LFS_POINTER, check_is_file, open_file
 from ncclean.store_errors import explain, is_store_error, is_transient
 from ncclean.url_secrets import is_broken, without_secrets
 
@@ -132,6 +133,18 @@ def ask(verb: str, path: object, work: Callable[..., T], *args: Any, **kwargs: A
         raise InputError(explain(path, error, verb)) from error
 
 
+def answered(work: Callable[..., T], *args: Any) -> T:
+    """Ask a store for metadata. Raises `OSError` for an answer that is not one.
+
+    A proxy may put a page of its own in its place, which the store's client does not expect.
+    """
+    try:
+        return work(*args)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        what = f"what answers is not the store, or not as it should ({one_line(error)})"
+        raise OSError(errno.EINVAL, what) from error
+
+
 _kept_listings: ContextVar[dict[str, list[Entry]] | None] = ContextVar("listings", default=None)
 
 
@@ -184,21 +197,24 @@ def _list_local(folder: str, is_there: bool) -> list[Entry]:
 
 def _list_url(folder: str, is_there: bool) -> list[Entry]:
     system, path = filesystem(folder)
-    system.invalidate_cache(path)  # the hub's keeps listings whatever it is told
     try:
-        objects = system.ls(path, detail=True)
+        return answered(_entries, system, path)
     except (FileNotFoundError, NotADirectoryError):
         if is_there:
             raise
         return []
+
+
+def _entries(system: Any, path: str) -> list[Entry]:
+    system.invalidate_cache(path)  # the hub's keeps listings whatever it is told
     return [
         Entry(
             one["name"].rstrip("/").rpartition("/")[2],
             one["type"] == "directory",
-            int(one.get("size") or 0),
+            max(int(one.get("size") or 0), 0),
             version_of(one),
         )
-        for one in objects
+        for one in system.ls(path, detail=True)
         if one["name"].strip("/") != path.strip("/")  # a folder's own marker
     ]
 
@@ -320,6 +336,11 @@ def open_parquet(path: UPath, dictionaries: Sequence[str] = ()) -> Any:  # a `Pa
             check_is_file(path)
             return parquet.ParquetFile(path, read_dictionary=dictionaries)
         return parquet.ParquetFile(open_anywhere(path), read_dictionary=dictionaries)
+    except pyarrow.ArrowInvalid as error:
+        with open_anywhere(path) as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise pyarrow.ArrowInvalid(IS_LFS_POINTER) from error
+        raise
     except UnicodeDecodeError as error:  # of names of columns
         raise pyarrow.ArrowInvalid(f"a name in its schema is not UTF-8: {error}") from error
     except OSError as error:

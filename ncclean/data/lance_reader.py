@@ -28,13 +28,17 @@ _START = (
 
 @dataclass(frozen=True)
 class LanceRequest:
-    """Rows `first` to `last` of some columns, in batches of about `batch_rows`."""
+    """Rows `first` to `last` of some columns, in batches of about `batch_rows`.
+
+    Of the data set's `version`; without, of the latest when the rows are read.
+    """
 
     url: str
     columns: Sequence[str]
     first: int
     last: int
     batch_rows: int
+    version: int | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows in order, in another process.
@@ -74,7 +78,7 @@ def write_rows(request: LanceRequest, out: IO[bytes]) -> None:
     """Write the rows of a request as a stream of Arrow batches."""
     import lance
 
-    scanner = lance.dataset(request.url).scanner(
+    scanner = lance.dataset(request.url, version=request.version).scanner(
         columns=list(request.columns), offset=request.first, limit=request.last - request.first,
         batch_size=request.batch_rows, scan_in_order=True, blob_handling="all_binary",
     )  # fmt: skip

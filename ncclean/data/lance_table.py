@@ -50,7 +50,15 @@ def open_lance(url: str) -> Any:  # a `lance.LanceDataset`
 def lance_columns(url: str) -> pa.Schema:
     """The columns of a data set, without those that `ncclean annotate` wrote."""
     schema = open_lance(url).schema
-    return pa.schema([field for field in schema if not field.name.startswith(SCORE_PREFIX)])
+    return pa.schema(
+        [_as_read(field) for field in schema if not field.name.startswith(SCORE_PREFIX)]
+    )
+
+
+def _as_read(field: pa.Field) -> pa.Field:
+    """A column of blobs has a type of its own, and is read as bytes."""
+    is_blob = getattr(field.type, "extension_name", "").startswith("lance.blob")
+    return field.with_type(pa.large_binary()) if is_blob else field
 
 
 def lance_pieces(url: str, rows: int) -> list[Piece]:
@@ -88,6 +96,9 @@ def _fragments(dataset: Any) -> list[tuple[int, int, str]]:
     for fragment in dataset.get_fragments():
         files = [one for one in fragment.metadata.files if scored & set(one.fields)]
         digest.update(f"{[one.path for one in files]} {fragment.num_deletions}".encode())
+        deleted = fragment.metadata.deletion_file
+        if deleted is not None:  # others may be as many
+            digest.update(f"{deleted.read_version} {deleted.id}".encode())
         end += fragment.count_rows()
         size = sum(one.file_size_bytes or 0 for one in files)
         fragments.append((end, size, digest.hexdigest()))
@@ -118,7 +129,7 @@ def lance_batches(
     if version and version not in {one for _, _, one in _fragments(dataset)}:
         raise ShardError(f"{without_secrets(url)} has changed since the run began")
     try:
-        yield from LanceRequest(url, list(columns), *rows, batch_rows).batches()
+        yield from LanceRequest(url, list(columns), *rows, batch_rows, dataset.version).batches()
     except ShardError as error:
         raise ShardError(_unreadable(url, str(error))) from error
 

@@ -186,7 +186,10 @@ def places(source: str) -> list[str]:
         return [source]
     if is_url:
         filesystem, path = stores.filesystem(source)
-        paths = [_url(source, name) for name in stores.ask("list", source, filesystem.glob, path)]
+        paths = [
+            _url(source, name)
+            for name in stores.ask("list", source, stores.answered, filesystem.glob, path)
+        ]
     else:
         paths = glob.glob(source, recursive=True)
     if not paths:
@@ -274,8 +277,8 @@ def _size_and_version(url: str) -> tuple[int, str]:
         facts = os.stat(url)
         return facts.st_size, str(facts.st_mtime_ns)
     filesystem, path = stores.filesystem(url)
-    info = stores.ask("read", url, filesystem.info, path)
-    return int(info.get("size") or 0), stores.version_of(info)
+    info = stores.ask("read", url, stores.answered, filesystem.info, path)
+    return max(int(info.get("size") or 0), 0), stores.version_of(info)
 
 
 def check_named_once(urls: Sequence[str]) -> None:

@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Callable
 from typing import IO, Any, BinaryIO
 
+from ncclean.regular_files import IS_LFS_POINTER, LFS_POINTER
+
 # What unpacking raises where the packed bytes are broken, or end too early.
 UNPACKING_ERRORS = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)
 PIECE_BYTES = 1 << 20
@@ -42,8 +44,10 @@ def unpacked(stream: BinaryIO) -> IO[bytes]:
     Reading raises one of `UNPACKING_ERRORS` where it is broken, and where it unpacks to more than
     a hundred times its size. Raises `ValueError` for a compression that is not read.
     """
-    head = stream.read(_LONGEST_MAGIC)
+    head = stream.read(len(LFS_POINTER))
     stream.seek(0)
+    if head == LFS_POINTER:
+        raise ValueError(IS_LFS_POINTER)
     for magic, name in _NOT_READ.items():
         if head.startswith(magic):
             raise ValueError(f"it is packed with {name}, which is not read: unpack it, or use gzip")

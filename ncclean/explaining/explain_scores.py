@@ -182,7 +182,7 @@ def _find(
         preference = [exchanges.kind.name, *(kind.name for kind in kinds)]
         folded = fold(listed, group_of, patterns, options, candidates.log_threshold, preference)
         proposals = propose(
-            connection, listed, group_of, folded.causes, values, options.by, embeddings, keys,
+            connection, listed, group_of, folded.causes, values, embeddings, keys,
             progress,
         )  # fmt: skip
         causes = described(

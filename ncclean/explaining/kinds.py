@@ -7,6 +7,7 @@ so a condition names them as they are.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,8 +38,8 @@ class Kind:
     """A kind of group. `value` is SQL over the columns of the pairs, a list if `several`.
 
     `condition` is the SQL over the score table that selects a value, `label` what people read,
-    `columns` are those that the pairs must have. The first of two kinds is preferred where groups
-    are the same pairs.
+    `columns` are those that the pairs must have; `is_by` marks a kind of `--by`. The first of two
+    kinds is preferred where groups are the same pairs.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Kind:
     condition: Callable[[str], str]
     label: Callable[[str], str] = str
     several: bool = False
+    is_by: bool = False
 
 
 def _equals(expression: str) -> Callable[[str], str]:
@@ -136,7 +138,14 @@ def kinds_of(
     ]  # fmt: skip
     for name, sql in (clusters or {}).items():
         kinds += _image_kinds(name, sql)
-    return tuple(kind for kind in kinds if set(kind.columns) <= there)
+    names = {kind.name for kind in kinds if not kind.is_by}
+    return tuple(
+        dataclasses.replace(kind, name=f"{kind.name} of --by")
+        if kind.is_by and kind.name in names
+        else kind
+        for kind in kinds
+        if set(kind.columns) <= there
+    )
 
 
 def _image_kinds(name: str, sql: str) -> list[Kind]:
@@ -161,7 +170,7 @@ def _image_kinds(name: str, sql: str) -> list[Kind]:
 def by_values(name: str, expression: str, column: str) -> Kind:
     """The kind of `--by`: the values of SQL, which the pairs have in `column`."""
     condition = _equals(f"({expression})::VARCHAR")
-    return Kind(name, PAIR, identifier(column), (column,), condition)
+    return Kind(name, PAIR, f"{identifier(column)}::VARCHAR", (column,), condition, is_by=True)
 
 
 def by_ranges(name: str, expression: str, column: str, bounds: Sequence[float]) -> Kind:
@@ -185,4 +194,4 @@ def by_ranges(name: str, expression: str, column: str, bounds: Sequence[float]) 
         return f"{low:.4g} or more" if high is None else f"{low:.4g} to {high:.4g}"
 
     steps = "".join(f" + ({identifier(column)} >= {bound!r})::INT" for bound in bounds)
-    return Kind(name, PAIR, f"(0{steps})::VARCHAR", (column,), condition, label)
+    return Kind(name, PAIR, f"(0{steps})::VARCHAR", (column,), condition, label, is_by=True)

@@ -27,7 +27,7 @@ def write_members(pairs: PreparedPairs, groups: Sequence[tuple[Kind, str]]) -> N
         contextlib.closing(
             connect(
                 [str(pairs.work.folder / PAIRS)], pairs.memory_limit, view="pairs", place="place",
-                writable=aside,
+                writable=aside, is_own=True,
             )
         ) as connection,
     ):  # fmt: skip

@@ -64,7 +64,8 @@ class Outcome:
 def _rank_share(rank: str) -> str:
     """SQL for the share of a block that is better than the own partner."""
     return (
-        f"CASE WHEN _rivals >= {_FEWEST_RIVALS} AND {rank} >= 0 THEN {rank}::DOUBLE / _rivals END"
+        f"CASE WHEN rivals._rivals >= {_FEWEST_RIVALS} AND {rank} >= 0 "
+        f"THEN {rank}::DOUBLE / rivals._rivals END"
     )
 
 

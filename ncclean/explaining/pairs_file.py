@@ -94,7 +94,6 @@ def pairs_query(
     selected = [identifier(name) for name in _KEPT if name in columns]
     selected += [f"{sql} AS {name}" for name, (source, sql) in DERIVED.items() if source in columns]
     selected += [f"{sql} AS {identifier(name)}" for name, sql in further.items()]
-    selected.append(f"{strata}::UTINYINT AS stratum")
     blocks = _BLOCKS if "block" in columns else ""
     for number, outcome in enumerate(values.outcomes):
         own, weight = _share(outcome.value), _share(outcome.weight)
@@ -102,12 +101,15 @@ def pairs_query(
         for one in outcome.evidence:
             sql = f"{weight} * {_meaning(connection, one, own, weight, blocks)}"
             selected.append(f"({sql})::FLOAT AS {values.evidence(number, one)}")
-    return f"SELECT {', '.join(selected)} FROM scores {blocks} WHERE status = 'ok'"
+    # Outside, `tokens` is ours, not a column of the table.
+    pairs = f"SELECT {', '.join(selected)} FROM scores {blocks} WHERE status = 'ok'"
+    return f"SELECT *, {strata}::UTINYINT AS stratum FROM ({pairs})"
 
 
 _BLOCKS = (
     "LEFT JOIN (SELECT shard AS _shard, block AS _block, count(*) - 1 AS _rivals FROM scores "
-    "WHERE status = 'ok' GROUP BY ALL) ON shard = _shard AND block = _block"
+    "WHERE status = 'ok' GROUP BY ALL) AS rivals "
+    "ON scores.shard = rivals._shard AND scores.block = rivals._block"
 )
 
 

@@ -16,6 +16,8 @@ from ncclean.explaining.pairs_file import Values, pairs_query
 from ncclean.explaining.working_folder import Work
 from ncclean.progress import Progress
 from ncclean.storage.catalog import connect
+from ncclean.storage.column_names import ColumnNames
+from ncclean.storage.expressions import one_expression
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import identifier, quoted
 
@@ -28,17 +30,17 @@ _FACTS, _BY = "pairs.json", "_by_{}"
 class PreparedPairs:
     """The file of the pairs, and what is in it.
 
-    `unknown` names the outcomes of which the table has no probability. `by` are the expressions of
-    `--by` with their columns, `clusters` the SQL of the columns `cluster` and `region` and
-    `cluster_table` their table, as `--join` takes it. `rows` counts those of the table, `scored`
-    those with scores, `joined` those with a partner in each joined table.
+    `unknown` names the outcomes of which the table has no probability. `by` are the texts of
+    `--by` with their SQL and their columns, `clusters` the SQL of the columns `cluster` and
+    `region` and `cluster_table` their table, as `--join` takes it. `rows` counts those of the
+    table, `scored` those with scores, `joined` those with a partner in each joined table.
     """
 
     work: Work
     memory_limit: str | None
     values: Values
     unknown: Sequence[str]
-    by: tuple[tuple[str, str], ...]
+    by: tuple[tuple[str, str, str], ...]
     clusters: Mapping[str, str]
     cluster_table: str | None
     rows: int
@@ -51,7 +53,9 @@ class PreparedPairs:
         beside = {"members": [str(folder / MEMBERS)]} if members else {}
         files = [str(folder / PAIRS)]
         return contextlib.closing(
-            connect(files, self.memory_limit, beside=beside, view="pairs", place="place")
+            connect(
+                files, self.memory_limit, beside=beside, view="pairs", place="place", is_own=True
+            )
         )
 
 
@@ -83,11 +87,13 @@ def prepare_pairs(
                 f"{scores[0]} has no noise probabilities: it is not a score table, or was scored "
                 "without"
             )
+        by = tuple(dict.fromkeys(by))
         expressions = {_BY.format(n): table.expression(text, "--by") for n, text in enumerate(by)}
         of_images = {}
         for name in ("cluster", "region"):
             sql = name if joined is None else f"{CLUSTERS}.{name}"
-            if table.names.named(sql) is not None:
+            column = table.names.named(sql)
+            if column is not None and "INT" in columns[column]:  # a region may be of a country
                 of_images[name] = sql
         if aside is not None:
             progress.say("reading the score table")
@@ -114,11 +120,20 @@ def prepare_pairs(
         work=work,
         memory_limit=memory_limit,
         values=Values(_known(outcomes, facts["unknown"])),
-        by=tuple(zip(by, expressions, strict=True)),
+        by=tuple(
+            (text, _conditioned(text, table.names), column)
+            for text, column in zip(by, expressions, strict=True)
+        ),
         clusters=of_images,
         cluster_table=joined,
         **facts,
     )
+
+
+def _conditioned(text: str, names: ColumnNames) -> str:
+    """SQL for an expression that stands within others: a name quoted, without comments."""
+    named = names.named(text)
+    return one_expression(text if named is None else identifier(named), "--by")
 
 
 def _facts(table: JoinedScores, outcomes: Sequence[Outcome]) -> dict[str, Any]:

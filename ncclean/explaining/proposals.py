@@ -29,7 +29,6 @@ def propose(
     group_of: Sequence[int],
     causes: Sequence[int],
     values: Values,
-    by: Sequence[str],
     embeddings: Sequence[str],
     keys: tuple[str, str] | None,
     progress: Progress,
@@ -37,20 +36,20 @@ def propose(
     """Find what mends each cause; shifts only where there are `embeddings` and cosines.
 
     `group_of` is the number of each candidate's group in the view `members`, `causes` are numbers
-    of candidates, `by` the names of the kinds of `--by`.
+    of candidates.
     """
     texts: dict[int, str] = {}
     ordered = {}
     for cause in causes:
         candidate = candidates[cause]
-        name, kind = values.outcomes[candidate.outcome].name, candidate.kind.name
+        name, kind = values.outcomes[candidate.outcome].name, candidate.kind
         if candidate.rate is not None:
-            texts[cause] = f"{candidate.kind.label(candidate.value)} stand for each other"
+            texts[cause] = f"{kind.label(candidate.value)} stand for each other"
         elif name == "near miss":
             text = exchanged(connection, group_of[cause], values.of(candidate.outcome))
             if text is not None:
                 texts[cause] = text
-        elif name == "mismatch" and is_ordered(kind, kind in by):
+        elif name == "mismatch" and is_ordered(kind.name, kind.is_by):
             ordered[group_of[cause]] = cause
     shifts = {}
     if ordered and embeddings and _has_cosines(connection):

@@ -71,16 +71,16 @@ def _write(path: Path, groups: Groups) -> None:
         )
 
 
-def _by_kind(connection: duckdb.DuckDBPyConnection, text: str, column: str) -> Kind:
+def _by_kind(connection: duckdb.DuckDBPyConnection, text: str, sql: str, column: str) -> Kind:
     """The kind of an expression of `--by`, in ranges if it is a number with fractions."""
     kind = connection.execute(f"SELECT typeof(any_value({column})) FROM pairs").fetchall()[0][0]
     if not str(kind).startswith(_FRACTIONS):
-        return by_values(text, text, column)
+        return by_values(text, sql, column)
     shares = [number / _RANGES for number in range(1, _RANGES)]
     bounds = connection.execute(
         f"SELECT approx_quantile({column}::DOUBLE, {shares}) FROM pairs WHERE isfinite({column})"
     ).fetchall()[0][0]
-    return by_ranges(text, text, column, sorted(set(bounds or ())))
+    return by_ranges(text, sql, column, sorted(set(bounds or ())))
 
 
 def _differs(connection: duckdb.DuckDBPyConnection, kind: Kind) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ncclean.report.captions import shown_text
 from ncclean.report.table import ScoreTable
 
 MOST_SHOWN = 300
+_LONGEST_NAME = 200  # bytes; of tables of others, a name may have a megabyte
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,6 @@ def shard_table(table: ScoreTable, most: int = MOST_SHOWN) -> ShardTable:
     return ShardTable(
         total=total,
         with_failures=with_failures,
-        rows=tuple(ShardRow(*row) for row in rows),
+        rows=tuple(ShardRow(shown_text(str(row[0]), _LONGEST_NAME)[0], *row[1:]) for row in rows),
         quantiles=tuple(quantiles) if quantiles else None,
     )

@@ -20,6 +20,7 @@ from ncclean.storage.quoting import identifier, quoted
 from ncclean.storage.tables import table_files
 
 # Files by number, rows within: both are virtual columns, which cost nothing unless they are read.
+_VIRTUAL = ("file_index", "file_row_number")
 _PLACE = "(file_index::UBIGINT << 40) | file_row_number"
 
 
@@ -32,6 +33,7 @@ def connect(
     view: str = "scores",
     place: str | None = None,
     work: Path | None = None,
+    is_own: bool = False,
 ) -> duckdb.DuckDBPyConnection:
     """Open DuckDB in memory with the view `scores` over score files, and nothing else within reach.
 
@@ -39,7 +41,8 @@ def connect(
     goes to a temporary folder. `beside` has further views and their files, `writable` is the one
     file that COPY may write, `work` a folder of such files, with which settings stay open until
     `lock`. `view` is another name for `scores`,
-    `place` that of a further column of all views: the position of the row in the input.
+    `place` that of a further column of all views: the position of the row in the input. With
+    `is_own`, the files were written by this command: any sizes and names are right.
 
     Queries can read these files and no others: external access is off, extensions are not
     loaded, and neither can be turned on again. Raises `InputError` for a path without score
@@ -63,7 +66,10 @@ def connect(
     for name, members in views.items():
         try:
             # The order of the rows is that of the input; a query without ORDER BY shows it.
-            _check_sizes(connection, members)
+            if not is_own:
+                _check_sizes(connection, members)
+                if place is not None:
+                    _check_names(connection, members, place)
             connection.execute(
                 f"CREATE VIEW {name} AS "
                 f"SELECT *{numbered} FROM read_parquet([{_listed(members)}], union_by_name=true)"
@@ -97,6 +103,19 @@ def _check_sizes(connection: duckdb.DuckDBPyConnection, files: list[str]) -> Non
             f"{file}: column {column} unpacks from {packed:,} to {unpacked:,} bytes, "
             "so it is not read"
         )
+
+
+def _check_names(connection: duckdb.DuckDBPyConnection, files: list[str], place: str) -> None:
+    """Raise `InputError` for a column that would stand in for the position of the rows."""
+    rows = connection.execute(
+        f"DESCRIBE SELECT * FROM read_parquet([{_listed(files)}], union_by_name=true)"
+    ).fetchall()
+    for name, *_ in rows:
+        if name.lower() in _VIRTUAL or name.lower().startswith(place):
+            raise InputError(
+                f"{files[0]} has a column {name}, which is the name of one of DuckDB or ncclean: "
+                "rename it"
+            )
 
 
 def lock(connection: duckdb.DuckDBPyConnection) -> None:

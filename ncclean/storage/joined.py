@@ -35,7 +35,7 @@ from ncclean.storage.quoting import identifier, quoted
 
 SCORES = "scores"
 SCORES_ALONE = "_scores_alone"  # a view too, without what is joined
-PLACE = "_place"  # of a row in the input
+PLACE = "_place"  # of a row in the input; names that begin so are ours
 
 
 @dataclass
@@ -302,7 +302,7 @@ def _view(number: int) -> str:
 
 
 def _partner(number: int) -> str:
-    return f"_has_{number}"
+    return f"{PLACE}_{number}"
 
 
 def _key(table: str, key: str) -> str:

@@ -9,11 +9,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from ncclean import stores
 from ncclean.data.lance_table import SCORE_PREFIX, lance_batches, open_lance
+from ncclean.data.shards import ShardRef
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import InputError, ShardError, one_line
 from ncclean.progress import SILENT, Progress
 from ncclean.storage.catalog import columns_of, connect, first_line
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest
 from ncclean.storage.quoting import identifier
 
 USUAL = ("status", "similarity", "neg_clip_loss", "noise_probability")
@@ -46,7 +50,8 @@ def write_lance_scores(
         with connect(scores) as connection:
             wanted = _wanted(connection, columns)
             progress.say("comparing rows")
-            _number_rows(connection, target, dataset)
+            has_uids = "uid" in target.schema.names and _is_text(target.schema.field("uid").type)
+            _number_rows(connection, target, dataset, scores, has_uids)
             scored = _check_matches(connection, dataset)
             progress.say("writing columns")
             _drop(target, [name for name in target.schema.names if name.startswith(_UNFINISHED)])
@@ -80,12 +85,23 @@ def _wanted(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> li
     return list(dict.fromkeys(columns)) or [name for name in USUAL if name in there]
 
 
-def _number_rows(connection: duckdb.DuckDBPyConnection, target: Any, dataset: str) -> None:
+def _is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are uids: what is written as text, lists and structs are not."""
+    return not pa.types.is_nested(kind) and not pa.types.is_binary(kind)
+
+
+def _number_rows(
+    connection: duckdb.DuckDBPyConnection,
+    target: Any,
+    dataset: str,
+    scores: Sequence[str],
+    has_uids: bool,
+) -> None:
     """Create `matched`: a row's position in the data set, and the position of its scores."""
     connection.execute(
         "CREATE TEMP VIEW numbered AS SELECT *, row_number() OVER () AS place FROM scores"
     )
-    if "uid" in target.schema.names:
+    if has_uids:
         rows = pa.RecordBatchReader.from_batches(
             pa.schema([("position", pa.int64()), ("uid", pa.string())]),
             _uids(dataset, target.count_rows()),
@@ -98,6 +114,8 @@ def _number_rows(connection: duckdb.DuckDBPyConnection, target: Any, dataset: st
         )
         return
     shards = resolve_sources([dataset])
+    for path in scores:
+        _check_versions(path, shards, dataset)
     units = pa.table(
         {
             "shard": [shard.name for shard in shards],
@@ -110,6 +128,21 @@ def _number_rows(connection: duckdb.DuckDBPyConnection, target: Any, dataset: st
         "CREATE TEMP TABLE matched AS SELECT u.first + s.row AS position, s.place "
         "FROM numbered s JOIN units u ON s.shard = u.shard WHERE u.first + s.row < u.last"
     )
+
+
+def _check_versions(scores: str, shards: Sequence[ShardRef], dataset: str) -> None:
+    """Raise `InputError` if rows have changed since they were scored, as the run's record says.
+
+    Of scores without a record beside them, that is not known.
+    """
+    manifest = Manifest.load(ScoreLayout(stores.location(scores)).manifest, read_only=True)
+    scored = {} if manifest is None else {one.name: one.version for one in manifest.done_shards()}
+    for shard in shards:
+        if scored.get(shard.name, shard.version) != shard.version:
+            raise InputError(
+                f"rows of {dataset} have changed since {scores} was written, and have no uid to "
+                "tell them by: score them again"
+            )
 
 
 def _uids(dataset: str, count: int) -> Iterator[pa.RecordBatch]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 
 def quoted(text: str) -> str:
-    """A string literal of SQL."""
-    return "'" + text.replace("'", "''") + "'"
+    """A string literal of SQL; with NUL, which DuckDB's syntax trees lose, an expression."""
+    literal = "'" + text.replace("'", "''") + "'"
+    return "(" + literal.replace("\0", "' || chr(0) || '") + ")" if "\0" in text else literal
 
 
 def identifier(name: str) -> str:

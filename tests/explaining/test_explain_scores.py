@@ -4,6 +4,7 @@ import json
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.explain import Explain
@@ -13,7 +14,7 @@ from ncclean.explaining import saved_sums as module
 from ncclean.explaining.cause_table import read_causes
 from ncclean.explaining.explain_scores import explain_scores
 from ncclean.explaining.options import ExplainOptions
-from ncclean.storage.joined import query
+from ncclean.storage.joined import JoinedScores, query
 from tests.explaining.tables import columns, judged, write
 
 
@@ -226,3 +227,58 @@ def test_a_screen_in_buckets_finds_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr("ncclean.explaining.aggregates._SAMPLED", 20)
     screened = explain(tmp_path, planted())
     assert [(c.kind, c.label) for c in whole.causes] == [(c.kind, c.label) for c in screened.causes]
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        "source = 'bad'", "[source]", "{'of': source}", "DATE '2026-01-01' + len(source)::INT",
+        "encode(source)", "source -- as named by the crawler",
+    ],
+)  # fmt: skip
+def test_values_of_any_type_are_groups(tmp_path, by):
+    values = planted()
+    values["source"] = np.where(values["wrong"], "bad", "right")
+    first = explain(tmp_path, values, by=[by]).causes[0]
+    assert (first.kind, first.pairs) == (by, values["wrong"].sum())
+    assert pairs_of(first, tmp_path / "scores.parquet") == first.pairs
+
+
+def test_a_column_given_may_have_the_name_of_another_kind(tmp_path):
+    """The host that crawled a pair is not that of its url; nor is a region one of clusters."""
+    values = planted()
+    crawled = np.where(np.arange(6000) % 20 == 0, "crawler", "broken.example")
+    values["wrong"] |= crawled == "crawler"
+    hosts = pa.table({
+        "uid": values["uid"], "host": crawled, "region": ["EU", "US"] * 3000,
+        "tokens": [[1]] * 6000, "_rivals": [0] * 6000, "_shard": ["x"] * 6000,
+    })  # fmt: skip
+    pq.write_table(hosts, tmp_path / "hosts.parquet")
+    scores = write(tmp_path / "scores.parquet", judged(values))
+    out = str(tmp_path / "causes.parquet")
+    joined = [str(tmp_path / "hosts.parquet")]
+    found = explain_scores([scores], out, ExplainOptions(by=["host", "host"]), join=joined)
+    causes = {(cause.kind, cause.value): cause for cause in (*found.causes, *found.folded)}
+    assert causes["host of --by", "crawler"].pairs == 300
+    assert causes["host", "broken.example"].pairs == 200
+    for cause in causes.values():
+        assert pairs_of(cause, scores, joined) == cause.pairs
+
+
+def test_one_long_caption_of_many_pairs(tmp_path):
+    """Its file unpacks to far more than it holds: it was written here, by this command."""
+    values = planted()
+    for number in range(1000, 2000):
+        values["text"][number] = f"{'boilerplate of a shop ' * 10_000}"
+        values["wrong"][number] = True
+    found = explain(tmp_path, judged(values))
+    assert any(cause.pairs == 1000 for cause in found.causes)
+
+
+def pairs_of(cause, scores, joined=()):
+    """The scored pairs that the condition of a cause selects in `select --where`."""
+    with JoinedScores.open([str(scores)], joined) as table:
+        condition = table.expression(cause.condition, "--where", is_condition=True)
+        table.prepare(["status"], [condition])
+        counted = f"SELECT count(*) FROM scores WHERE status = 'ok' AND {condition.sql}"
+        return table.connection.execute(counted).fetchall()[0][0]

@@ -1,5 +1,6 @@
 """Sources at `hf://`, against a local server that speaks the hub's interface."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,13 +10,14 @@ import fsspec
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from werkzeug.wrappers import Response
 
 from ncclean import stores
 from ncclean.data.sources import resolve_sources
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from tests.command_line import START, run
-from tests.hub import serve_hub
+from tests.hub import Hub, serve_hub
 from tests.pipelines.score_tables import assert_same_rows, read
 
 MODEL = ["--model", "demo", "--precision", "fp32", "--shift", "0.2"]
@@ -91,3 +93,31 @@ def test_what_is_not_there_is_one_sentence_at_once(hub, place):
     with pytest.raises(InputError, match="the hub has no such repository, revision or file, or it"):
         resolve_sources([f"hf://datasets/{place}"])
     assert len(hub.requests) < 6
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("_facts", "<html>please log in</html>"), ("_tree", "<html>please log in</html>"),
+        ("_facts", "[5]"), ("_tree", "[5]"), ("_tree", '{"error": "x"}'),
+        ("_tree", '[{"type": "file"}]'),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_none_is_one_sentence_at_once(root, monkeypatch, answer, asked):
+    """A proxy may answer in place of the hub."""
+    monkeypatch.setattr(Hub, asked, lambda *_: Response(answer, mimetype="application/json"))
+    with serve_hub(root) as hub:
+        monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": hub.url, "token": False})
+        for place in ("data", "data/*.tar", "data/00000.tar"):
+            with pytest.raises(InputError, match="what answers is not the store, or not as it"):
+                resolve_sources([f"hf://datasets/org/pairs/{place}"])
+        assert len(hub.requests) < 9
+
+
+def test_a_size_below_nothing_is_none(root, monkeypatch):
+    entry = {"type": "file", "oid": "0" * 40, "size": -5, "path": "data/a.tar"}
+    monkeypatch.setattr(Hub, "_tree", lambda *_: Response(json.dumps([entry])))
+    with serve_hub(root) as hub:
+        monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": hub.url, "token": False})
+        (shard,) = resolve_sources(["hf://datasets/org/pairs/data"])
+    assert shard.size == 0

@@ -12,6 +12,7 @@ from ncclean_pipelines.score import Score
 
 from ncclean.data.images import units
 from ncclean.data.images.rows import rows_of
+from ncclean.data.lance_reader import LanceRequest
 from ncclean.data.lance_table import lance_pieces
 from ncclean.data.sources import resolve_sources
 from ncclean.data.synthetic import CorpusOptions, write_corpus
@@ -197,3 +198,56 @@ def test_what_is_missing_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lance", None)
     with pytest.raises(InputError, match=r"needs an extra: pip install 'ncclean\[lance\]'"):
         resolve_sources([str(tmp_path / "a.lance")])
+
+
+@pytest.mark.parametrize("uid", [None, [["a"]] * COUNT])
+def test_rows_in_another_order_get_no_scores_by_their_place(pairs, tmp_path, uid):
+    dataset, out = tmp_path / "a.lance", tmp_path / "scores.parquet"
+    pairs = pairs.drop_columns(["uid"])
+    if uid is not None:  # which is none
+        pairs = pairs.append_column("uid", pa.array(uid))
+    lance.write_dataset(pairs, dataset)
+    score(dataset, out)
+    annotate = Annotate(scores=[str(out)], dataset=str(dataset))
+    assert annotate.run().values["scored"] == annotate.run().values["scored"] == COUNT
+    lance.write_dataset(pairs.take(list(range(COUNT))[::-1]), dataset, mode="overwrite")
+    with pytest.raises(InputError, match="have changed since"):
+        annotate.run()
+    assert "ncclean_similarity" not in lance.dataset(dataset).schema.names
+
+
+def test_another_row_is_deleted_instead(pairs, tmp_path):
+    place = tmp_path / "a.lance"
+    lance.write_dataset(pairs, place)
+    versions = []
+    for number in (3, 4):
+        lance.dataset(place, version=1).restore()
+        lance.dataset(place).delete(f"uid = '{number:032x}'")
+        versions.append(lance_pieces(str(place), COUNT)[-1].version)
+    assert versions[0] != versions[1]
+
+
+def test_rows_are_those_of_the_version_that_was_checked(pairs, tmp_path, monkeypatch):
+    """Another process deletes rows while the reader starts."""
+    place = tmp_path / "a.lance"
+    lance.write_dataset(pairs, place)
+    shards = resolve_sources([str(place)])
+    batches = LanceRequest.batches
+
+    def later(request):
+        lance.dataset(place).delete("caption IS NOT NULL")
+        return batches(request)
+
+    monkeypatch.setattr(LanceRequest, "batches", later)
+    assert [row["uid"] for row in rows_of(shards[0])] == pairs["uid"].to_pylist()[:30]
+
+
+def test_images_may_be_blobs(pairs, tmp_path):
+    image = pa.field("image", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pa.schema([image, *pairs.schema.remove(pairs.schema.get_field_index("image"))])
+    lance.write_dataset(pairs.cast(schema), tmp_path / "blobs.lance")
+    lance.write_dataset(pairs, tmp_path / "plain.lance")
+    blobs = score(tmp_path / "blobs.lance", tmp_path / "blobs.parquet")
+    plain = score(tmp_path / "plain.lance", tmp_path / "plain.parquet")
+    for name in ("status", "similarity"):
+        assert blobs.column(name) == plain.column(name)

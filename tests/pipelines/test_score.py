@@ -18,6 +18,7 @@ from ncclean.scoring.mixture import LossMixture
 from ncclean.scoring.ncu import clean_confidence, forget_mask
 from ncclean.scoring.stats import unpack_histogram
 from tests import hostile
+from tests.command_line import run
 from tests.pipelines.score_tables import assert_same_rows, command, read
 
 
@@ -279,3 +280,17 @@ def test_an_image_beyond_max_pixels_has_a_row_that_says_so(corpus, tmp_path):
     assert is_large.any()
     assert set(table.status[is_large]) == {"image_too_large"}
     assert not (table.status[~is_large] == "image_too_large").any()
+
+
+def test_what_a_clone_without_git_lfs_has_is_named(tmp_path):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    (tmp_path / "tars").mkdir()
+    (tmp_path / "tars/00000.tar").write_bytes(pointer)
+    (tmp_path / "train.parquet").write_bytes(pointer)
+    out = str(tmp_path / "scores.parquet")
+    tars = run("score", tmp_path / "tars", "--out", out, "--model", "demo")
+    table = run("score", tmp_path / "train.parquet", "--out", out, "--model", "demo")
+    assert tars.returncode == 1
+    assert table.returncode == 2
+    for done in (tars, table):
+        assert "a pointer of Git LFS in place of the file" in done.stdout + done.stderr

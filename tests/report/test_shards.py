@@ -61,3 +61,11 @@ def test_a_shard_that_is_too_clean_is_unusual_too(tmp_path):
     p = 60 / 150
     assert (first.shard, first.noise_rate) == ("0", 0.0)
     assert first.unusual == pytest.approx(p / (p * (1 - p) / 30) ** 0.5)
+
+
+def test_a_name_of_a_megabyte_is_cut_and_its_characters_are_shown(tmp_path):
+    rows = [{"shard": "\u202e" + "L" * 1_000_000, "row": 0, "similarity": 0.2}]
+    table = ScoreTable.open([str(write_scores(tmp_path / "s.parquet", rows))])
+    (row,) = shard_table(table).rows
+    assert row.shard.startswith("⟨U+202E⟩LLL")
+    assert len(row.shard) <= 200

@@ -7,6 +7,7 @@ import pytest
 
 from ncclean.errors import InputError
 from ncclean.storage.joined import JoinedScores, query
+from ncclean.storage.quoting import quoted
 
 SCORES = {
     "uid": ["d", "a", None, "b", "c"],
@@ -200,3 +201,21 @@ def test_tables_of_an_object_store(scores, tmp_path):
         object_store.filesystem().put_file(dfn, "corpus/dfn.parquet")
         found = rows("SELECT uid FROM scores WHERE dfn.v = 1", scores, "s3://corpus/dfn.parquet")
     assert found == [("a",)]
+
+
+@pytest.mark.parametrize("name", ["_place", "_Place_1", "file_row_number", "file_index"])
+def test_a_column_that_would_stand_in_for_the_place_is_named(scores, tmp_path, name):
+    """DuckDB takes the file's own column for its own: the rows would be in another order."""
+    other = write(tmp_path / "other.parquet", uid=["a", "b"], **{name: [0, 0]})
+    with pytest.raises(InputError, match=f"other.parquet has a column {name}, .* rename it"):
+        rows("SELECT uid FROM scores", scores, other)
+    with pytest.raises(InputError, match=f"has a column {name}"):
+        rows("SELECT uid FROM scores", [other])
+
+
+def test_nul_in_a_text_is_found(tmp_path):
+    scores = write(tmp_path / "s.parquet", uid=["a", "b"], shard=["x\0y", "x y"])
+    with JoinedScores.open([scores]) as joined:
+        condition = joined.expression(f"shard = {quoted(chr(0).join('xy'))}", "--where")
+        found = joined.connection.execute(f"SELECT uid FROM scores WHERE {condition.sql}")
+        assert found.fetchall() == [("a",)]
