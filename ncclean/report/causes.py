@@ -24,6 +24,7 @@ _GROUPS = {
     "image size": "Images of {} pixels",
     "word in a cluster": "Captions with {}",
     "word in a region": "Captions with {}",
+    "exchanged words": "Captions with {}, each for the other",
     "language": "Captions in {}",
     "shard": "Shard {}",
 }
