@@ -21,7 +21,7 @@ def test_pairs_are_counted_and_read_once(tmp_path):
     values["status"][:100] = ["image_corrupt"] * 100
     pairs = prepare(tmp_path, values, by=["width % 2"])
     assert (pairs.rows, pairs.scored) == (1000, 900)
-    assert pairs.by == (("width % 2", "_by_0"),)
+    assert pairs.by == (("width % 2", "width % 2", "_by_0"),)
     with pairs.opened() as connection:
         rows = connection.execute("SELECT count(*), min(_by_0), max(_by_0) FROM pairs").fetchall()
     assert rows == [(900, 0, 1)]
