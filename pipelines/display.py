@@ -51,8 +51,8 @@ def failure_notes(
         yield _none_scored(failures, fields)
     if count := failures.get("caption_not_text"):
         yield Note(
-            f"{counted(count, 'caption')} could not be read as UTF-8: convert the table or "
-            "files, for example by `iconv -f latin1 -t utf-8`, and score again"
+            f"{counted(count, 'caption')} cannot be read as UTF-8 without NUL: convert the table "
+            "or files, for example by `iconv -f latin1 -t utf-8`, and score again"
         )
 
 

@@ -196,6 +196,12 @@ def decision_lines(selected: SelectionSummary) -> Iterator[Shown]:
             f"{counted(selected.decided_elsewhere, 'decision')} on pairs that the table does not "
             "have"
         )
+    if selected.corrected_alike:
+        yield Note(
+            f"{counted(selected.corrected_alike, 'pair')} have a corrected caption in common with "
+            "others of the same uid: look whether it is right for each (`ncclean export --fix "
+            "shift` tells pairs by shard and key)"
+        )
     if selected.conflicts:
         first = selected.conflicting[0]
         said = ", ".join(f"{decision} by {who}" for decision, who in first.decisions)

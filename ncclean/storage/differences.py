@@ -59,7 +59,9 @@ def _differences(
         elif _are_named(old) and _are_named(new) and (old or new):
             yield from _of_named(label or name.removesuffix("s"), old or [], new or [])
         elif not _equal(old, new):
-            label = label or (f"{owner} {name}" if owner else f"--{name.replace('_', '-')}")
+            # What is no name is a file.
+            option = f"--{name.replace('_', '-')}" if name.isidentifier() else name
+            label = label or (f"{owner} {name}" if owner else option)
             yield f"{label} was {_text(old)}, is {_text(new)}"
 
 

@@ -9,6 +9,7 @@ import tarfile
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.select import decision_lines
 from upath import UPath
 
 from ncclean.data.decode import Preprocessing
@@ -260,3 +261,14 @@ def test_corrected_captions_reach_the_exported_tar_and_the_batch(tmp_path):
     loader = WeightedLoader(shards, SelectionReader(selection), spec, options)
     captions = [caption for batch in loader.epoch(0) for caption in batch.captions]
     assert sorted(captions) == ["caption 1", "caption 2", "caption 7", "right <b>"]
+
+
+def test_pairs_that_share_a_uid_and_so_a_corrected_caption_are_counted(tmp_path):
+    rows = scores(uid=["a", "a", "b", "b", "c", "d", "e", "f"])
+    decisions = [("a", 0, CORRECT, "a dog"), ("b", 0, KEEP, None), ("c", 0, CORRECT, "a cat")]
+    summary, _ = chosen(tmp_path, rows, *decisions)
+    assert summary.corrected_alike == 2
+    assert any(
+        "2 pairs have a corrected caption in common" in str(line)
+        for line in decision_lines(summary)
+    )

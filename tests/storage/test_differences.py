@@ -83,3 +83,8 @@ def test_five_are_shown_and_the_others_counted():
         "--o3 was 1, is 2; --o4 was 1, is 2; and 2 more. Use --overwrite to start again, or "
         "another --out"
     )
+
+
+def test_a_file_is_named_by_its_path():
+    (clause,) = differences({"/a/my_pairs.parquet": 1}, {"/a/my_pairs.parquet": 2}, {})
+    assert clause == "/a/my_pairs.parquet was 1, is 2"
