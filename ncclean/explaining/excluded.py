@@ -9,6 +9,7 @@ from ncclean.errors import InputError
 from ncclean.explaining.cause_table import Cause, read_causes
 from ncclean.selection.policy import Policy
 from ncclean.storage.column_names import JoinedFile
+from ncclean.storage.expressions import one_expression
 
 
 def without_causes(
@@ -17,11 +18,13 @@ def without_causes(
     """The policy that also drops the pairs of the causes in the table at `path`.
 
     `numbers` are those of the causes, all if empty; `join` are the tables that are joined. Raises
-    `InputError` for a number that no cause has, and for one whose table is not joined.
+    `InputError` for a number that no cause has, and for one whose table is not joined or whose
+    condition is not one.
     """
     causes = chosen(read_causes(path), path, numbers)
     joined = {JoinedFile.parse(table).name for table in join}
     for cause in causes:
+        one_expression(cause.condition, f"{path}: the condition of cause {cause.number}")
         if cause.join is not None and JoinedFile.parse(cause.join).name not in joined:
             raise InputError(f"{path}: cause {cause.number} needs --join {cause.join}")
     if not causes:

@@ -10,6 +10,7 @@ from upath import UPath
 
 from ncclean.errors import InputError
 from ncclean.explaining.cause_table import write_causes
+from ncclean.explaining.excluded import without_causes
 from ncclean.selection.policy import Policy
 from tests.explaining.tables import write
 from tests.explaining.test_explain_scores import planted
@@ -79,3 +80,12 @@ def test_a_condition_cannot_be_a_statement(explained):
         write_causes(UPath(path), [dataclasses.replace(causes[0], condition=condition)], {})
         with pytest.raises(InputError):
             Select(scores=[scores], out=str(folder / "s.parquet"), exclude_causes=path).run()
+
+
+@pytest.mark.parametrize("condition", ["width = 1) OR (true", "", "width = 1; DROP TABLE scores"])
+def test_a_condition_that_is_none_is_named_by_its_cause(explained, tmp_path, condition):
+    cause = dataclasses.replace(explained[3][0], condition=condition)
+    causes = tmp_path / "causes.parquet"
+    write_causes(UPath(causes), [cause], {})
+    with pytest.raises(InputError, match=r"causes.parquet: the condition of cause 1 takes one SQL"):
+        without_causes(Policy(), str(causes))
