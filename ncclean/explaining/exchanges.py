@@ -1,6 +1,6 @@
 r"""Two words that stand for each other: images fit captions with the other word better.
 
-For words a and b with mean images I_a, I_b and mean captions T_a, T_b of the pairs that have them,
+For words a and b with mean captions T_a, T_b and means I_a, I_b of their images, equal ones once,
 
     D = (I_a - I_b) . (T_a - T_b)
 
@@ -8,9 +8,17 @@ is above 0 where captions belong to their images, however little an estimator te
 changes its sign where the words were exchanged. With the covariance S of the images it is compared
 with its error, z = D / sqrt((T_a - T_b)' S (T_a - T_b) (1/n_a + 1/n_b)).
 
-What else differs between the images of two words moves D too. How much is seen at the other words:
-where more z are as low as this than the normal distribution has, the error is wider. Where a tenth
-is below 0, the estimator does not tell words apart, and nothing is reported.
+What else differs between the images of two words moves D too: a host with a style and a phrase of
+its own, or whose images show more of a thing than those with its name. So all of this must hold:
+
+- z is the lowest that either word has, and twice as low as with three quarters of other words.
+- Both words are in it. With means of all words taken off I and T, D is the sum of I_a . (T_a - T_b)
+  and I_b . (T_b - T_a), and of T_a . (I_a - I_b) and T_b . (I_b - I_a). If p_a and p_b of the
+  captions should have the other word, the first two are about as 1 - 2 p_a and 1 - 2 p_b. An
+  exchange makes each of the four half of D; one is about 0 where three words were exchanged in a
+  circle, and above 0 where one word alone is mostly wrong. Each must be a fifth of D.
+- z is low for what the other words show: where more z are as low than the normal distribution has,
+  the error is wider. Where a tenth is below 0, the estimator does not tell words apart.
 """
 
 from __future__ import annotations
@@ -38,9 +46,11 @@ _MOST_WORDS = 1024
 _MOST_OF_ALL = 0.9  # of the captions
 _LEAST_POSITIVE = 0.9  # of the other pairs of words, for an estimator that tells words apart
 _FEWEST_OTHERS = 20
-# Half of the captions at least have the other word, else D would not change its sign.
+_LOW = 0.25  # of the z of a word
+_LEAST_SHARE = 0.2  # of D, in each of its four parts
+# Half of the captions at least have the other word, else a part of D would not change its sign.
 _MOST_CAPTIONS = Estimate(1.0, 0.5, 1.0)
-_TAILS = (0.01, 0.05, 0.1)  # few enough for the echoes of other exchanges not to reach them
+_TAILS = (0.01, 0.05, 0.1)
 
 
 @dataclass(frozen=True)
@@ -106,8 +116,8 @@ def find_exchanges(
     words, members = _words(connection, sample, places, options.min_pairs)
     if len(words) < 2:
         return Exchanges()
-    first, second, z = _statistics(members, image, text, options.min_pairs)
-    return _significant(words, first, second, z, options.false_discoveries)
+    statistics = _statistics(members, image, text, options.min_pairs)
+    return _significant(words, statistics, options.false_discoveries)
 
 
 def _words(
@@ -135,53 +145,97 @@ def _words(
     return [str(word) for word in words], members
 
 
+@dataclass(frozen=True)
+class _Statistics:
+    """(P,) numbers of two words, their z, and the smallest share of D in one of its parts."""
+
+    first: np.ndarray
+    second: np.ndarray
+    z: np.ndarray
+    share: np.ndarray
+
+    def are_exchange_like(self, words: int) -> np.ndarray:
+        """(P,): whether all but the size of z is as of an exchange. No word is in two of these."""
+        table = np.full((words, words), np.nan)
+        table[self.first, self.second] = table[self.second, self.first] = self.z
+        lowest, low = np.full(words, np.nan), np.full(words, np.nan)
+        for word in np.flatnonzero(~np.isnan(table).all(axis=1)):
+            lowest[word] = np.nanmin(table[word])
+            low[word] = np.nanquantile(table[word], _LOW)
+        is_lowest = (self.z == lowest[self.first]) & (self.z == lowest[self.second])
+        is_apart = self.z / 2 < np.minimum(low[self.first], low[self.second])
+        found: np.ndarray = (self.z < 0) & is_lowest & is_apart & (self.share >= _LEAST_SHARE)
+        return found
+
+
 def _statistics(
     members: csr_matrix, image: np.ndarray, text: np.ndarray, min_pairs: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of two words and z, for all that each have enough captions without the other."""
-    by_word = members.T.tocsr()
-    counts = np.asarray(members.sum(axis=0)).ravel().astype(float)
+) -> _Statistics:
+    """Compare all words of which each has enough images without the other."""
+    of_texts = _means(members, text.astype(np.float32))
+    image, members = _distinct(image, members)
     image = image.astype(np.float32)
-    of_images = (by_word @ image) / np.maximum(counts, 1)[:, None]
-    of_texts = (by_word @ text.astype(np.float32)) / np.maximum(counts, 1)[:, None]
-    centred = image - image.mean(axis=0)
-    covariance = centred.T @ centred / len(image)
+    image -= image.mean(axis=0)
+    of_images = _means(members, image)
+    counts = np.asarray(members.sum(axis=0)).ravel().astype(float)
+    of_texts -= of_texts.mean(axis=0)
+    of_images -= of_images.mean(axis=0)
+    covariance = image.T @ image / len(image)
     products, spread = of_images @ of_texts.T, of_texts @ covariance @ of_texts.T
-    both = np.asarray((by_word @ members).todense())
+    both = np.asarray((members.T @ members).todense())
     first, second = np.triu_indices(len(counts), 1)
     alone = np.minimum(counts[first], counts[second]) - both[first, second]
     first, second = first[alone >= min_pairs], second[alone >= min_pairs]
 
-    def difference(matrix: np.ndarray) -> np.ndarray:
-        diagonal = matrix.diagonal()
-        crossed = matrix[first, second] + matrix[second, first]
-        result: np.ndarray = diagonal[first] + diagonal[second] - crossed
-        return result
+    def parts(matrix: np.ndarray) -> np.ndarray:
+        own = matrix.diagonal()
+        one, other = matrix[first, second], matrix[second, first]
+        return np.stack([own[first] - other, own[second] - one, own[first] - one])
 
-    error = difference(spread) * (1 / counts[first] + 1 / counts[second])
-    return first, second, difference(products) / np.sqrt(np.maximum(error, 1e-20))
+    of_first, of_second, of_image = parts(products)
+    difference = of_first + of_second
+    error = parts(spread)[:2].sum(axis=0) * (1 / counts[first] + 1 / counts[second])
+    z = difference / np.sqrt(np.maximum(error, 1e-20))
+    shares = np.stack([of_first, of_image]) / np.where(difference == 0, np.inf, difference)
+    return _Statistics(first, second, z, np.minimum(shares, 1 - shares).min(axis=0))
 
 
-def _significant(
-    words: Sequence[str], first: np.ndarray, second: np.ndarray, z: np.ndarray, rate: float
-) -> Exchanges:
-    """The exchanges among the tests; a word that is in a surer one is in no other."""
-    candidates = np.flatnonzero(z < 0)
-    candidates = candidates[np.argsort(z[candidates], kind="stable")][:_MOST_WORDS]
+def _means(members: csr_matrix, vectors: np.ndarray) -> np.ndarray:
+    """(W, d) mean of the vectors with each word."""
+    counts = np.asarray(members.sum(axis=0)).ravel()
+    means: np.ndarray = (members.T @ vectors) / np.maximum(counts, 1)[:, None]
+    return means
+
+
+def _distinct(image: np.ndarray, members: csr_matrix) -> tuple[np.ndarray, csr_matrix]:
+    """The different images, and whether a caption of each has each word.
+
+    An image that is there a thousand times, or has five captions, tells no more than once.
+    """
+    rows = np.ascontiguousarray(image)
+    keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+    _, places, labels = np.unique(keys, return_index=True, return_inverse=True)
+    shape = len(places), len(image)
+    groups = csr_matrix(
+        (np.ones(len(image), np.float32), (labels.ravel(), np.arange(len(image)))), shape=shape
+    )
+    return image[places], ((groups @ members) > 0).astype(np.float32)
+
+
+def _significant(words: Sequence[str], statistics: _Statistics, rate: float) -> Exchanges:
+    """The exchanges among the tests."""
+    first, second, z = statistics.first, statistics.second, statistics.z
+    are_like = statistics.are_exchange_like(len(words))
+    candidates = np.flatnonzero(are_like)
     log_p = np.zeros(len(candidates))
     for number, place in enumerate(candidates):
         pair = (first[place], second[place])
-        others = z[~(np.isin(first, pair) | np.isin(second, pair))]
+        others = z[~(np.isin(first, pair) | np.isin(second, pair) | are_like)]
         if len(others) >= _FEWEST_OTHERS and (others > 0).mean() >= _LEAST_POSITIVE:
             scale = max(1.0, (np.quantile(others, _TAILS) / norm.ppf(_TAILS)).max())
             log_p[number] = norm.logcdf(z[place] / scale)
     threshold = log_threshold(log_p, len(z), rate)
     of_tests = q_values(log_p, len(z))
-    taken: set[int] = set()
-    found = []
-    for number in np.argsort(log_p, kind="stable"):
-        pair = (int(first[candidates[number]]), int(second[candidates[number]]))
-        if log_p[number] <= threshold and not taken & {*pair}:
-            taken |= {*pair}
-            found.append(((words[pair[0]], words[pair[1]]), float(of_tests[number])))
-    return Exchanges(tuple(pair for pair, _ in found), tuple(q for _, q in found), len(z))
+    found = [number for number in np.argsort(log_p, kind="stable") if log_p[number] <= threshold]
+    pairs = tuple((words[first[at]], words[second[at]]) for at in candidates[found])
+    return Exchanges(pairs, tuple(map(float, of_tests[found])), len(z))

