@@ -113,7 +113,7 @@ FIGURES = {
         ("causes-sentences", "causes-classes", "causes-class-photographs", "causes-photographs"),
         cause_tables.further_lines,
     ),
-    "causes-scale": Figure(("causes-scale",), cause_tables.scale_line),
+    "causes-scale": Figure(("causes-scale", "causes-scale-100m"), cause_tables.scale_line),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "cifar10n": Figure(("cifar10n",), cifar10n_tables.rate_table),
     "cifar10n-judges": Figure(("cifar10n-judges",), cifar10n_tables.judges_table),

@@ -86,9 +86,9 @@ def further_lines(
         yield f"- Flickr8k {name}: {'; '.join([groups or 'nothing reported', *proposals])}."
 
 
-def scale_line(record: Record) -> Iterator[str]:
+def scale_line(*records: Record) -> Iterator[str]:
     """Time and memory by the number of pairs."""
-    for row in record["rows"]:
+    for row in (row for record in records for row in record["rows"]):
         yield (
             f"- {row['rows']:,} pairs, {row['tested']:,} groups tested: {row['seconds']:,.0f} s, "
             f"{row['processor_seconds']:,.0f} s of processor, {row['peak_mib']:,} MiB."
