@@ -71,7 +71,7 @@ class Patterns:
 
 @dataclass(frozen=True)
 class Folded:
-    """`causes` and, for every candidate that is none, the cause that it is folded into.
+    """`causes` and, for the candidates that share pairs with one, the cause they are folded into.
 
     Both are numbers of candidates. `cleared` are the totals of the pairs in no cause.
     """
@@ -127,11 +127,11 @@ def fold(
         causes.append(chosen)
         left &= ~patterns.has(group_of[chosen])
         remaining.remove(chosen)
-    into = {
-        number: max(causes, key=lambda cause: shared[group_of[number], group_of[cause]])
-        for number in range(len(candidates))
-        if causes and number not in causes
-    }
+    into = {}
+    for number in (one for one in range(len(candidates)) if one not in causes):
+        of_causes = [shared[group_of[number], group_of[cause]] for cause in causes]
+        if any(of_causes):  # else it stands out no longer for what it is compared with
+            into[number] = causes[int(np.argmax(of_causes))]
     return Folded(causes, into, patterns.without(left))
 
 
