@@ -234,8 +234,8 @@ class WorkerPool:
                     self.silence.answered()
                     self.park(calls[reference], error)
                 except RayActorError as error:  # it is restarted
-                    self.silence.died(error)
-                    logger.warning("a worker died; Ray restarts it")
+                    if self.silence.died(error):  # else it is said every second
+                        logger.warning("a worker died; Ray restarts it")
                     time.sleep(TICK_SECONDS)
         return None
 

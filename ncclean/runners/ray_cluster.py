@@ -119,10 +119,14 @@ class Silence:
     def answered(self) -> None:
         self._since = None
 
-    def died(self, error: BaseException) -> None:
-        """A worker died. Raises `InputError` where none can be expected to answer any more."""
+    def died(self, error: BaseException) -> bool:
+        """Note that a worker died; returns whether it is the first since the last answer.
+
+        Raises `InputError` where none can be expected to answer any more.
+        """
         check_own_node()
         now = time.monotonic()
+        is_first = self._since is None
         if self._since is None:
             self._since = now
         if now - self._since >= SILENT_SECONDS:
@@ -130,6 +134,7 @@ class Silence:
                 f"no worker has answered for {SILENT_SECONDS:g} seconds, and they keep dying "
                 f"({one_line(error)}); {_RESTART}"
             )
+        return is_first
 
 
 def check_own_node() -> None:

@@ -15,7 +15,7 @@ from tests.execution.clusters import sitecustomize
 
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
 # Beyond the wait for workers: Ray notices the end of a node by missed answers.
-MOST_SECONDS = SILENT_SECONDS + 60
+MOST_SECONDS = SILENT_SECONDS + 120
 
 
 def running(session, pattern):

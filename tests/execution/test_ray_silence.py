@@ -33,8 +33,10 @@ def clock(monkeypatch):
 def test_workers_that_only_die_end_the_run_after_two_minutes(nodes, clock):
     silence = Silence()
     error = RuntimeError("the actor is dead")
+    said = []
     for clock[0] in range(0, 120, 7):
-        silence.died(error)
+        said.append(silence.died(error))
+    assert said == [True] + [False] * 17  # not once a second
     clock[0] = 120
     with pytest.raises(InputError, match=r"no worker has answered for 120 seconds.*same command"):
         silence.died(error)
