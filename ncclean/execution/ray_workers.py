@@ -32,6 +32,7 @@ from ncclean.runners.ray_cluster import (
     check_own_node,
     get,
     nodes,
+    one_line,
 )
 
 logger = logging.getLogger(__name__)
@@ -235,7 +236,7 @@ class WorkerPool:
                     self.park(calls[reference], error)
                 except RayActorError as error:  # it is restarted
                     if self.silence.died(error):  # else it is said every second
-                        logger.warning("a worker died; Ray restarts it")
+                        logger.warning("a worker died; Ray restarts it (%s)", one_line(error))
                     time.sleep(TICK_SECONDS)
         return None
 
