@@ -62,10 +62,11 @@ def resize(driver: Any, width: int, height: int) -> None:
 
 
 def requests(driver: Any) -> list[str]:
-    """URLs asked for since the last call."""
+    """URLs asked for since the last call, without those of the browser's own pages."""
     messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     return [
         message["params"]["request"]["url"]
         for message in messages
         if message["method"] == "Network.requestWillBeSent"
+        and not message["params"]["request"]["url"].startswith(("chrome:", "chrome-untrusted:"))
     ]
