@@ -21,6 +21,11 @@ class Estimate(NamedTuple):
         return not math.isnan(self.value)
 
     @property
+    def least(self) -> float:
+        """The value, or the lower end where only the interval is known."""
+        return self.value if self.is_known else self.low
+
+    @property
     def has_interval(self) -> bool:
         return not (math.isnan(self.low) or math.isnan(self.high))
 

@@ -112,7 +112,7 @@ def _summary(explained: Explained) -> Iterator[Shown]:
                 f"{cause.pairs:,}",
                 interval(cause.rate, called=""),
                 share(cause.outside.value),
-                f"{cause.excess:,.0f}",
+                f"{'' if cause.rate.is_known else '≥ '}{cause.excess:,.0f}",
             )
             for cause in explained.causes
         ]

@@ -13,7 +13,7 @@ from upath import UPath
 from ncclean import __version__
 from ncclean.atomic import published
 from ncclean.errors import InputError
-from ncclean.estimates import Estimate
+from ncclean.estimates import Estimate, flattened
 from ncclean.output_mark import mark
 from ncclean.schema import CAUSES
 from ncclean.storage.small_tables import read_small_table
@@ -61,7 +61,7 @@ class Cause:
     def to_json(self) -> dict[str, Any]:
         """The row of the table."""
         row = {name: getattr(self, name) for name in CAUSES.names if hasattr(self, name)}
-        row |= self.rate.fields("rate") | self.outside.fields("outside")
+        row |= flattened([("rate", self.rate), ("outside", self.outside)])
         row["examples"] = [vars(example) for example in self.examples]
         return row
 

@@ -46,7 +46,7 @@ def described(
         rate = candidate.rate or rate_of(counts, overall[column], candidate.tau2[0])
         outside = _outside(float(cleared[column]), folded.cleared.pairs.sum())
         facts.append((int(counts.sum()), rate, outside))
-    excess = [pairs * (rate.value - outside.value) for pairs, rate, outside in facts]
+    excess = [pairs * (rate.least - outside.value) for pairs, rate, outside in facts]
     order = sorted(folded.causes, key=lambda one: -excess[one])
     places = {cause: place for place, cause in enumerate(order, start=1)}
     rest = sorted(folded.into, key=lambda one: (places[folded.into[one]], -excess[one]))

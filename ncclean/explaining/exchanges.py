@@ -23,6 +23,7 @@ its own, or whose images show more of a thing than those with its name. So all o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,22 +35,21 @@ from scipy.stats import norm
 from ncclean.estimates import Estimate
 from ncclean.explaining.candidates import Candidate
 from ncclean.explaining.discoveries import log_threshold, q_values
-from ncclean.explaining.kinds import TEXT, Kind, word_condition
+from ncclean.explaining.kinds import EXCHANGED, TEXT, Kind, word_condition
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.pairs_file import Values
-from ncclean.explaining.vectors import read_vectors
+from ncclean.explaining.vectors import MOST_PAIRS, read_vectors
 from ncclean.storage.quoting import quoted
 
-NAME = "exchanged words"
-_MOST_PAIRS = 100_000  # more tell little more
 _MOST_WORDS = 1024
 _MOST_OF_ALL = 0.9  # of the captions
 _LEAST_POSITIVE = 0.9  # of the other pairs of words, for an estimator that tells words apart
 _FEWEST_OTHERS = 20
 _LOW = 0.25  # of the z of a word
 _LEAST_SHARE = 0.2  # of D, in each of its four parts
-# Half of the captions at least have the other word, else a part of D would not change its sign.
-_MOST_CAPTIONS = Estimate(1.0, 0.5, 1.0)
+# Half of the captions at least have the other word, else a part of D would not change its sign. D
+# alone does not tell how many: a weak estimator makes it as small as few exchanges do.
+_MOST_CAPTIONS = Estimate(math.nan, 0.5, 1.0)
 _TAILS = (0.01, 0.05, 0.1)
 
 
@@ -72,7 +72,7 @@ class Exchanges:
             f"THEN {quoted(f'{a} {b}')} END"
             for a, b in self.words
         )
-        return Kind(NAME, TEXT, f"[{cases}]", ("tokens",), _condition, _label, several=True)
+        return Kind(EXCHANGED, TEXT, f"[{cases}]", ("tokens",), _condition, _label, several=True)
 
     def candidates(self, values: Values) -> list[Candidate]:
         """A cause of near misses for each; of mismatches where the table does not tell others."""
@@ -107,7 +107,7 @@ def find_exchanges(
     if not {"tokens", "key", "caption_number"} <= columns:
         return Exchanges()
     ((count,),) = connection.execute("SELECT count(*) FROM pairs").fetchall()
-    one_in = -(-count // _MOST_PAIRS)
+    one_in = -(-count // MOST_PAIRS)
     sample = f"SELECT * FROM pairs WHERE hash(place) % {one_in} = 0"
     vectors = read_vectors(connection, f"SELECT 0 AS member, * FROM ({sample})", embeddings, keys)
     if not vectors:

@@ -44,9 +44,10 @@ class Explained:
     """Result of the search: `causes`, and the groups that are folded into them.
 
     `rows` of the table, `pairs` of them with scores, `tested` groups, each once for every outcome
-    that the table tells about; of those in `unknown` it has no probability. `left_out` groups stood
-    out beyond those that could be compared with one another. `fixed` pairs have a decision in the
-    file `fixes`, which shifts captions back; None without embeddings.
+    that the table tells about, and pairs of words; of the outcomes in `unknown` it has no
+    probability. `left_out` groups stood out beyond those that could be compared with one another.
+    `fixed` pairs have a decision in the file `fixes`, which shifts captions back; None without
+    embeddings.
     """
 
     causes: tuple[Cause, ...]

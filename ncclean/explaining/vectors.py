@@ -11,7 +11,7 @@ import pyarrow as pa
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.neighbour_search.blocks import embedded_blocks
 
-_MOST_PAIRS = 100_000
+MOST_PAIRS = 100_000  # of a member: more tell little more
 
 
 def read_vectors(
@@ -23,12 +23,12 @@ def read_vectors(
     """Read, by member, places in order, (n, d) images and (n, d) captions.
 
     `wanted` is SQL for the columns `member`, `place`, `shard`, `key` and `caption_number`. Of each
-    member the first `_MOST_PAIRS` at most; pairs without vectors are left out.
+    member the first `MOST_PAIRS` at most; pairs without vectors are left out.
     """
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE wanted AS SELECT member, place, shard, key, "
         f"coalesce(caption_number, 0) AS caption_number FROM ({wanted}) "
-        f"QUALIFY row_number() OVER (PARTITION BY member ORDER BY place) <= {_MOST_PAIRS}"
+        f"QUALIFY row_number() OVER (PARTITION BY member ORDER BY place) <= {MOST_PAIRS}"
     )
     parts: dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
     for block in embedded_blocks(resolve_embeddings(embeddings), keys):

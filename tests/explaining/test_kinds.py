@@ -91,3 +91,10 @@ def test_hosts_have_no_secrets_and_no_ports(connection):
 
 def test_a_table_without_urls_and_captions_has_other_kinds():
     assert [kind.name for kind in kinds_of(["shard", "width", "height"])] == ["shard", "image size"]
+
+
+def test_a_column_of_by_takes_the_name_of_no_other_kind():
+    by = [by_values(name, name, f"_by_{number}") for number, name in
+          enumerate(("shard", "exchanged words", "source"))]  # fmt: skip
+    names = [kind.name for kind in kinds_of(["shard", "_by_0", "_by_1", "_by_2"], by=by)]
+    assert names == ["shard", "shard of --by", "exchanged words of --by", "source"]

@@ -111,9 +111,12 @@ class TableSamples:
             (name, [field_at(one, name) for one in whole]) for name in self._caption_keys
         ] or [(None, [usual_caption(one, CAPTION_COLUMNS) for one in whole])]
         metadata = _metadata(whole, [values for _, values in named])
-        identity = path if image is None else hash(image)
-        key = self._own_key(row, path, identity) or place
-        sample = Sample(row=number, key=key, metadata=metadata)
+        key = key_of(row, path)
+        identity = path if image is None or key is None else hash(image)
+        if key is not None and self._keys.get(key) not in (None, identity):
+            # A table made of several shards has their keys, which may each count from 0.
+            key = key_of({}, path)
+        sample = Sample(row=number, key=key or place, metadata=metadata)
         if sample.key in self._keys:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         self._keys[sample.key] = identity
@@ -125,16 +128,6 @@ class TableSamples:
             sample.reject(SkipReason.IMAGE_MISSING, f"{path}: download it first")
         take_captions(sample, [(name, _flat(values)) for name, values in named])
         return sample, path if image is None else image
-
-    def _own_key(self, row: Row, path: str | None, identity: str | int | None) -> str | None:
-        """The row's key; the path of its image, or None, where another image has the key.
-
-        A table made of several shards has their keys, which may each count from 0.
-        """
-        key = key_of(row, path)
-        if key is None or self._keys.get(key) in (None, identity):
-            return key
-        return key_of({}, path)
 
     def _read(self, sample: Sample, image: bytes | str | None) -> Sample:
         if not self._files.is_wanted(sample.key):

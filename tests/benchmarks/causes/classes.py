@@ -22,6 +22,7 @@ from records import make_record, write_record
 
 import ncclean
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, zeroshot_sample
+from ncclean.json_values import finite
 
 PER_CLASS = 150
 EXCHANGED = (None, (0, 1), (2, 7), (3, 4), (5, 11), (6, 8))
@@ -57,7 +58,7 @@ def explained(folders: Path, out: Path, model: str, exchanged: Sequence[str]) ->
         "noise_rate": list(scored.noise_rate),
         "reported": [
             {"kind": cause.kind, "label": cause.label, "pairs": cause.pairs,
-             "rate": list(cause.rate)}
+             "rate": finite(cause.rate)}
             for cause in found.causes
         ],
     }  # fmt: skip
