@@ -116,9 +116,19 @@ def kill_a_worker(timeout: float = 60) -> int:
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         found = subprocess.run(["pgrep", "-f", "ray::ShardWorker.score"], capture_output=True)
-        if found.stdout:
-            chosen = int(found.stdout.split()[0])
+        for chosen in filter(_is_of_these_tests, map(int, found.stdout.split())):
             os.kill(chosen, signal.SIGKILL)
             return chosen
         time.sleep(0.02)
     raise AssertionError("no worker began")
+
+
+def _is_of_these_tests(process: int) -> bool:
+    """Whether a process was started by this one of the processes among which tests are shared."""
+    name = "PYTEST_XDIST_WORKER"
+    try:
+        variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return False
+    own = os.environ.get(name)
+    return own is None or f"{name}={own}".encode() in variables

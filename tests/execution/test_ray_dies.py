@@ -36,7 +36,10 @@ def test_the_run_ends_with_a_sentence_and_goes_on(tmp_path, killed):
     write_corpus(tmp_path / "shards", CorpusOptions(pairs=40, shard_size=10, seed=3), 1)
     words = ["score", "shards", "--out", "s.parquet", "--model", "demo", "--precision", "fp32",
              "--shift", "0.2", "--engine", "ray", "--workers", "1"]  # fmt: skip
-    environment = {**os.environ, **sitecustomize(tmp_path / "site"), "SLOW_SHARD": "00002"}
+    environment = {
+        **os.environ, **sitecustomize(tmp_path / "site"), "SLOW_SHARD": "00002",
+        "RAY_ADDRESS": "local",  # tests at the same time have clusters, which it would join
+    }  # fmt: skip
     with (tmp_path / "log").open("wb") as log:
         run = subprocess.Popen(
             [sys.executable, "-c", COMMAND, *words],
