@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Annotate(Command):
     """Write columns of a score table into the Lance data set whose pairs it scores.
 
-    The columns are named ncclean_NAME and replace those of an earlier call. Rows are matched by uid
-    if the data set has that column, else by position. Earlier versions of the data set stay.
+    The columns are named ncclean_NAME and replace those of an earlier call. Rows are matched by
+    uid, those without one by position. Earlier versions of the data set stay.
 
     Example: `ncclean annotate scores.parquet --dataset pairs.lance`
     """

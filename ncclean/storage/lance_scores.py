@@ -23,6 +23,7 @@ from ncclean.storage.quoting import identifier
 USUAL = ("status", "similarity", "neg_clip_loss", "noise_probability")
 _BATCH_ROWS = 65_536
 _UNFINISHED = f"{SCORE_PREFIX}unfinished_"  # columns that are being written
+_MARK = {b"ncclean": b"scores"}  # of a field, so that nobody else's column is replaced
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,16 @@ def write_lance_scores(
 ) -> AnnotatedRows:
     """Add columns of a score table to a data set, as `ncclean_NAME`; replace those of before.
 
-    Rows are told by `uid` where the data set has that column, else by their place, in the order
-    in which `score` read them; a row without scores gets nulls. The data set gets new versions,
-    and its old ones stay. Raises `InputError` for columns that are not there, for scores of other
-    rows, and where a row has several scores.
+    Rows are told by their `uid`; those without one by their place, in the order in which `score`
+    read them; a row without scores gets nulls. The data set gets new versions, and its old ones
+    stay. Raises `InputError` for columns that are not there, for a column of that name that
+    somebody else has written, for scores of other rows, and where a row has several scores.
     """
     try:
         target = open_lance(dataset)
         with connect(scores) as connection:
             wanted = _wanted(connection, columns)
+            _check_names(target, dataset, wanted)
             progress.say("comparing rows")
             has_uids = "uid" in target.schema.names and _is_text(target.schema.field("uid").type)
             _number_rows(connection, target, dataset, scores, has_uids)
@@ -85,6 +87,16 @@ def _wanted(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> li
     return list(dict.fromkeys(columns)) or [name for name in USUAL if name in there]
 
 
+def _check_names(target: Any, dataset: str, columns: Sequence[str]) -> None:
+    """Raise `InputError` if a column of a name to be written was not written by `annotate`."""
+    for field in target.schema:
+        if field.name in map(_written, columns) and _MARK.items() - (field.metadata or {}).items():
+            raise InputError(
+                f"{dataset} has a column {field.name} that `ncclean annotate` did not write: "
+                "rename or drop it first"
+            )
+
+
 def _is_text(kind: pa.DataType) -> bool:
     """Whether values of a type are uids: what is written as text, lists and structs are not."""
     return not pa.types.is_nested(kind) and not pa.types.is_binary(kind)
@@ -101,17 +113,20 @@ def _number_rows(
     connection.execute(
         "CREATE TEMP VIEW numbered AS SELECT *, row_number() OVER () AS place FROM scores"
     )
+    connection.execute("CREATE TEMP TABLE uids (position BIGINT, uid VARCHAR)")
     if has_uids:
         rows = pa.RecordBatchReader.from_batches(
             pa.schema([("position", pa.int64()), ("uid", pa.string())]),
             _uids(dataset, target.count_rows()),
         )
         connection.register("rows_of_dataset", rows)
-        connection.execute("CREATE TEMP TABLE positions AS SELECT * FROM rows_of_dataset")
-        connection.execute(
-            "CREATE TEMP TABLE matched AS SELECT p.position, s.place FROM positions p "
-            "JOIN numbered s ON p.uid = s.uid"
-        )
+        connection.execute("INSERT INTO uids SELECT * FROM rows_of_dataset WHERE uid IS NOT NULL")
+    connection.execute(
+        "CREATE TEMP TABLE matched AS SELECT u.position, s.place FROM uids u "
+        "JOIN numbered s ON u.uid = s.uid"
+    )
+    ((with_uid,),) = connection.execute("SELECT count(*) FROM uids").fetchall()
+    if with_uid == target.count_rows():
         return
     shards = resolve_sources([dataset])
     for path in scores:
@@ -125,8 +140,9 @@ def _number_rows(
     )
     connection.register("units", units)
     connection.execute(
-        "CREATE TEMP TABLE matched AS SELECT u.first + s.row AS position, s.place "
-        "FROM numbered s JOIN units u ON s.shard = u.shard WHERE u.first + s.row < u.last"
+        "INSERT INTO matched SELECT u.first + s.row AS position, s.place "
+        "FROM numbered s JOIN units u ON s.shard = u.shard WHERE u.first + s.row < u.last "
+        "AND u.first + s.row NOT IN (SELECT position FROM uids)"
     )
 
 
@@ -183,4 +199,8 @@ def _values(
         f"SELECT {names} FROM range({rows}) r LEFT JOIN matched m ON m.position = r.range "
         "LEFT JOIN numbered s ON s.place = m.place ORDER BY r.range"
     )
-    return relation.fetch_record_batch(_BATCH_ROWS)
+    batches = relation.fetch_record_batch(_BATCH_ROWS)
+    schema = pa.schema([field.with_metadata(_MARK) for field in batches.schema])
+    return pa.RecordBatchReader.from_batches(
+        schema, (pa.record_batch(batch.columns, schema=schema) for batch in batches)
+    )

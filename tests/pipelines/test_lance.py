@@ -216,6 +216,28 @@ def test_rows_in_another_order_get_no_scores_by_their_place(pairs, tmp_path, uid
     assert "ncclean_similarity" not in lance.dataset(dataset).schema.names
 
 
+def test_rows_without_a_uid_are_told_by_their_place(pairs, tmp_path):
+    dataset, out = tmp_path / "a.lance", tmp_path / "scores.parquet"
+    uids = [uid if row % 3 else None for row, uid in enumerate(pairs["uid"].to_pylist())]
+    pairs = pairs.set_column(pairs.column_names.index("uid"), "uid", pa.array(uids))
+    lance.write_dataset(pairs, dataset)
+    scores = score(dataset, out)
+    assert Annotate(scores=[str(out)], dataset=str(dataset)).run().values["scored"] == COUNT
+    written = lance.dataset(dataset).to_table()["ncclean_similarity"]
+    assert written.to_pylist() == scores["similarity"].to_pylist()
+
+
+def test_a_column_of_another_tool_is_not_replaced(pairs, tmp_path):
+    dataset, out = tmp_path / "a.lance", tmp_path / "scores.parquet"
+    reviewed = pa.array(["by hand"] * COUNT)
+    lance.write_dataset(pairs.append_column("ncclean_status", reviewed), dataset)
+    score(dataset, out)
+    with pytest.raises(InputError, match=r"has a column ncclean_status that .* did not write"):
+        Annotate(scores=[str(out)], dataset=str(dataset)).run()
+    Annotate(scores=[str(out)], dataset=str(dataset), columns=["similarity"]).run()
+    assert lance.dataset(dataset).to_table()["ncclean_status"].to_pylist() == ["by hand"] * COUNT
+
+
 def test_another_row_is_deleted_instead(pairs, tmp_path):
     place = tmp_path / "a.lance"
     lance.write_dataset(pairs, place)
