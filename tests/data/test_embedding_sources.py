@@ -58,7 +58,7 @@ def two_clip_retrieval_parts(folder):
 
 def vectors(file, image, text, **columns):
     table = {"image_embedding": image, "text_embedding": text, **columns}
-    pq.write_table(pa.table(table), file, row_group_size=columns.pop("group", 2))
+    pq.write_table(pa.table(table), file, row_group_size=2)
     return file
 
 
@@ -335,3 +335,10 @@ def test_metadata_that_is_not_utf8_makes_no_table_that_is_not(tmp_path):
     pairs.facts.validate(full=True)
     assert pairs.facts.column("text").to_pylist() == ["caption 0", "capt\ufffdon 1", "caption 2"]
     assert pairs.ok.all()
+
+
+def test_a_list_of_one_caption_is_the_text_of_its_vector(tmp_path):
+    captions = [["a cat"], ["a cat", "a dog"], [], None]
+    image = pa.array(unit(4).astype(np.float32).tolist())
+    file = vectors(tmp_path / "a.parquet", image, image, caption=captions)
+    assert only([file]).facts["text"].to_pylist() == ["a cat", None, None, None]

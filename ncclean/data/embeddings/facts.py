@@ -116,7 +116,9 @@ def _as_utf8(column: pa.Array) -> pa.Array:
 
 def _converted(value: object, kind: pa.DataType) -> object:
     if kind == pa.string():
-        return value if isinstance(value, str) else None
+        # Of several captions, nothing says which one the vector is of.
+        only = value[0] if isinstance(value, list) and len(value) == 1 else value
+        return only if isinstance(only, str) else None
     convert: Callable[[object], object] = bool if kind == pa.bool_() else int  # type: ignore[assignment]
     try:
         return convert(value) if isinstance(value, (int, float)) else None
