@@ -9,8 +9,6 @@ from ncclean.errors import InputError
 if TYPE_CHECKING:
     import duckdb
 
-    from ncclean.selection.policy import Policy
-
 # Of the table.
 COLUMNS = ("text", "part_starts", "part_noise_probabilities")
 # Whether a caption has several parts, with probabilities.
@@ -22,19 +20,20 @@ _MENDED = """CASE WHEN len(kept_parts) < len(part_starts) THEN trim(array_to_str
     chr(9) || chr(10) || chr(13) || ' ') END"""
 
 
-def part_columns(policy: Policy, noise: str) -> str:
+def part_columns(threshold: float | None, noise: str) -> str:
     """The columns `kept_parts`, `parts`, `caption` and `noise_probability` of a candidate.
 
-    `kept_parts` are numbers from 1, and all nulls without `drop_parts`. `noise` is the probability
-    of the pair; where parts stay it becomes that of the worst of them.
+    Parts with at least `threshold` as their noise probability go; with None captions stay whole.
+    `kept_parts` are numbers from 1, and null for whole captions. `noise` is the probability of the
+    pair; where parts stay it becomes that of the worst of them.
     """
-    if not policy.drop_parts:
+    if threshold is None:
         return (
             "NULL::BIGINT[] AS kept_parts, NULL::BIGINT AS parts, NULL::VARCHAR AS caption, "
             f"{noise} AS noise_probability"
         )
     # Of what cannot be told, nothing is dropped.
-    is_kept = f"coalesce(part_noise_probabilities[part] < {policy.part_threshold!r}, true)"
+    is_kept = f"coalesce(part_noise_probabilities[part] < {threshold!r}, true)"
     kept = "list_transform(kept_parts, lambda part: part_noise_probabilities[part])"
     return (
         f"list_filter(range(1, len(part_starts) + 1), lambda part: {is_kept}) AS kept_parts, "

@@ -139,7 +139,7 @@ class SelectionQuery:
             self._connection.execute(
                 "CREATE TEMP VIEW policy_candidates AS SELECT uid, shard, key, row, status, "
                 f"coalesce({self._or_null('caption_number', 'SMALLINT')}, 0) AS number, "
-                f"{part_columns(policy, noise)}, "
+                f"{part_columns(policy.part_threshold if policy.drop_parts else None, noise)}, "
                 f"{self._or_null('ncu_split', 'VARCHAR')} AS split, "
                 f"{goodness} AS goodness, "
                 f"{balance} AS balance, "
