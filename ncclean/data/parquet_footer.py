@@ -18,8 +18,11 @@ from ncclean.errors import ShardError
 _MAGIC = b"PAR1"
 _DEEPEST = 64  # as Thrift itself
 # Numbers of fields, by the struct that has them.
-_ROW_GROUPS = 4
+_SCHEMA, _ROW_GROUPS = 2, 4
+_TYPE, _TYPE_LENGTH, _CHILDREN = 1, 2, 5
 _COLUMNS, _META_DATA = 1, 3
+_FIXED_LENGTH = 7
+_VALUE_BYTES = 4  # at least, once it is read: a run of equal ones takes next to nothing in a page
 _PATH, _UNPACKED, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = 3, 6, 7, 9, 11
 
 
@@ -27,7 +30,7 @@ _PATH, _UNPACKED, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = 3, 6, 7, 9, 11
 class Chunk:
     """A column of a row group, from the byte `begin` on: `column` is its top-level name.
 
-    `largest` is what its largest page unpacks to. A footer does not tell that, but the packed size
+    A value takes at least `value_bytes` in memory. `largest` is what its largest page unpacks to. A footer does not tell that, but the packed size
     of its dictionary, which is one.
     """
 
@@ -36,6 +39,7 @@ class Chunk:
     packed: int
     unpacked: int
     largest: int
+    value_bytes: int = _VALUE_BYTES
 
 
 def read_chunks(path: UPath) -> list[list[Chunk]]:
@@ -46,7 +50,9 @@ def read_chunks(path: UPath) -> list[list[Chunk]]:
     with stores.open_anywhere(path) as stream:
         try:
             fields = read_struct(_footer(stream))
-            return [[_chunk(chunk[_META_DATA]) for chunk in group[_COLUMNS]]
+            sizes = [_value_bytes(one) for one in fields[_SCHEMA] if _is_column(one)]
+            return [[_chunk(chunk[_META_DATA], size)
+                     for chunk, size in zip(group[_COLUMNS], sizes, strict=True)]
                     for group in fields.get(_ROW_GROUPS, ())]  # fmt: skip
         except (IndexError, KeyError, TypeError, AttributeError, ValueError) as error:
             raise ShardError("has a footer that cannot be read") from error
@@ -77,7 +83,17 @@ def _footer(stream: IO[bytes]) -> bytes:
     return stream.read(length)
 
 
-def _chunk(fields: dict[int, Any]) -> Chunk:
+def _is_column(element: dict[int, Any]) -> bool:
+    """Whether an element of a schema is a column, as Arrow tells them from groups."""
+    return _TYPE in element and not element.get(_CHILDREN)
+
+
+def _value_bytes(column: dict[int, Any]) -> int:
+    is_fixed = column[_TYPE] == _FIXED_LENGTH
+    return max(_VALUE_BYTES, column[_TYPE_LENGTH]) if is_fixed else _VALUE_BYTES
+
+
+def _chunk(fields: dict[int, Any], value_bytes: int) -> Chunk:
     data_begin = fields[_DATA_PAGE]
     begin = fields.get(_DICTIONARY_PAGE) or data_begin
     return Chunk(
@@ -86,6 +102,7 @@ def _chunk(fields: dict[int, Any]) -> Chunk:
         packed=fields[_PACKED],
         unpacked=fields[_UNPACKED],
         largest=max(0, data_begin - begin),
+        value_bytes=value_bytes,
     )
 
 

@@ -19,7 +19,6 @@ from ncclean.regular_files import open_file
 # Numbers of fields of a PageHeader: parquet.thrift.
 _UNPACKED, _PACKED = 2, 3
 _DATA_PAGES, _VALUES = (5, 8), 1
-_VALUE_BYTES = 4  # at least, once it is read: a run of equal ones takes next to nothing in a page
 _USUAL_HEADER, _LONGEST_HEADER = 1 << 10, 16 << 20  # Arrow reads no longer one
 # Of a chunk in a store: all of a small one, else what has the header of the dictionary.
 _SMALL_CHUNK, _FIRST_BYTES = 4 << 20, 64 << 10
@@ -55,7 +54,7 @@ def _with_page_sizes(stream: IO[bytes], chunk: Chunk, shift: int = 0) -> Chunk:
     total = largest = 0
     begin = chunk.begin + shift
     for size, values in _pages(stream, begin, begin + chunk.packed):
-        total, largest = total + max(size, values * _VALUE_BYTES), max(largest, size)
+        total, largest = total + max(size, values * chunk.value_bytes), max(largest, size)
     return replace(chunk, unpacked=max(chunk.unpacked, total), largest=largest)
 
 

@@ -17,6 +17,7 @@ from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.embeddings.vectors import npy_shape
 from ncclean.data.parquet_bounds import check_rows, inflated_columns, rows_at_once
 from ncclean.data.parquet_footer import read_chunks
+from ncclean.data.parquet_pages import with_page_sizes
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import ShardError
@@ -69,6 +70,17 @@ def test_large_texts_that_are_there_are_read_a_few_at_a_time(tmp_path):
     assert 4 <= rows_at_once(chunks, 64) <= 16
     write_dictionary(path, "other", "short")
     assert rows_at_once(*read_chunks(UPath(path)), 64) == 64
+
+
+def test_a_dictionary_with_one_long_value_of_fixed_length_in_lists(tmp_path):
+    path = tmp_path / "t.parquet"
+    values = pa.array([bytes(1 << 20)] * 100, pa.binary(1 << 20))
+    lists = pa.ListArray.from_arrays(pa.array(range(0, 101, 10), pa.int32()), values)
+    pq.write_table(pa.table({"images": lists, "id": range(10)}), path, compression="zstd")
+    (chunks,) = read_chunks(UPath(path))
+    sizes = with_page_sizes(UPath(path), chunks)
+    assert sum(chunk.packed for chunk in chunks) < 10_000
+    assert list(inflated_columns(sizes)) == ["images"]
 
 
 @pytest.mark.parametrize("groups", [1, 40])
