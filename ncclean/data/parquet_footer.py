@@ -30,8 +30,8 @@ _PATH, _UNPACKED, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = 3, 6, 7, 9, 11
 class Chunk:
     """A column of a row group, from the byte `begin` on: `column` is its top-level name.
 
-    A value takes at least `value_bytes` in memory. `largest` is what its largest page unpacks to. A footer does not tell that, but the packed size
-    of its dictionary, which is one.
+    A value takes at least `value_bytes` in memory. `largest` is what its largest page unpacks to.
+    A footer does not tell that, but the packed size of its dictionary, which is one.
     """
 
     column: str
