@@ -98,8 +98,8 @@ ROBUST = ("left alone", "oracle", "rince", "decl", "bayes, paper")
 
 # A record that is measured anew takes the place of the old one; `make docs-figures` does the rest.
 FIGURES = {
-    "audit-coverage": Figure(("audit-coverage",), audit_tables.coverage_lines),
-    "audit-judges": Figure(("audit-judges",), audit_tables.judges_table),
+    "audit-coverage": Figure(("audit-coverage",), audit_tables.coverage_line),
+    "audit-judges": Figure(("audit-judges",), audit_tables.judges_lines),
     "benchmarks": Figure(("benchmarks",), tables.benchmark_table(*SPEEDS)),
     "billion": Figure(billion.RECORDS, billion.billion_table),
     "breaks": Figure(("breaks",), reliability.breaks_line),
@@ -117,8 +117,8 @@ FIGURES = {
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "cifar10n": Figure(("cifar10n",), cifar10n_tables.rate_table),
     "cifar10n-judges": Figure(("cifar10n-judges",), cifar10n_tables.judges_table),
-    "cifar10n-probe": Figure(("cifar10n-probe",), cifar10n_tables.probe_table),
-    "cifar10n-repair": Figure(("cifar10n",), cifar10n_tables.repair_table),
+    "cifar10n-probe": Figure(("cifar10n-probe",), cifar10n_tables.probe_line),
+    "cifar10n-repair": Figure(("cifar10n",), cifar10n_tables.repair_line),
     "cifar10n-scores": Figure(("cifar10n",), cifar10n_tables.scores_table),
     "coverage": Figure(
         ("donors", "real-clip", "donors-rendered", "weak-estimators"), noise_tables.coverage_table
@@ -134,7 +134,6 @@ FIGURES = {
     "few-captions": Figure(("few-captions",), noise_tables.few_captions_line),
     "flickr8k-arms": Figure(("flickr8k",), flickr8k_tables.gains_table),
     "flickr8k-detection": Figure(("flickr8k",), flickr8k_tables.detection_table),
-    "flickr8k-judgements": Figure(("flickr8k-judgements",), flickr8k_tables.judgements_table),
     "forgetting": Figure(("forgetting",), rsum_gains(*FORGETTING)),
     "gpu": Figure(("gpu",), tables.gpu_table),
     "joins": Figure(("joins", "joins-limited"), tables.join_table),
@@ -149,7 +148,7 @@ FIGURES = {
     ),
     "objective-memory": Figure(("objective-memory",), tables.memory_table),
     "prior": Figure(("prior",), lambda record: repair_tables.gains_line(record["rows"], PRIORS)),
-    "real-rules": Figure(("real-clip",), noise_tables.real_rule_table),
+    "real-rules": Figure(("real-clip",), noise_tables.real_rule_lines),
     "reliability-attacks": Figure(("reliability-attacks",), reliability.attacks_line),
     "reliability-disturbed": Figure(
         ("reliability-kills", "reliability-nodes", "reliability-store", "reliability-disk"),
@@ -168,7 +167,7 @@ FIGURES = {
     "selection": Figure(("selection",), tables.selection_table),
     "swaps": Figure(("donors",), noise_tables.swaps_line),
     "training-steps": Figure(("training",), tables.training_line),
-    "word-lists": Figure(("word-lists",), noise_tables.word_list_table),
+    "word-lists": Figure(("word-lists",), noise_tables.word_list_lines),
 }
 
 

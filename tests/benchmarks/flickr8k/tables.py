@@ -1,4 +1,4 @@
-"""Tables of the records of `study.py` and `judgements.py`."""
+"""Tables of the records of `study.py`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from record_tables import heading, line, percent
 
 Record = Mapping[str, Any]
 _KINDS = {"ncr": "single captions", "ncr_image": "all captions of an image"}
-_JUDGED = {
-    "expert": ("Flickr8k-Expert, tau c", "tau_c"),
-    "crowdflower": ("Flickr8k-CF, tau b", "tau_b"),
-}
 _RATE = 0.4
-_SCORES = ("similarity", "neg_clip_loss")
 
 
 def detection_table(record: Record) -> Iterator[str]:
@@ -69,15 +64,3 @@ def gains_table(record: Record) -> Iterator[str]:
         f"The others gain {min(means):+.2f} to {max(means):+.2f}, each with an interval that "
         f"includes 0: {'; '.join(alike)}."
     )
-
-
-def judgements_table(record: Record) -> Iterator[str]:
-    """Kendall's tau of each column with people, the mean and the range of the seeds."""
-    yield from heading("score", *(label for label, _ in _JUDGED.values()))
-    for score in _SCORES:
-        cells = []
-        for name, (_, measure) in _JUDGED.items():
-            rows = (row for row in record["rows"] if row["table"] == name)
-            found = [row["scores"][score][measure][0] for row in rows]
-            cells.append(f"{np.mean(found):.3f} ({min(found):.3f} to {max(found):.3f})")
-        yield line(f"`{score}`", *cells)
