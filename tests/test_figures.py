@@ -39,8 +39,6 @@ UNMEASURED = {
     ("neighbours.md", "| option | whitened (default) | plain (default) |"),
     ("noise.md", "| kind | what happens | protocol of |"),
     ("noise.md", "| figure | meaning |"),
-    ("objectives.md", "| `--method` | loss |"),
-    ("objectives.md", "| | published | released |"),
     ("recipes.md", "| key | meaning |"),
     ("recipes.md", "| recipe | does |"),
     ("results.md", "| noise | use | how sure |"),
