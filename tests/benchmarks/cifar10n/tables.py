@@ -39,9 +39,8 @@ def scores_table(record: Record) -> Iterator[str]:
 def rate_table(record: Record) -> Iterator[str]:
     """`study.py`: the noise rate that random mismatches let one see, and what an audit mends."""
     yield from heading(
-        "labels", "AUROC, `similarity`", "wrong", "noise rate (95 % interval)",
-        "errors found at .5", "calibration error", f"after {_AUDITED} answers",
-        "audits that hold the truth",
+        "labels", "AUROC, `similarity`", "wrong", "noise rate, interval", "errors found at .5", "calibration error",
+        f"after {_AUDITED} answers", "audits that hold the truth",
     )  # fmt: skip
     for label in _LABELS:
         score, rate, found, audit = (
@@ -57,7 +56,7 @@ def rate_table(record: Record) -> Iterator[str]:
             f"`{label}`",
             f"{score['auroc']:.3f}",
             percent(rate["true"]),
-            f"{percent(rate['estimated'])} ({percent(rate['low'])} to {percent(rate['high'])})",
+            f"{percent(rate['low'])} to {percent(rate['high'])}",
             percent(found["found_either"]),
             f"{audit['error_before']:.3f}",
             f"{audit['error_after']:.3f}",
