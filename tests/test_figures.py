@@ -34,7 +34,6 @@ UNMEASURED = {
     ("input.md", "| source | what lies there |"),
     ("input.md", "| status | meaning |"),
     ("long-captions.md", "| column | meaning |"),
-    ("methods.md", "| the paper | here |"),
     ("models.md", "| `--model` | loads |"),
     ("neighbours.md", "| option | whitened (default) | plain (default) |"),
     ("noise.md", "| kind | what happens | protocol of |"),
@@ -43,7 +42,6 @@ UNMEASURED = {
     ("recipes.md", "| recipe | does |"),
     ("results.md", "| noise | use | how sure |"),
     ("scale.md", "| | limit | so |"),
-    ("scores.md", "| you want to | use |"),
     ("select.md", "| `--layout` | output | read by |"),
 }
 PRINTED = "as a command printed it"
