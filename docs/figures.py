@@ -137,7 +137,7 @@ FIGURES = {
     "forgetting": Figure(("forgetting",), rsum_gains(*FORGETTING)),
     "gpu": Figure(("gpu",), tables.gpu_table),
     "joins": Figure(("joins", "joins-limited"), tables.join_table),
-    "mending": Figure(("mending",), part_tables.mending_table),
+    "mending": Figure(("mending",), part_tables.mending_lines),
     "near-duplicates": Figure(("near-duplicates",), tables.near_duplicates_table),
     "near-miss-scores": Figure(("near-misses",), noise_tables.near_miss_lines),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),

@@ -33,7 +33,6 @@ UNMEASURED = {
     ("input.md", "| | in a shard | in a table or folder |"),
     ("input.md", "| source | what lies there |"),
     ("input.md", "| status | meaning |"),
-    ("long-captions.md", "| column | meaning |"),
     ("models.md", "| `--model` | loads |"),
     ("neighbours.md", "| option | whitened (default) | plain (default) |"),
     ("noise.md", "| kind | what happens | protocol of |"),

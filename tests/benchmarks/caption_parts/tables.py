@@ -38,19 +38,17 @@ def detection_table(rendered: Record, photographs: Record) -> Iterator[str]:
                 yield line(f"{corpus}, {_KINDS[kind]}", str(sentences), *_cells(rows))
 
 
-def mending_table(record: Record) -> Iterator[str]:
+def mending_lines(record: Record) -> Iterator[str]:
     """Recall of each arm, and its gain over all captions in points, with the range of the seeds."""
     rows = record["rows"]
     first = rows[0]["arm"]
-    yield from heading("arm", "pairs", "R@10", "gain")
     base = {row["seed"]: _recall(row) for row in rows if row["arm"] == first}
     for (arm,), of_arm in _groups(rows, "arm"):
         gains = [100 * (_recall(row) - base[row["seed"]]) for row in of_arm]
-        shown = f"{_mean(gains):+.1f} ({min(gains):+.1f} to {max(gains):+.1f})"
-        yield line(
-            arm, f"{round(_mean(row['pairs'] for row in of_arm)):,}",
-            percent(_mean(_recall(row) for row in of_arm)), "" if arm == first else shown,
-        )  # fmt: skip
+        gain = f"{_mean(gains):+.1f} ({min(gains):+.1f} to {max(gains):+.1f})"
+        recall = percent(_mean(_recall(row) for row in of_arm))
+        pairs = f"{round(_mean(row['pairs'] for row in of_arm)):,}"
+        yield f"- {arm}, {pairs} pairs: {recall if arm == first else gain}"
 
 
 def speed_line(record: Record) -> Iterator[str]:

@@ -39,8 +39,8 @@ def scores_table(record: Record) -> Iterator[str]:
 def rate_table(record: Record) -> Iterator[str]:
     """`study.py`: the noise rate that random mismatches let one see, and what an audit mends."""
     yield from heading(
-        "labels", "AUROC, `similarity`", "wrong", "noise rate, interval", "errors found at .5", "calibration error",
-        f"after {_AUDITED} answers", "audits that hold the truth",
+        "labels", "AUROC, `similarity`", "wrong", "noise rate, interval", "errors found at .5",
+        "calibration error", f"after {_AUDITED} answers", "audits that hold the truth",
     )  # fmt: skip
     for label in _LABELS:
         score, rate, found, audit = (
