@@ -152,7 +152,7 @@ FIGURES = {
     "reliability-attacks": Figure(("reliability-attacks",), reliability.attacks_line),
     "reliability-disturbed": Figure(
         ("reliability-kills", "reliability-nodes", "reliability-store", "reliability-disk"),
-        reliability.disturbed_table,
+        reliability.disturbed_line,
     ),
     "reliability-mutations": Figure(("reliability-mutations",), reliability.mutations_line),
     "repair": Figure(("repair",), rsum_gains(*REPAIRS)),

@@ -36,7 +36,6 @@ UNMEASURED = {
     ("models.md", "| `--model` | loads |"),
     ("neighbours.md", "| option | whitened (default) | plain (default) |"),
     ("noise.md", "| kind | what happens | protocol of |"),
-    ("noise.md", "| figure | meaning |"),
     ("recipes.md", "| key | meaning |"),
     ("recipes.md", "| recipe | does |"),
     ("results.md", "| noise | use | how sure |"),
