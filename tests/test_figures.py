@@ -32,10 +32,8 @@ UNMEASURED = {
     ("input.md", "| source | what lies there |"),
     ("input.md", "| status | meaning |"),
     ("neighbours.md", "| option | whitened (default) | plain (default) |"),
-    ("noise.md", "| kind | what happens | protocol of |"),
     ("recipes.md", "| key | meaning |"),
     ("recipes.md", "| recipe | does |"),
-    ("results.md", "| noise | use | how sure |"),
     ("scale.md", "| | limit | so |"),
     ("select.md", "| `--layout` | output | read by |"),
 }

@@ -26,16 +26,19 @@ _SHOWN_RATES = (0.01, 0.2)
 _SHOWN_JUDGES = ("right", "right in 90 %", "useless", "as the estimator")
 
 
-def judges_lines(record: Record) -> Iterator[str]:
+def judges_line(record: Record) -> Iterator[str]:
     """`audits.judged`: widths of the noise rate's intervals over those by people alone."""
+    shown = []
     for judge in _SHOWN_JUDGES:
-        rows = [row for row in record["rows"] if row["judge"] == judge]
-        shown = [
-            row for row in rows if row["figure"] == "noise_rate" and row["rate"] in _SHOWN_RATES
+        widths = [
+            row["width_judged"] / row["width_alone"]
+            for row in record["rows"]
+            if row["judge"] == judge
+            if row["figure"] == "noise_rate" and row["rate"] in _SHOWN_RATES
         ]
-        widths = [row["width_judged"] / row["width_alone"] for row in shown]
-        fewest = min(row[f"covered_{way}"] for row in rows for way in ("judged", "drawn"))
-        yield (
-            f"- {judge}: {min(widths):.2f} to {max(widths):.2f}; {fewest} of {rows[0]['draws']} "
-            "hold the truth"
-        )
+        low, high = f"{min(widths):.2f}", f"{max(widths):.2f}"
+        shown.append(f"{judge}: {low}" + f" to {high}" * (low != high))
+    rows = [row for row in record["rows"] if row["judge"] in _SHOWN_JUDGES]
+    fewest = min(row[f"covered_{way}"] for row in rows for way in ("judged", "drawn"))
+    covered = f"{fewest} of {rows[0]['draws']}"
+    yield f"Judge {'; '.join(shown)}. At least {covered} intervals hold the truth."

@@ -10,7 +10,11 @@ from record_tables import heading, line, percent
 
 Record = Mapping[str, Any]
 _LABELS = ("worse", "random1", "aggregate")
-_SCORES = ("similarity", "neg_clip_loss", "cleanlab")
+_SCORES = {
+    "similarity": "`similarity`",
+    "neg_clip_loss": "`neg_clip_loss`",
+    "cleanlab": "cleanlab, same embeddings,",
+}
 _AUDITED = 300
 # Arms that decide nothing: they are neither controls nor differ from `clip` on all.
 _UNDECIDED = (
@@ -27,13 +31,14 @@ _ALIKE = (
 )
 
 
-def scores_table(record: Record) -> Iterator[str]:
+def scores_line(record: Record) -> Iterator[str]:
     """`study.py`: AUROC of each score by label set."""
-    yield from heading("score", *(f"`{label}`" for label in _LABELS))
     auroc = {(row["label"], row["score"]): row["auroc"] for row in record["detection"]}
-    for score in _SCORES:
-        name = "cleanlab, same embeddings" if score == "cleanlab" else f"`{score}`"
-        yield line(name, *(f"{auroc[label, score]:.3f}" for label in _LABELS))
+    scores = (
+        f"{name} {', '.join(f'{auroc[label, score]:.3f}' for label in _LABELS)}"
+        for score, name in _SCORES.items()
+    )
+    yield f"On {', '.join(f'`{label}`' for label in _LABELS)}: {'; '.join(scores)}."
 
 
 def rate_table(record: Record) -> Iterator[str]:

@@ -36,7 +36,7 @@ def detection_table(record: Record) -> Iterator[str]:
         yield line(name, *cells, f"{covered} of {len(moved)}")
 
 
-def gains_table(record: Record) -> Iterator[str]:
+def gains_lines(record: Record) -> Iterator[str]:
     """What arms gain in recall at 10 over `clip` on all pairs, by kind of noise at 40 %.
 
     Arms whose intervals include 0 with both kinds share a sentence.
@@ -52,15 +52,14 @@ def gains_table(record: Record) -> Iterator[str]:
         for arm, by_kind in gains.items()
         if all(low <= 0 <= high for _, low, high in by_kind.values())
     ]
-    yield from heading("arm", *_KINDS.values())
     for arm, by_kind in gains.items():
         if arm not in alike:
             shown = (by_kind[kind] for kind in _KINDS)
             cells = (f"{gain:+.2f} ({low:+.2f} to {high:+.2f})" for gain, low, high in shown)
-            yield line(arm, *cells)
+            yield f"- {arm}: {', '.join(cells)}"
     means = [gain for arm in alike for gain, _, _ in gains[arm].values()]
     yield ""
     yield (
-        f"The others gain {min(means):+.2f} to {max(means):+.2f}, each with an interval that "
-        f"includes 0: {'; '.join(alike)}."
+        f"The others gain {min(means):+.2f} to {max(means):+.2f}, with intervals that include 0: "
+        f"{'; '.join(alike)}."
     )

@@ -19,6 +19,12 @@ _CORPORA = {
     "bundled-demo-noisy": "rendered, `demo-noisy`",
 }
 _SCORES = ("similarity", "neg_clip_loss", "auto")
+_CANDIDATES = {
+    "similarity": "`similarity`",
+    "neg_clip_loss": "`neg_clip_loss`",
+    "neg_clip_loss, pool": "pool",
+    "canonical": "canonical",
+}
 _RULES = ("noise_probability >= 0.5", "not disncl_clean", "osa_noisy")
 _ALL_FIND = {("rendered, demo", "ncr"), ("rendered, demo", "junk")}  # every AUROC is 1
 _WHOLE_MISMATCHES = "Flickr8k"  # in word_lists.py: there the cosine is ahead of any list
@@ -34,15 +40,14 @@ def donors_table(record: Record) -> Iterator[str]:
     yield line("permuted", "mean of all three", *_wrong(_of(record, noise="permuted")))
 
 
-def coverage_table(*records: Record) -> Iterator[str]:
+def coverage_lines(*records: Record) -> Iterator[str]:
     """`donors.py` and `real_clip.py`: what the noise rate is worth, by what the estimator knows."""
-    yield from heading("estimator", "intervals with the truth", "rate too high by")
     groups: dict[str, list[Row]] = {}
     for row in (row for record in records for row in record["rows"] if row["share"]):
         if row.get("noise", "permuted") in _DONORS:
             groups.setdefault(_estimator(row["corpus"]), []).append(row)
     for estimator, rows in groups.items():
-        yield line(estimator, _covered(rows), f"{100 * np.mean(_errors(rows)):.1f} points")
+        yield f"- {estimator}: {_covered(rows)}, {100 * np.mean(_errors(rows)):.1f} points too high"
 
 
 def swaps_line(record: Record) -> Iterator[str]:
@@ -62,14 +67,13 @@ def swaps_line(record: Record) -> Iterator[str]:
 
 def few_captions_line(record: Record) -> Iterator[str]:
     """`few_captions.py`: intervals where captions are few."""
+    captions = ", ".join(f"{count:,}" for count, _ in _grouped(record["rows"], "captions"))
     covered = (
-        f"with {pairs:,} pairs and "
-        + ", ".join(f"{row['captions']:,}" for row in rows)
-        + " captions, "
-        + ", ".join(f"{row['covered']} of {row['draws']}" for row in rows)
+        ", ".join(str(row["covered"]) for row in rows)
+        + f" of {rows[0]['draws']} with {pairs:,} pairs"
         for pairs, rows in _grouped(record["rows"], "pairs")
     )
-    yield f"Intervals that hold the truth: {'; '.join(covered)}."
+    yield f"Intervals that hold the truth with {captions} captions: {'; '.join(covered)}."
 
 
 def real_rule_lines(record: Record) -> Iterator[str]:
@@ -86,21 +90,21 @@ def real_rule_lines(record: Record) -> Iterator[str]:
         yield f"- without `{rule}`: {matched} of the matched, {mismatched} of the mismatched pairs"
 
 
-def candidates_table(record: Record) -> Iterator[str]:
+def candidates_lines(record: Record) -> Iterator[str]:
     """`score_candidates.py`: AUROC, the mean over the photographs and each rendered noise."""
     columns: dict[str, list[Row]] = {}
     for row in record["rows"]:
         if (row["corpus"], row["noise"]) in _ALL_FIND:
             continue
         name = row["corpus"] if row["corpus"] not in _CORPORA else "photographs"
-        columns.setdefault(f"{name}: {KINDS[row['noise']]}", []).append(row["scores"])
-    yield from heading("score", *columns)
-    for score in ("similarity", "neg_clip_loss", "neg_clip_loss, pool", "canonical"):
+        columns.setdefault(f"{name}, {KINDS[row['noise']]}", []).append(row["scores"])
+    for column, found in columns.items():
         cells = (
-            f"{np.mean([one[score]['auroc'] for one in found]):.3f}" if score in found[0] else "-"
-            for found in columns.values()
+            f"{name} {np.mean([one[score]['auroc'] for one in found]):.3f}"
+            for score, name in _CANDIDATES.items()
+            if score in found[0]
         )
-        yield line(score, *cells)
+        yield f"- {column}: {', '.join(cells)}"
 
 
 def near_miss_lines(record: Record) -> Iterator[str]:
