@@ -6,19 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from record_tables import heading, line, percent
+from record_tables import percent
 
 Record = Mapping[str, Any]
 _KINDS = {"ncr": "single captions", "ncr_image": "all captions of an image"}
 _RATE = 0.4
 
 
-def detection_table(record: Record) -> Iterator[str]:
+def detection_lines(record: Record) -> Iterator[str]:
     """What a model sees of the noise that it has learnt, mean over the seeds."""
     rows = [row for row in record["rows"] if row["arm"] == "left alone"]
     rates = sorted({row["rate"] for row in rows})
-    shares = (f"{100 * rate:.0f} %" for rate in rates)
-    yield from heading("captions that move, AUROC and noise rate at", *shares, "rate covered")
     for kind, name in _KINDS.items():
         moved = [row for row in rows if row["noise"] == kind]
         cells = []
@@ -31,9 +29,9 @@ def detection_table(record: Record) -> Iterator[str]:
                     [row["estimated"] for row in found],
                 )
             )
-            cells.append(f"{auroc:.3f}, {percent(estimated)}")
+            cells.append(f"{auroc:.3f} and {percent(estimated)}")
         covered = sum(row["low"] <= row["noisy"] / row["pairs"] <= row["high"] for row in moved)
-        yield line(name, *cells, f"{covered} of {len(moved)}")
+        yield f"- {name}: {', '.join(cells)}; {covered} of {len(moved)} intervals hold the truth"
 
 
 def gains_lines(record: Record) -> Iterator[str]:
