@@ -25,28 +25,16 @@ UNMEASURED = {
     ("review.md", "| key | |"),
     ("cluster.md", "| option | default |"),
     ("cluster.md", "| event | what follows |"),
-    ("disentanglement.md", "| | paper | here | why |"),
     ("columns.md", "| column | type | what it is |"),
-    ("embeddings.md", "| layout | what lies there |"),
     ("evaluation.md", "| file | holds |"),
     ("evaluation.md", "| command | metrics |"),
     ("input.md", "| | in a shard | in a table or folder |"),
     ("input.md", "| source | what lies there |"),
     ("input.md", "| status | meaning |"),
-    ("long-captions.md", "| column | meaning |"),
-    ("methods.md", "| the paper | here |"),
-    ("models.md", "| `--model` | loads |"),
     ("neighbours.md", "| option | whitened (default) | plain (default) |"),
-    ("noise.md", "| kind | what happens | protocol of |"),
-    ("noise.md", "| figure | meaning |"),
-    ("objectives.md", "| `--method` | loss |"),
-    ("objectives.md", "| | published | released |"),
     ("recipes.md", "| key | meaning |"),
     ("recipes.md", "| recipe | does |"),
-    ("reproductions.md", "| claim | here |"),
-    ("results.md", "| noise | use | how sure |"),
     ("scale.md", "| | limit | so |"),
-    ("scores.md", "| you want to | use |"),
     ("select.md", "| `--layout` | output | read by |"),
 }
 PRINTED = "as a command printed it"
@@ -172,10 +160,9 @@ def test_an_arm_without_weights_is_said() -> None:
            "gain": 0.0, "gain_low": 0.0, "gain_high": 0.0}  # fmt: skip
     better = {**arm, "weights": "some", "gain": 0.02, "gain_low": 0.01, "gain_high": 0.03}
     rows = [arm, better, {"labels": "worse", "weights": "`osa_weight`", "refused": "all 0"}]
-    assert list(FIGURES.cifar10n_tables.probe_table({"rows": rows}))[2:] == [
-        "| equal | 40.0 % |  |",
-        "| some | 40.0 % | +2.0 (+1.0 to +3.0) |",
-        "| `osa_weight` |  | refused: all weights are 0 |",
+    assert list(FIGURES.cifar10n_tables.probe_line({"rows": rows})) == [
+        "Points over equal weights: some +2.0 (+1.0 to +3.0); "
+        "`osa_weight` refused: all weights are 0."
     ]
 
 

@@ -63,19 +63,15 @@ def training_line(record: Record) -> Iterator[str]:
     )
 
 
-def memory_table(record: Record) -> Iterator[str]:
+def memory_lines(record: Record) -> Iterator[str]:
     """`objective_memory.py`: GB of a loss and its backward pass, for those that differ most."""
     fit, blocked, large = (f"{pairs:,}" for pairs in record["settings"]["pairs"])
-    yield from heading(
-        "objective", f"{fit}, whole", f"{fit}, blocks", "time", f"{blocked}, blocks",
-        f"{large}, blocks",
-    )  # fmt: skip
-    for row in (row for row in record["rows"] if row["objective"] in ("clip", "bayes", "ncu UL")):
-        measured = "" if row["large_gb"] is None else f"{row['large_gb']:.1f}"
-        yield line(
-            row["objective"], f"{row['whole_gb']:.1f}", f"{row['blocks_gb']:.1f}",
-            f"{row['slower']:.1f}x", f"{row['blocked_gb']:.1f}", measured,
-        )  # fmt: skip
+    for row in (row for row in record["rows"] if row["objective"] in ("clip", "ncu UL")):
+        yield (
+            f"- {row['objective']}: {row['whole_gb']:.1f} GB for {fit} pairs, "
+            f"{row['blocks_gb']:.1f} in blocks ({row['slower']:.1f}x the time), "
+            f"{row['blocked_gb']:.1f} for {blocked}, {row['large_gb']:.1f} for {large}"
+        )
 
 
 _SHOWN_THRESHOLDS = {True: (0.7, 0.8, 0.9), False: (0.96,)}  # by whitened or not
@@ -97,15 +93,14 @@ def near_duplicates_table(record: Record) -> Iterator[str]:
         yield line(name, *map(percent, shares))
 
 
-def benchmark_table(*names: str) -> Callable[[Record], Iterator[str]]:
-    """`run.py`: the measurements of these names, or all."""
+def benchmark_lines(*names: str) -> Callable[[Record], Iterator[str]]:
+    """`run.py`: the measurements of these names, one a line."""
 
     def render(record: Record) -> Iterator[str]:
-        yield from heading("measured", "value", "ratio")
-        for row in (row for row in record["rows"] if not names or row["name"] in names):
-            ratio = f"{row['ratio']:.2f}x" if row["ratio"] is not None else ""
+        for row in (row for row in record["rows"] if row["name"] in names):
+            ratio = f" ({row['ratio']:.2f}x)" if row["ratio"] is not None else ""
             value = f"{short(row['value'])} {row['unit']}".rstrip()
-            yield line(f"{row['benchmark']}: {row['name']}", value, ratio)
+            yield f"- {row['benchmark']}: {row['name']}: {value}{ratio}"
 
     return render
 

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from record_tables import heading, line
-
 Record = Mapping[str, Any]
 Row = Mapping[str, Any]
 _ENDS = {
@@ -19,27 +17,28 @@ _ENDS = {
 }
 
 
-def disturbed_table(kills: Record, nodes: Record, store: Record, disk: Record) -> Iterator[str]:
+def disturbed_line(kills: Record, nodes: Record, store: Record, disk: Record) -> Iterator[str]:
     """What was disturbed how often, and what differed in the end, over all commands."""
-    yield from heading(
-        "disturbance", "how often", "rows compared", "rows lost, doubled or different",
-        "files half-written, missing or left",
-    )  # fmt: skip
     answers = [{**row, "failed": sum(row["faults"].values())} for row in store["rows"]]
+    wrong = files = 0
+    counts = []
     for name, rows, how_often in (
-        ("SIGKILL to all processes", kills["rows"], "kills"),
-        ("node of a Ray cluster lost", nodes["rows"], "losses"),
-        ("answer of a store failed", answers, "failed"),
-        ("disk full", disk["rows"], "full"),
+        ("times SIGKILL to all processes", kills["rows"], "kills"),
+        ("lost nodes of a Ray cluster", nodes["rows"], "losses"),
+        ("failed answers of a store", answers, "failed"),
+        ("full disks", disk["rows"], "full"),
     ):
-        wrong = sum(_sum(rows, figure) for figure in ("lost", "doubled", "different"))
-        files = sum(
+        wrong += sum(_sum(rows, figure) for figure in ("lost", "doubled", "different"))
+        files += sum(
             row.get(what, 0)
             for row in rows
             for what in ("half_written", "files_missing", "files_left")
         )
-        counts = (_sum(rows, how_often), _sum(rows, "rows"), wrong, files)
-        yield line(name, *(f"{count:,}" for count in counts))
+        counts.append(f"{_sum(rows, how_often):,} {name} ({_sum(rows, 'rows'):,} rows compared)")
+    yield (
+        f"{', '.join(counts)}. Rows lost, doubled or different: {wrong}. Files half-written, "
+        f"missing or left: {files}."
+    )
 
 
 def mutations_line(record: Record) -> Iterator[str]:

@@ -10,10 +10,19 @@ from record_tables import heading, line, percent
 
 Record = Mapping[str, Any]
 _LABELS = ("worse", "random1", "aggregate")
-_SCORES = ("similarity", "neg_clip_loss", "near_miss_score", "cleanlab")
+_SCORES = {
+    "similarity": "`similarity`",
+    "neg_clip_loss": "`neg_clip_loss`",
+    "cleanlab": "cleanlab, same embeddings,",
+}
 _AUDITED = 300
 # Arms that decide nothing: they are neither controls nor differ from `clip` on all.
-_UNDECIDED = ("left alone", "clip, selected by itself", "bayes")
+_UNDECIDED = (
+    "left alone",
+    "clip, selected by itself",
+    "clip, selected after 300 answers",
+    "bayes",
+)
 # Weights of the record that gain less than those shown.
 _ALIKE = (
     "1 - `noise_probability`",
@@ -22,21 +31,21 @@ _ALIKE = (
 )
 
 
-def scores_table(record: Record) -> Iterator[str]:
+def scores_line(record: Record) -> Iterator[str]:
     """`study.py`: AUROC of each score by label set."""
-    yield from heading("score", *(f"`{label}`" for label in _LABELS))
     auroc = {(row["label"], row["score"]): row["auroc"] for row in record["detection"]}
-    for score in _SCORES:
-        name = "cleanlab, same embeddings" if score == "cleanlab" else f"`{score}`"
-        yield line(name, *(f"{auroc[label, score]:.3f}" for label in _LABELS))
+    scores = (
+        f"{name} {', '.join(f'{auroc[label, score]:.3f}' for label in _LABELS)}"
+        for score, name in _SCORES.items()
+    )
+    yield f"On {', '.join(f'`{label}`' for label in _LABELS)}: {'; '.join(scores)}."
 
 
 def rate_table(record: Record) -> Iterator[str]:
     """`study.py`: the noise rate that random mismatches let one see, and what an audit mends."""
     yield from heading(
-        "labels", "AUROC, `similarity`", "wrong", "noise rate (95 % interval)",
-        "errors found at .5", "calibration error", f"after {_AUDITED} answers",
-        "audits that hold the truth",
+        "labels", "AUROC, `similarity`", "wrong", "noise rate, interval", "errors found at .5",
+        "calibration error", f"after {_AUDITED} answers", "audits that hold the truth",
     )  # fmt: skip
     for label in _LABELS:
         score, rate, found, audit = (
@@ -52,7 +61,7 @@ def rate_table(record: Record) -> Iterator[str]:
             f"`{label}`",
             f"{score['auroc']:.3f}",
             percent(rate["true"]),
-            f"{percent(rate['estimated'])} ({percent(rate['low'])} to {percent(rate['high'])})",
+            f"{percent(rate['low'])} to {percent(rate['high'])}",
             percent(found["found_either"]),
             f"{audit['error_before']:.3f}",
             f"{audit['error_after']:.3f}",
@@ -60,35 +69,32 @@ def rate_table(record: Record) -> Iterator[str]:
         )
 
 
-def repair_table(record: Record) -> Iterator[str]:
+def repair_line(record: Record) -> Iterator[str]:
     """`study.py`: zero-shot accuracy on photographs that no model has seen."""
-    yield from heading("arm", "wrong", "accuracy over `clip` on all")
-    for row in (row for row in record["repair"] if row["arm"] not in _UNDECIDED):
-        trained = row["pairs"] > 0
-        yield line(
-            row["arm"],
-            percent(row["noisy_share"]) if trained else "",
-            _gain(row),
-        )
+    gains = (
+        f"{row['arm']} {_gain(row)}"
+        for row in record["repair"]
+        if row["arm"] not in _UNDECIDED and _gain(row)
+    )
+    yield f"Points over `clip` on all: {'; '.join(gains)}."
 
 
-def probe_table(record: Record) -> Iterator[str]:
+def probe_line(record: Record) -> Iterator[str]:
     """`probe.py`: what the weights of its images do to a probe on people's worst labels."""
-    yield from heading("weights", "wrong, by weight", "accuracy over equal weights")
-    for row in record["rows"]:
-        if row["labels"] != _LABELS[0] or row["weights"] in _ALIKE:
-            continue
-        if "refused" in row:
-            yield line(row["weights"], "", "refused: all weights are 0")
-        else:
-            yield line(row["weights"], percent(row["wrong"]), _gain(row))
+    gains = (
+        f"{row['weights']} {'refused: all weights are 0' if 'refused' in row else _gain(row)}"
+        for row in record["rows"]
+        if row["labels"] == _LABELS[0] and row["weights"] not in _ALIKE
+        if "refused" in row or _gain(row)
+    )
+    yield f"Points over equal weights: {'; '.join(gains)}."
 
 
 def judges_table(record: Record) -> Iterator[str]:
     """`judges.py`: widths of the noise rate's intervals, in points; the mean over single people."""
     yield from heading(
-        "labels", "right in", "150 people alone", "and 5,000 of the judge",
-        "150 drawn by the judge", "300 people",
+        "labels", "150 answers", "and 5,000 of the judge", "150 drawn by the judge",
+        "300 answers",
     )  # fmt: skip
     for label in _LABELS:
         rows = [row for row in record["rows"] if row["label"] == label]
@@ -101,8 +107,7 @@ def judges_table(record: Record) -> Iterator[str]:
             f"{100 * np.mean([row['width noise_rate'] for row in those]):.1f}"
             for those in ([alone[150]], beside, drawn, [alone[300]])
         )
-        right = percent(float(np.mean([row["agrees"] for row in beside])))
-        yield line(f"`{label}`", right, *widths)
+        yield line(f"`{label}`", *widths)
 
 
 def _gain(row: Mapping[str, Any]) -> str:

@@ -11,27 +11,24 @@ Record = Mapping[str, Any]
 Row = Mapping[str, Any]
 
 
-def speed_table(record: Record) -> Iterator[str]:
+def speed_lines(record: Record) -> Iterator[str]:
     """Pairs for each second of a core, and the ratio to ncclean in fp32 in the same run."""
-    yield from heading("tool", "pairs/s and core", "over ncclean, fp32", "peak memory")
     rows = [row for row in _rows(record, "speed") if row["model"] == "ViT-B-32"]
     ours = next(row["pairs_per_core_second"] for row in rows if row["tool"] == "ncclean")
     for row in rows:
         speed = row["pairs_per_core_second"]
-        yield line(
-            _tool(row), f"{speed:,.1f}", f"{speed / ours:.2f}x", f"{row['peak_mib']:,.0f} MiB"
+        yield (
+            f"- {_tool(row)}: {speed:,.1f} pairs/s and core ({speed / ours:.2f}x), "
+            f"{row['peak_mib']:,.0f} MiB"
         )
 
 
 def broken_table(record: Record) -> Iterator[str]:
     """What broken samples and shards cost."""
-    yield from heading(
-        "tool", "exit code", "usable pairs scored", "unusable samples named", "unusable scored"
-    )
+    yield from heading("tool", "usable pairs scored", "unusable samples named", "unusable scored")
     for row in _rows(record, "broken"):
         yield line(
             row["tool"],
-            str(row["exit"]),
             f"{row['usable_scored']} of {row['usable']}",
             f"{row['unusable_named']} of {row['unusable']}",
             f"{row['unusable_scored']} of {row['unusable']}",
@@ -53,34 +50,24 @@ def kill_line(record: Record) -> Iterator[str]:
 
 def kept_table(record: Record) -> Iterator[str]:
     """What each tool's own rule keeps."""
-    yield from heading(
-        "tool", "rule", "pairs kept", "matched lost", "mismatched kept", "mismatched among the kept"
-    )
+    yield from heading("tool", "rule", "matched lost", "mismatched kept")
     for row in _rows(record, "kept"):
         clean = row["pairs"] - row["noisy"]
         yield line(
             row["tool"],
             row["rule"],
-            f"{row['kept']:,} of {row['pairs']:,}",
             percent(1 - (row["kept"] - row["kept_noisy"]) / clean),
             percent(row["kept_noisy"] / row["noisy"]),
-            percent(row["kept_noisy"] / row["kept"]) if row["kept"] else "",
         )
 
 
-def duplicates_table(record: Record) -> Iterator[str]:
+def duplicates_lines(record: Record) -> Iterator[str]:
     """Which known copies are found."""
-    rows = _rows(record, "duplicates")
-    kinds = list(rows[0]["copies"])
-    copies = rows[0]["copies"].values()
-    heads = (f"{kind}, of {count}" for kind, (_, count) in zip(kinds, copies, strict=True))
-    yield from heading("tool", *heads, "images without a copy flagged", "core seconds")
-    for row in rows:
-        yield line(
-            row["tool"],
-            *(str(found) for found, _ in row["copies"].values()),
-            f"{row['alone_flagged']} of {row['alone']:,}",
-            f"{row['processor_seconds']:.0f}",
+    for row in _rows(record, "duplicates"):
+        found = ", ".join(f"{found} {kind}" for kind, (found, _) in row["copies"].items())
+        yield (
+            f"- {row['tool']}: {found}; {row['alone_flagged']} of {row['alone']:,} images without "
+            f"a copy flagged; {row['processor_seconds']:.0f} core seconds"
         )
 
 
@@ -95,8 +82,8 @@ def _tool(row: Row) -> str:
 
 FIGURES: dict[str, Callable[[Record], Iterable[str]]] = {
     "compare-broken": broken_table,
-    "compare-duplicates": duplicates_table,
+    "compare-duplicates": duplicates_lines,
     "compare-kept": kept_table,
     "compare-kill": kill_line,
-    "compare-speed": speed_table,
+    "compare-speed": speed_lines,
 }

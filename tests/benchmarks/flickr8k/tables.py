@@ -1,4 +1,4 @@
-"""Tables of the records of `study.py` and `judgements.py`."""
+"""Tables of the records of `study.py`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from record_tables import heading, line, percent
+from record_tables import percent
 
 Record = Mapping[str, Any]
 _KINDS = {"ncr": "single captions", "ncr_image": "all captions of an image"}
-_JUDGED = {
-    "expert": ("Flickr8k-Expert, tau c", "tau_c"),
-    "crowdflower": ("Flickr8k-CF, tau b", "tau_b"),
-}
 _RATE = 0.4
-_SCORES = ("similarity", "neg_clip_loss")
 
 
-def detection_table(record: Record) -> Iterator[str]:
+def detection_lines(record: Record) -> Iterator[str]:
     """What a model sees of the noise that it has learnt, mean over the seeds."""
     rows = [row for row in record["rows"] if row["arm"] == "left alone"]
     rates = sorted({row["rate"] for row in rows})
-    shares = (f"{100 * rate:.0f} %" for rate in rates)
-    yield from heading("captions that move, AUROC and noise rate at", *shares, "rate covered")
     for kind, name in _KINDS.items():
         moved = [row for row in rows if row["noise"] == kind]
         cells = []
@@ -36,12 +29,12 @@ def detection_table(record: Record) -> Iterator[str]:
                     [row["estimated"] for row in found],
                 )
             )
-            cells.append(f"{auroc:.3f}, {percent(estimated)}")
+            cells.append(f"{auroc:.3f} and {percent(estimated)}")
         covered = sum(row["low"] <= row["noisy"] / row["pairs"] <= row["high"] for row in moved)
-        yield line(name, *cells, f"{covered} of {len(moved)}")
+        yield f"- {name}: {', '.join(cells)}; {covered} of {len(moved)} intervals hold the truth"
 
 
-def gains_table(record: Record) -> Iterator[str]:
+def gains_lines(record: Record) -> Iterator[str]:
     """What arms gain in recall at 10 over `clip` on all pairs, by kind of noise at 40 %.
 
     Arms whose intervals include 0 with both kinds share a sentence.
@@ -57,27 +50,14 @@ def gains_table(record: Record) -> Iterator[str]:
         for arm, by_kind in gains.items()
         if all(low <= 0 <= high for _, low, high in by_kind.values())
     ]
-    yield from heading("arm", *_KINDS.values())
     for arm, by_kind in gains.items():
         if arm not in alike:
             shown = (by_kind[kind] for kind in _KINDS)
             cells = (f"{gain:+.2f} ({low:+.2f} to {high:+.2f})" for gain, low, high in shown)
-            yield line(arm, *cells)
+            yield f"- {arm}: {', '.join(cells)}"
     means = [gain for arm in alike for gain, _, _ in gains[arm].values()]
     yield ""
     yield (
-        f"The others gain {min(means):+.2f} to {max(means):+.2f}, each with an interval that "
-        f"includes 0: {'; '.join(alike)}."
+        f"The others gain {min(means):+.2f} to {max(means):+.2f}, with intervals that include 0: "
+        f"{'; '.join(alike)}."
     )
-
-
-def judgements_table(record: Record) -> Iterator[str]:
-    """Kendall's tau of each column with people, the mean and the range of the seeds."""
-    yield from heading("score", *(label for label, _ in _JUDGED.values()))
-    for score in _SCORES:
-        cells = []
-        for name, (_, measure) in _JUDGED.items():
-            rows = (row for row in record["rows"] if row["table"] == name)
-            found = [row["scores"][score][measure][0] for row in rows]
-            cells.append(f"{np.mean(found):.3f} ({min(found):.3f} to {max(found):.3f})")
-        yield line(f"`{score}`", *cells)

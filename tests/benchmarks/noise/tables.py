@@ -19,6 +19,17 @@ _CORPORA = {
     "bundled-demo-noisy": "rendered, `demo-noisy`",
 }
 _SCORES = ("similarity", "neg_clip_loss", "auto")
+_CANDIDATES = {
+    "similarity": "`similarity`",
+    "neg_clip_loss": "`neg_clip_loss`",
+    "neg_clip_loss, pool": "pool",
+    "canonical": "canonical",
+}
+_RULES = {
+    "noise_probability >= 0.5": "`noise_probability < 0.5`",
+    "not disncl_clean": "`disncl_clean`",
+    "osa_noisy": "not `osa_noisy`",
+}
 _ALL_FIND = {("rendered, demo", "ncr"), ("rendered, demo", "junk")}  # every AUROC is 1
 _WHOLE_MISMATCHES = "Flickr8k"  # in word_lists.py: there the cosine is ahead of any list
 _DONORS = {"donor": "from outside", "permuted": "of the corpus"}
@@ -27,21 +38,20 @@ _DONORS = {"donor": "from outside", "permuted": "of the corpus"}
 def donors_table(record: Record) -> Iterator[str]:
     """`donors.py`: pairs on the wrong side of one half, by score, at each share of wrong ones."""
     names = (f"by `{score}`" for score in _SCORES)
-    yield from heading("wrong captions", "photographs, model", *names)
+    yield from heading("photographs, model", *names)
     for corpus, rows in _grouped(_of(record, noise="donor"), "corpus"):
-        yield line("from outside", _CORPORA[corpus], *_wrong(rows))
-    yield line("permuted", "mean of all three", *_wrong(_of(record, noise="permuted")))
+        yield line(_CORPORA[corpus], *_wrong(rows))
+    yield line("captions permuted, mean of all three", *_wrong(_of(record, noise="permuted")))
 
 
-def coverage_table(*records: Record) -> Iterator[str]:
+def coverage_lines(*records: Record) -> Iterator[str]:
     """`donors.py` and `real_clip.py`: what the noise rate is worth, by what the estimator knows."""
-    yield from heading("estimator", "intervals with the truth", "rate too high by")
     groups: dict[str, list[Row]] = {}
     for row in (row for record in records for row in record["rows"] if row["share"]):
         if row.get("noise", "permuted") in _DONORS:
             groups.setdefault(_estimator(row["corpus"]), []).append(row)
     for estimator, rows in groups.items():
-        yield line(estimator, _covered(rows), f"{100 * np.mean(_errors(rows)):.1f} points")
+        yield f"- {estimator}: {_covered(rows)}, {100 * np.mean(_errors(rows)):.1f} points too high"
 
 
 def swaps_line(record: Record) -> Iterator[str]:
@@ -61,46 +71,41 @@ def swaps_line(record: Record) -> Iterator[str]:
 
 def few_captions_line(record: Record) -> Iterator[str]:
     """`few_captions.py`: intervals where captions are few."""
+    captions = ", ".join(f"{count:,}" for count, _ in _grouped(record["rows"], "captions"))
     covered = (
-        f"with {pairs:,} pairs and "
-        + ", ".join(f"{row['captions']:,}" for row in rows)
-        + " captions, "
-        + ", ".join(f"{row['covered']} of {row['draws']}" for row in rows)
+        ", ".join(str(row["covered"]) for row in rows)
+        + f" of {rows[0]['draws']} with {pairs:,} pairs"
         for pairs, rows in _grouped(record["rows"], "pairs")
     )
-    yield f"Intervals that hold the truth: {'; '.join(covered)}."
+    yield f"Intervals that hold the truth with {captions} captions: {'; '.join(covered)}."
 
 
-def real_rule_table(record: Record) -> Iterator[str]:
-    """`real_clip.py`: shares of the matched and of the mismatched pairs that each rule keeps."""
+def real_rule_lines(record: Record) -> Iterator[str]:
+    """`real_clip.py`: which shares of the matched and of the mismatched pairs some rules keep."""
     rows = _of(record, share=0.2)
-    yield from heading("dropped", *(_CORPORA[row["corpus"]] for row in rows))
-    for rule in rows[0]["rules"]:
-        cells = (
-            ", ".join(
-                percent(row["rules"][rule][kept]["mean"]).removesuffix(" %")
-                for kept in ("clean_kept", "noise_kept")
-            )
-            for row in rows
+    for rule, name in _RULES.items():
+        matched, mismatched = (
+            _range([row["rules"][rule][kept]["mean"] for row in rows])
+            for kept in ("clean_kept", "noise_kept")
         )
-        yield line(f"`{rule}`", *cells)
+        yield f"- {name}: {matched} of the matched, {mismatched} of the mismatched pairs"
 
 
-def candidates_table(record: Record) -> Iterator[str]:
+def candidates_lines(record: Record) -> Iterator[str]:
     """`score_candidates.py`: AUROC, the mean over the photographs and each rendered noise."""
     columns: dict[str, list[Row]] = {}
     for row in record["rows"]:
         if (row["corpus"], row["noise"]) in _ALL_FIND:
             continue
         name = row["corpus"] if row["corpus"] not in _CORPORA else "photographs"
-        columns.setdefault(f"{name}: {KINDS[row['noise']]}", []).append(row["scores"])
-    yield from heading("score", *columns)
-    for score in ("similarity", "neg_clip_loss", "neg_clip_loss, pool", "canonical"):
+        columns.setdefault(f"{name}, {KINDS[row['noise']]}", []).append(row["scores"])
+    for column, found in columns.items():
         cells = (
-            f"{np.mean([one[score]['auroc'] for one in found]):.3f}" if score in found[0] else "-"
-            for found in columns.values()
+            f"{name} {np.mean([one[score]['auroc'] for one in found]):.3f}"
+            for score, name in _CANDIDATES.items()
+            if score in found[0]
         )
-        yield line(score, *cells)
+        yield f"- {column}: {', '.join(cells)}"
 
 
 def near_miss_lines(record: Record) -> Iterator[str]:
@@ -117,17 +122,18 @@ def near_miss_lines(record: Record) -> Iterator[str]:
         )
 
 
-def word_list_table(record: Record) -> Iterator[str]:
+def word_list_lines(record: Record) -> Iterator[str]:
     """`word_lists.py`: AUROC by list, of classes that images tell apart, beside the cosine's."""
-    scores = ("similarity", "near_miss_score")
-    yield from heading(
-        "corpus", "classes", "captions with a word", *(f"`{each}`" for each in scores)
-    )
-    for row in record["rows"]:
-        if row["every class"] or row["corpus"] == _WHOLE_MISMATCHES:
+    for corpus, rows in _grouped(record["rows"], "corpus"):
+        if corpus == _WHOLE_MISMATCHES:
             continue
-        ranking = (f"{row['auroc'][score]:.3f}" for score in scores)
-        yield line(row["corpus"], row["list"], percent(row["tried"]), *ranking)
+        lists = (
+            f"{row['list']} {row['auroc']['near_miss_score']:.3f} ({percent(row['tried'])} of the "
+            f"captions; cosine {row['auroc']['similarity']:.3f})"
+            for row in rows
+            if not row["every class"] and row["list"] in ("shipped", "of the corpus")
+        )
+        yield f"- {corpus}: {', '.join(lists)}"
 
 
 def _of(record: Record, **facts: Any) -> list[Row]:
@@ -139,6 +145,11 @@ def _grouped(rows: Iterable[Row], name: str) -> Iterable[tuple[str, list[Row]]]:
     for row in rows:
         groups.setdefault(row[name], []).append(row)
     return groups.items()
+
+
+def _range(shares: Sequence[float]) -> str:
+    low, high = percent(min(shares)), percent(max(shares))
+    return low if low == high else f"{low} to {high}"
 
 
 def _covered(rows: Sequence[Row]) -> str:

@@ -40,6 +40,12 @@ def gains_table(
         yield line(arm, spread(differences(rows, arm, "rsum"), signed=True), *cells)
 
 
+def gains_lines(rows: Sequence[Row], arms: Sequence[str]) -> Iterator[str]:
+    """The same as a list."""
+    for arm in arms:
+        yield f"- {arm}: {spread(differences(rows, arm, 'rsum'), signed=True)}"
+
+
 def gains_line(rows: Sequence[Row], arms: Mapping[str, str]) -> Iterator[str]:
     """What the `rsum` of some arms has over `clip` on all, in a sentence; `arms` names them."""
     gains = (
