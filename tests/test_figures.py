@@ -35,7 +35,6 @@ UNMEASURED = {
     ("long-captions.md", "| column | meaning |"),
     ("methods.md", "| the paper | here |"),
     ("models.md", "| `--model` | loads |"),
-    ("neighbours.md", "| option | whitened (default) | plain (default) |"),
     ("noise.md", "| kind | what happens | protocol of |"),
     ("noise.md", "| figure | meaning |"),
     ("objectives.md", "| `--method` | loss |"),

@@ -78,8 +78,8 @@ def memory_table(record: Record) -> Iterator[str]:
         )  # fmt: skip
 
 
-_SHOWN_THRESHOLDS = {True: (0.7, 0.8, 0.9), False: (0.96,)}  # by whitened or not
-_SHOWN_COPIES = ("JPEG quality 40", "cropped by 3 %", "cropped by 8 %")
+_SHOWN_THRESHOLDS = {True: (0.8, 0.9), False: (0.96,)}  # by whitened or not
+_SHOWN_COPIES = ("JPEG quality 40", "cropped by 8 %")
 
 
 def near_duplicates_table(record: Record) -> Iterator[str]:

@@ -67,22 +67,6 @@ def further_lines(plain: Record, memory: Record) -> Iterator[str]:
     )
 
 
-def faiss_line(record: Record, equal: Record) -> Iterator[str]:
-    """`neighbours.equal`: processor time of the search and of FAISS, and how far they differ."""
-
-    def span(name: str) -> str:
-        seconds = [row[name] for row in record["rows"]]
-        return f"{min(seconds):.1f} to {max(seconds):.1f} s"
-
-    same = min(row["same_neighbours"] for row in (*record["rows"], *equal["rows"]))
-    yield (
-        f"The search for all {record['settings']['pairs']:,} pairs in one direction takes "
-        f"{span('seconds')} of a core without matrix tiles, `IndexIVFFlat` "
-        f"{span('faiss_ivf_flat_seconds')} and `knn` over each list {span('faiss_knn_seconds')}. "
-        f"At least {percent(same)} of the neighbours are the same; the others are ties."
-    )
-
-
 def scale_table(record: Record) -> Iterator[str]:
     """`scale.rows`: what each step takes of a core, without the queries that take a second."""
     yield from heading("step", "time", "peak memory", "")
