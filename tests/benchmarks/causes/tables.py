@@ -90,9 +90,9 @@ def further_lines(
 
 
 def scale_line(*records: Record) -> Iterator[str]:
-    """Time and memory by the number of pairs."""
-    for row in (row for record in records for row in record["rows"]):
+    """Time and memory of the largest corpus of each record."""
+    for row in (record["rows"][-1] for record in records):
         yield (
-            f"- {row['rows']:,} pairs, {row['tested']:,} groups tested: {row['seconds']:,.0f} s, "
-            f"{row['processor_seconds']:,.0f} s of processor, {row['peak_mib']:,} MiB."
+            f"- {row['rows']:,} pairs, {row['tested']:,} groups: {row['processor_seconds']:,.0f} s of "
+            f"processor, {row['peak_mib']:,} MiB."
         )
