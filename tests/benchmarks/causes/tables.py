@@ -93,6 +93,6 @@ def scale_line(*records: Record) -> Iterator[str]:
     """Time and memory of the largest corpus of each record."""
     for row in (record["rows"][-1] for record in records):
         yield (
-            f"- {row['rows']:,} pairs, {row['tested']:,} groups: {row['processor_seconds']:,.0f} s of "
-            f"processor, {row['peak_mib']:,} MiB."
+            f"- {row['rows']:,} pairs, {row['tested']:,} groups: {row['processor_seconds']:,.0f} s "
+            f"of processor, {row['peak_mib']:,} MiB."
         )
