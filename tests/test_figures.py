@@ -42,7 +42,6 @@ UNMEASURED = {
     ("results.md", "| noise | use | how sure |"),
     ("scale.md", "| | limit | so |"),
     ("scores.md", "| you want to | use |"),
-    ("select.md", "| `--layout` | output | read by |"),
 }
 PRINTED = "as a command printed it"
 
