@@ -20,7 +20,6 @@ GENERATED = ("cli.md", "schema.md")
 # The first lines of tables that hold no measurements, or none but those of tables above, by page.
 UNMEASURED = {
     ("neighbours.md", "| column | meaning |"),
-    ("architecture.md", "| to add | touch |"),
     ("review.md", "| key | |"),
     ("cluster.md", "| option | default |"),
     ("cluster.md", "| event | what follows |"),
