@@ -26,8 +26,6 @@ UNMEASURED = {
     ("disentanglement.md", "| | paper | here | why |"),
     ("columns.md", "| column | type | what it is |"),
     ("embeddings.md", "| layout | what lies there |"),
-    ("evaluation.md", "| file | holds |"),
-    ("evaluation.md", "| command | metrics |"),
     ("long-captions.md", "| column | meaning |"),
     ("methods.md", "| the paper | here |"),
     ("models.md", "| `--model` | loads |"),
