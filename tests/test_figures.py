@@ -33,8 +33,6 @@ UNMEASURED = {
     ("noise.md", "| figure | meaning |"),
     ("objectives.md", "| `--method` | loss |"),
     ("objectives.md", "| | published | released |"),
-    ("recipes.md", "| key | meaning |"),
-    ("recipes.md", "| recipe | does |"),
     ("reproductions.md", "| claim | here |"),
     ("results.md", "| noise | use | how sure |"),
     ("scale.md", "| | limit | so |"),
