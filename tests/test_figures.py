@@ -20,7 +20,6 @@ GENERATED = ("cli.md", "schema.md")
 # The first lines of tables that hold no measurements, or none but those of tables above, by page.
 UNMEASURED = {
     ("neighbours.md", "| column | meaning |"),
-    ("review.md", "| key | |"),
     ("cluster.md", "| option | default |"),
     ("cluster.md", "| event | what follows |"),
     ("disentanglement.md", "| | paper | here | why |"),
@@ -35,7 +34,6 @@ UNMEASURED = {
     ("objectives.md", "| | published | released |"),
     ("reproductions.md", "| claim | here |"),
     ("results.md", "| noise | use | how sure |"),
-    ("scale.md", "| | limit | so |"),
     ("scores.md", "| you want to | use |"),
 }
 PRINTED = "as a command printed it"
