@@ -20,10 +20,7 @@ GENERATED = ("cli.md", "schema.md")
 # The first lines of tables that hold no measurements, or none but those of tables above, by page.
 UNMEASURED = {
     ("neighbours.md", "| column | meaning |"),
-    ("cluster.md", "| option | default |"),
-    ("cluster.md", "| event | what follows |"),
     ("disentanglement.md", "| | paper | here | why |"),
-    ("columns.md", "| column | type | what it is |"),
     ("embeddings.md", "| layout | what lies there |"),
     ("long-captions.md", "| column | meaning |"),
     ("methods.md", "| the paper | here |"),
