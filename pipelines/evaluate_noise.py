@@ -45,9 +45,9 @@ class TrialOptions(Options):
     model: Annotated[str, Option("With --inject: model that scores shards.", source="images")] = (
         "ViT-B-32"
     )
-    pretrained: Annotated[str | None, Option("Pretrained tag or checkpoint file of --model.")] = (
-        DEFAULT_PRETRAINED
-    )
+    pretrained: Annotated[
+        str | None, Option("Pretrained tag or checkpoint file of an open_clip name.")
+    ] = DEFAULT_PRETRAINED
     embedding_keys: Annotated[
         str | None,
         Option(
@@ -63,9 +63,9 @@ class TrialOptions(Options):
             source="embeddings",
         ),
     ] = None
-    device: Annotated[
-        str, Option("Device of the model: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)
-    ] = "auto"
+    device: Annotated[str, Option("`auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)] = (
+        "auto"
+    )
     seed: Annotated[int, Option("Random seed.")] = 0
 
 

@@ -40,8 +40,8 @@ class NeighbourOptions(Options):
     linkage: Annotated[
         Literal["representative", "components"],
         Option(
-            "A pair joins a group if it is near its first pair (`representative`) or any "
-            "member (`components`)."
+            "Compare a pair with a group's first (`representative`) or with all "
+            "members (`components`)."
         ),
     ] = "representative"
     k: Annotated[int, Option("Neighbours to search.", low=1, high=1000)] = 30
