@@ -108,7 +108,7 @@ FIGURES = {
     ),
     "caption-parts-speed": Figure(("caption-parts-speed",), part_tables.speed_line),
     "captions-from-outside": Figure(("donors",), noise_tables.donors_table),
-    "causes": Figure(("causes",), cause_tables.causes_table),
+    "causes": Figure(("causes",), cause_tables.causes_lines),
     "causes-more": Figure(
         ("causes-sentences", "causes-classes", "causes-class-photographs", "causes-photographs"),
         cause_tables.further_lines,
@@ -129,7 +129,7 @@ FIGURES = {
     "disncl": Figure(("disncl",), rsum_over_noise("none", "ncr 40 %")),
     "draft": Figure(("draft",), tables.benchmark_line(*DRAFTS)),
     "embeddings": Figure(("embeddings",), tables.benchmark_line()),
-    "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare", 6)),
+    "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare", 4)),
     "export": Figure(("export",), tables.benchmark_line(*EXPORTS)),
     "few-captions": Figure(("few-captions",), noise_tables.few_captions_line),
     "flickr8k-arms": Figure(("flickr8k",), flickr8k_tables.gains_table),
@@ -137,12 +137,12 @@ FIGURES = {
     "flickr8k-judgements": Figure(("flickr8k-judgements",), flickr8k_tables.judgements_table),
     "forgetting": Figure(("forgetting",), rsum_gains(*FORGETTING)),
     "gpu": Figure(("gpu",), tables.gpu_table),
-    "joins": Figure(("joins", "joins-limited"), tables.join_table),
+    "joins": Figure(("joins", "joins-limited"), tables.join_lines),
     "mending": Figure(("mending",), part_tables.mending_table),
     "near-duplicates": Figure(("near-duplicates",), tables.near_duplicates_table),
     "near-miss-scores": Figure(("near-misses",), noise_tables.near_miss_lines),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
-    "neighbours-cost": Figure(("neighbours", "neighbours-3m"), scale_tables.neighbours_table),
+    "neighbours-cost": Figure(("neighbours", "neighbours-3m"), scale_tables.neighbours_lines),
     "neighbours-more": Figure(
         ("neighbours-plain", "neighbours-memory"), scale_tables.further_lines
     ),
@@ -157,7 +157,7 @@ FIGURES = {
     "reliability-mutations": Figure(("reliability-mutations",), reliability.mutations_line),
     "repair": Figure(("repair",), rsum_gains(*REPAIRS)),
     "repair-arms": Figure(("repair",), rsum_gains(*CLAIMED, metrics=("colour",))),
-    "review-speed": Figure(("review-speed",), scale_tables.review_table),
+    "review-speed": Figure(("review-speed",), scale_tables.review_lines),
     "released": Figure(("released",), lambda record: repair_tables.released_lines(record["rows"])),
     "robust": Figure(
         ("robust",), lambda record: repair_tables.noise_gains_table(record["rows"], ROBUST, NOISES)

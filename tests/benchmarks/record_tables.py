@@ -34,16 +34,13 @@ def detection_table(record: Record) -> Iterator[str]:
         yield line(f"`{column}`", *cells)
 
 
-def join_table(*records: Record) -> Iterator[str]:
+def join_lines(*records: Record) -> Iterator[str]:
     """`scale.joins`: what a selection by ranks, one of them of a joined table, takes."""
-    yield from heading("limit", "time", "peak memory", "temporary files")
     for record in records:
         for row in (row for row in record["rows"] if row["step"] == "mixture"):
-            yield line(
-                record["settings"]["memory_limit"],
-                f"{row['seconds']:.0f} s",
-                f"{row['peak_gb']:.2f} GB",
-                f"{row['temporary_gb']:.1f} GB",
+            yield (
+                f"- `--memory-limit {record['settings']['memory_limit']}`: {row['seconds']:.0f} s, "
+                f"{row['peak_gb']:.2f} GB, {row['temporary_gb']:.1f} GB of temporary files."
             )
 
 
