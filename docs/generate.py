@@ -81,8 +81,7 @@ def _type(kind: pa.DataType) -> str:
 
 
 def _columns(columns: Iterable[schema.Column]) -> str:
-    rows = [f"| `{column.name}` | {_type(column.type)} | {column.meaning} |" for column in columns]
-    return "\n".join(["| column | type | meaning |", "| --- | --- | --- |", *rows])
+    return "\n".join(f"- `{c.name}` ({_type(c.type)}): {c.meaning}" for c in columns)
 
 
 def cli_page() -> str:

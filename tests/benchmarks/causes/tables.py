@@ -72,7 +72,9 @@ def further_lines(
         f"{', '.join(names[True])}; nothing reported for {', '.join(names[False])}."
     )
     for row in photographs["rows"]:
-        proposals = [one["proposal"] for one in row["reported"] if one["proposal"]]
+        proposals = [
+            one["proposal"].partition(":")[0] for one in row["reported"] if one["proposal"]
+        ]
         changed = "with 250 captions shifted, and “boy” for “dog”"
         name = "as it is" if row["corpus"] == "as-it-is" else changed
         groups = ", ".join(f"{one['kind']} `{one['label']}`" for one in row["reported"])

@@ -19,8 +19,8 @@ def neighbours_lines(*records: Record) -> Iterator[str]:
         row = record["rows"][0]
         lowest = percent(min(row[f"{name}_recall"] for name in recalls))
         yield (
-            f"- {record['settings']['pairs']:,} pairs: {row['processor_seconds'] / 60:.1f} minutes, "
-            f"{row['peak_gb_of_all']:.1f} GB, recall {lowest}; near-duplicates found: "
+            f"- {record['settings']['pairs']:,} pairs: {row['processor_seconds'] / 60:.1f} "
+            f"minutes, {row['peak_gb_of_all']:.1f} GB, recall {lowest}; near-duplicates found: "
             f"{percent(row['near_found'])} of those changed as images differ, "
             f"{percent(row['near_found_isotropic'])} of those changed in all ways."
         )
