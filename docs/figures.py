@@ -143,9 +143,7 @@ FIGURES = {
     "near-miss-scores": Figure(("near-misses",), noise_tables.near_miss_lines),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
     "neighbours-cost": Figure(("neighbours", "neighbours-3m"), scale_tables.neighbours_lines),
-    "neighbours-more": Figure(
-        ("neighbours-plain", "neighbours-memory"), scale_tables.further_lines
-    ),
+    "neighbours-plain": Figure(("neighbours-plain",), scale_tables.plain_line),
     "objective-memory": Figure(("objective-memory",), tables.memory_table),
     "prior": Figure(("prior",), lambda record: repair_tables.gains_line(record["rows"], PRIORS)),
     "real-rules": Figure(("real-clip",), noise_tables.real_rule_table),

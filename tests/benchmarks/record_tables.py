@@ -10,10 +10,12 @@ _KINDS = {"ncr": "permuted", "hard": "one wrong word", "junk": "boilerplate"}
 
 
 def selection_table(record: Record) -> Iterator[str]:
-    """`detection.py selection`: what each policy keeps."""
+    """`detection.py selection`: what policies keep; OSA weights and does not filter."""
     kinds = {"clean": "clean", "ncr": "permuted", "hard": "one wrong word"}
     yield from heading("policy", *kinds.values(), "expected mismatched", "true")
     for row in record["rows"]:
+        if "clean_posterior" in row["policy"] or "osa" in row["policy"]:
+            continue
         kept, pairs = row["kept_by_kind"], row["pairs_by_kind"]
         shares = (percent(kept[kind] / pairs[kind]) for kind in kinds)
         expected = f"{row['expected_mismatched']:,.0f}"

@@ -45,19 +45,12 @@ def _extrapolated(small: Record, large: Record) -> str:
     )
 
 
-def further_lines(plain: Record, memory: Record) -> Iterator[str]:
-    """`neighbours.search` without matrix tiles, and `neighbours.memory`."""
-    row = plain["rows"][0]
+def plain_line(record: Record) -> Iterator[str]:
+    """`neighbours.search` without matrix tiles."""
+    row = record["rows"][0]
     yield (
-        f"- Without matrix tiles, {plain['settings']['pairs']:,} pairs took "
-        f"{row['processor_seconds'] / 60:.1f} minutes of processor time and "
-        f"{row['peak_gb_of_all']:.1f} GB."
-    )
-    small, *_, large = (row for row in memory["rows"] if row["version"] == "this")
-    yield (
-        f"- The process that runs a search held {small['driver_mb']:,.0f} MB with "
-        f"{small['pairs']:,} pairs and {large['driver_mb']:,.0f} MB with {large['pairs']:,} "
-        "(96 dimensions, a limit of 1 GB)."
+        f"Without matrix tiles, {record['settings']['pairs']:,} pairs took "
+        f"{row['processor_seconds'] / 60:.1f} minutes and {row['peak_gb_of_all']:.1f} GB."
     )
 
 
