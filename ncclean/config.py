@@ -102,7 +102,7 @@ class ScoreOptions(Options):
     ] = MAX_PIXELS
     embeddings: Annotated[
         str | None,
-        Option("Also write the embeddings here, in clip-retrieval's layout.", inside="embeddings"),
+        Option("Also write embeddings here, in clip-retrieval's layout.", inside="embeddings"),
     ] = None
     calibrate_by: CalibrateBy = None
     signals: Signals = None

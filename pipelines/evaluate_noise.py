@@ -37,7 +37,7 @@ class TrialOptions(Options):
     donors: Annotated[
         Sequence[str],
         Option(
-            "Corpus whose captions --inject takes: images or embeddings, as SCORES are.",
+            "Corpus whose captions become wrong ones.",
             reads=Reads.SOURCE,
         ),
     ] = ()
@@ -114,7 +114,7 @@ class EvaluateNoise(Command):
     rule: Annotated[
         Sequence[str],
         Option(
-            "Also evaluate this rule: SQL that is true for pairs to flag.",
+            "Also evaluate this rule: SQL, true for pairs to flag.",
             sql_over=_TABLES,
         ),
     ] = ()

@@ -53,7 +53,7 @@ class Policy(Options):
 
     where: Annotated[
         str | None,
-        Option("SQL condition over the columns of the table.", sql_over=("scores", "join")),
+        Option("SQL condition that kept pairs must also meet.", sql_over=("scores", "join")),
     ] = None
     method: Annotated[
         Literal["osa", "ncu", "disncl", "noise-probability"] | None,
