@@ -19,7 +19,6 @@ ROOT = Path(__file__).parent.parent
 GENERATED = ("cli.md", "schema.md")
 # The first lines of tables that hold no measurements, or none but those of tables above, by page.
 UNMEASURED = {
-    ("neighbours.md", "| column | meaning |"),
     ("disentanglement.md", "| | paper | here | why |"),
     ("embeddings.md", "| layout | what lies there |"),
     ("long-captions.md", "| column | meaning |"),
