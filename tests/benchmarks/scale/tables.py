@@ -56,22 +56,16 @@ def plain_line(record: Record) -> Iterator[str]:
 
 def scale_table(record: Record) -> Iterator[str]:
     """`scale.rows`: what each step takes of a core, without the queries that take a second."""
-    yield from heading("step", "time", "peak memory", "")
+    yield from heading("step", "time", "peak memory")
     for row in record["rows"]:
-        used, more = row["processor_seconds"], ""
-        if row["step"].startswith(("write", "query")):
+        used, step = row["processor_seconds"], row["step"]
+        if step.startswith(("write", "query")):
             continue
-        if "bytes_per_row" in row:
-            more = f"{row['bytes_per_row']:.0f} bytes a row"
         if "manifest_mb" in row:
-            more = f"{row['manifest_mb']:.0f} MB, read again in {row['load_seconds']:.0f} s"
+            step += f", {row['manifest_mb']:.0f} MB, read again in {row['load_seconds']:.0f} s"
         if "bytes_per_shard" in row:  # the step also makes the files
             used = row["seconds"] + row["plan_seconds"]
-            more = (
-                f"{row['bytes_per_shard']:.0f} bytes a shard, with the plan of an export "
-                f"{row['bytes_per_shard_planned']:.0f}"
-            )
-        yield line(row["step"], f"{used:.1f} s", f"{row['peak_gb']:.2f} GB", more)
+        yield line(step, f"{used:.1f} s", f"{row['peak_gb']:.2f} GB")
 
 
 def review_lines(record: Record) -> Iterator[str]:
