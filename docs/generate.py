@@ -50,7 +50,6 @@ def schema_page() -> str:
             for column in schema.SCORE_COLUMNS
             if column.name in schema.CALIBRATED_COLUMNS
         ),
-        dictionary=_names(schema.DICTIONARY_COLUMNS),
         words=_typed((schema.CANONICAL, *schema.WORD_COLUMNS)),
         parts=_typed(schema.PART_COLUMNS),
         embeddings=_names(field.name for field in schema.EMBEDDING_METADATA),
