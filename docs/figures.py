@@ -108,7 +108,7 @@ FIGURES = {
     ),
     "caption-parts-speed": Figure(("caption-parts-speed",), part_tables.speed_line),
     "captions-from-outside": Figure(("donors",), noise_tables.donors_table),
-    "causes": Figure(("causes",), cause_tables.causes_table),
+    "causes": Figure(("causes",), cause_tables.causes_lines),
     "causes-more": Figure(
         ("causes-sentences", "causes-classes", "causes-class-photographs", "causes-photographs"),
         cause_tables.further_lines,
@@ -129,21 +129,22 @@ FIGURES = {
     "disncl": Figure(("disncl",), rsum_over_noise("none", "ncr 40 %")),
     "draft": Figure(("draft",), tables.benchmark_line(*DRAFTS)),
     "embeddings": Figure(("embeddings",), tables.benchmark_line()),
-    "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare", 6)),
+    "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare", 4)),
     "export": Figure(("export",), tables.benchmark_line(*EXPORTS)),
     "few-captions": Figure(("few-captions",), noise_tables.few_captions_line),
     "flickr8k-arms": Figure(("flickr8k",), flickr8k_tables.gains_lines),
     "flickr8k-detection": Figure(("flickr8k",), flickr8k_tables.detection_lines),
+    "flickr8k-judgements": Figure(("flickr8k-judgements",), flickr8k_tables.judgements_line),
     "forgetting": Figure(
         ("forgetting",), lambda record: repair_tables.gains_lines(record["rows"], FORGETTING)
     ),
     "gpu": Figure(("gpu",), tables.gpu_table),
-    "joins": Figure(("joins", "joins-limited"), tables.join_table),
+    "joins": Figure(("joins", "joins-limited"), tables.join_lines),
     "mending": Figure(("mending",), part_tables.mending_lines),
     "near-duplicates": Figure(("near-duplicates",), tables.near_duplicates_table),
     "near-miss-scores": Figure(("near-misses",), noise_tables.near_miss_lines),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
-    "neighbours-cost": Figure(("neighbours", "neighbours-3m"), scale_tables.neighbours_table),
+    "neighbours-cost": Figure(("neighbours", "neighbours-3m"), scale_tables.neighbours_lines),
     "neighbours-faiss": Figure(("neighbours-faiss", "neighbours-equal"), scale_tables.faiss_line),
     "neighbours-more": Figure(
         ("neighbours-plain", "neighbours-memory"), scale_tables.further_lines
@@ -159,7 +160,7 @@ FIGURES = {
     "reliability-mutations": Figure(("reliability-mutations",), reliability.mutations_line),
     "repair": Figure(("repair",), rsum_gains(*REPAIRS)),
     "repair-arms": Figure(("repair",), rsum_gains(*CLAIMED, metrics=("colour",))),
-    "review-speed": Figure(("review-speed",), scale_tables.review_table),
+    "review-speed": Figure(("review-speed",), scale_tables.review_lines),
     "released": Figure(("released",), lambda record: repair_tables.released_lines(record["rows"])),
     "robust": Figure(
         ("robust",), lambda record: repair_tables.noise_gains_table(record["rows"], ROBUST, NOISES)

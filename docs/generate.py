@@ -50,7 +50,6 @@ def schema_page() -> str:
             for column in schema.SCORE_COLUMNS
             if column.name in schema.CALIBRATED_COLUMNS
         ),
-        dictionary=_names(schema.DICTIONARY_COLUMNS),
         words=_typed((schema.CANONICAL, *schema.WORD_COLUMNS)),
         parts=_typed(schema.PART_COLUMNS),
         embeddings=_names(field.name for field in schema.EMBEDDING_METADATA),
@@ -81,8 +80,7 @@ def _type(kind: pa.DataType) -> str:
 
 
 def _columns(columns: Iterable[schema.Column]) -> str:
-    rows = [f"| `{column.name}` | {_type(column.type)} | {column.meaning} |" for column in columns]
-    return "\n".join(["| column | type | meaning |", "| --- | --- | --- |", *rows])
+    return "\n".join(f"- `{c.name}` ({_type(c.type)}): {c.meaning}" for c in columns)
 
 
 def cli_page() -> str:

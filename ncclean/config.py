@@ -44,17 +44,11 @@ Signals = Annotated[
 ]
 Words = Annotated[
     bool,
-    Option(
-        "Replace words by others of their class: which one is wrong, what fits better, "
-        "and how probable an error is."
-    ),
+    Option("Find wrong words, and better ones of their class."),
 ]
 CaptionParts = Annotated[
     Literal["sentences"] | None,
-    Option(
-        "`sentences`: compare each sentence with the image: which one is wrong, and how "
-        "probable an error is."
-    ),
+    Option("`sentences`: find wrong sentences, by comparing each with the image."),
 ]
 
 
@@ -73,7 +67,7 @@ class ScoreOptions(Options):
     pool: Annotated[
         int | None,
         Option(
-            "For embeddings: take neg_clip_loss's negatives from this many pairs of the "
+            "For embeddings: how many negatives of neg_clip_loss to draw from the "
             "corpus (its authors: 32768).",
             low=2,
             source="embeddings",
@@ -101,14 +95,14 @@ class ScoreOptions(Options):
     max_pixels: Annotated[
         int,
         Option(
-            "Maximum pixels of an image; larger ones become image_too_large.",
+            "Maximum pixels of an image.",
             low=1,
             source="images",
         ),
     ] = MAX_PIXELS
     embeddings: Annotated[
         str | None,
-        Option("Also write the embeddings here, in clip-retrieval's layout.", inside="embeddings"),
+        Option("Also write embeddings here, in clip-retrieval's layout.", inside="embeddings"),
     ] = None
     calibrate_by: CalibrateBy = None
     signals: Signals = None
@@ -131,8 +125,8 @@ class ScoreOptions(Options):
     word_classes: Annotated[
         str | None,
         Option(
-            "Word classes of --words: a file, or `corpus` to learn them from the captions "
-            "(default: an English list).",
+            "Word classes of --words: a file, or `corpus` to learn them (default: "
+            "an English list).",
             metavar="FILE|corpus",
         ),
     ] = None
@@ -177,7 +171,10 @@ class TaskOptions(Options):
 
     engine: Annotated[
         Literal["auto", "local", "ray"],
-        Option("`local` or `ray`; `auto` is `ray` with --ray-address.", is_idle=True),
+        Option(
+            "`local` or `ray`; `auto` is `ray` with --ray-address, or to score on several GPUs.",
+            is_idle=True,
+        ),
     ] = "auto"
     workers: Annotated[
         int | None,

@@ -241,9 +241,8 @@ DecodeThreads = Annotated[
 CaptionKeys = Annotated[
     Sequence[str] | None,
     Option(
-        "Extension, json field or column of the caption (default: `.txt`, `.caption`, "
-        "the json, or a column `caption`, `text` or `title`). Each one given makes a "
-        "row."
+        "Extension, json field or column of the caption (default: `.txt`, "
+        "`caption` and the like). Each one makes a row."
     ),
 ]
 Seed = Annotated[int, Option("Random seed.", low=0)]

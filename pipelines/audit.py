@@ -68,8 +68,8 @@ class Audit(Command):
     answers: Annotated[
         Sequence[str],
         Option(
-            "Answers to measure by: the page's file, or JSON, CSV or Parquet with uid and "
-            "answer. With --out, do not draw these pairs again.",
+            "Answers to measure by: the page's file, or a table of uid and answer. "
+            "With --out, do not draw these pairs again.",
             reads=Reads.PATH,
         ),
     ] = ()
@@ -77,7 +77,7 @@ class Audit(Command):
     width: Annotated[
         float | None,
         Option(
-            "Also print how many answers an interval of this width needs, such as .02.",
+            "Print how many answers an interval this wide needs, such as .02.",
             above=0.0,
             below=1.0,
         ),

@@ -80,9 +80,7 @@ class Clean(Command):
     device: Device = "auto"
     engine: ScoreEngine = "auto"
     ray_address: Annotated[str | None, Option(RAY_ADDRESS)] = None
-    dry_run: Annotated[bool, Option("Only check, and show what would run and for how long.")] = (
-        False
-    )
+    dry_run: Annotated[bool, Option("Only estimate the work and the hours.")] = False
 
     def run(self, progress: Progress = SILENT) -> Result[Any]:
         """Run or resume the bundled recipe `clean`, or show its plan."""

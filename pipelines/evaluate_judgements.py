@@ -74,8 +74,7 @@ class EvaluateJudgements(ModelOptions):
     rating: Annotated[
         Sequence[str],
         Option(
-            "Column with a judge's rating (default: `judge1`, `judge2`, ..., `human_score` "
-            "and the like).",
+            "Column with a judge's rating (default: `judge1` and the like).",
             shows_default=False,
         ),
     ] = ()

@@ -40,21 +40,21 @@ class ModelOptions(Command):
     data: Annotated[
         Sequence[str],
         Option(
-            "Set in the layout of clip_benchmark or CyCLIP, or a folder of such sets.",
+            "Set in clip_benchmark's or CyCLIP's layout, or a folder of such.",
             reads=Reads.PATH,
         ),
     ]
     pretrained: Annotated[
         Sequence[str],
         Option(
-            "Pretrained tag or checkpoint file of an open_clip name: one for all models, or one "
-            f"per model (default: {DEFAULT_PRETRAINED}).",
+            "Pretrained tag or checkpoint file for all models, or one each (default: "
+            f"{DEFAULT_PRETRAINED}).",
             reads=Reads.WEIGHTS,
         ),
     ] = ()
     out: Annotated[
         str | None,
-        Option("Folder for the results, or a `.json` file for a single one.", inside=""),
+        Option("Folder, or a `.json` file for a single result.", inside=""),
     ] = None
     space: Annotated[
         str,
@@ -222,7 +222,7 @@ class EvaluateLinearProbe(ModelEvaluation):
     weights: Annotated[
         str | None,
         Option(
-            "Column of --scores, or SQL, that weights the training images, such as `osa_weight`.",
+            "Column of --scores, or SQL, to weight the training images by.",
             sql_over=("scores",),
         ),
     ] = None

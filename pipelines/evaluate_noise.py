@@ -37,7 +37,7 @@ class TrialOptions(Options):
     donors: Annotated[
         Sequence[str],
         Option(
-            "Corpus whose captions --inject takes: images or embeddings, as SCORES are.",
+            "Corpus whose captions become wrong ones.",
             reads=Reads.SOURCE,
         ),
     ] = ()
@@ -45,9 +45,9 @@ class TrialOptions(Options):
     model: Annotated[str, Option("With --inject: model that scores shards.", source="images")] = (
         "ViT-B-32"
     )
-    pretrained: Annotated[str | None, Option("Pretrained tag or checkpoint file of --model.")] = (
-        DEFAULT_PRETRAINED
-    )
+    pretrained: Annotated[
+        str | None, Option("Pretrained tag or checkpoint file of an open_clip name.")
+    ] = DEFAULT_PRETRAINED
     embedding_keys: Annotated[
         str | None,
         Option(
@@ -63,9 +63,9 @@ class TrialOptions(Options):
             source="embeddings",
         ),
     ] = None
-    device: Annotated[
-        str, Option("Device of the model: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)
-    ] = "auto"
+    device: Annotated[str, Option("`auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)] = (
+        "auto"
+    )
     seed: Annotated[int, Option("Random seed.")] = 0
 
 
@@ -114,7 +114,7 @@ class EvaluateNoise(Command):
     rule: Annotated[
         Sequence[str],
         Option(
-            "Also evaluate this rule: SQL that is true for pairs to flag.",
+            "Also evaluate this rule: SQL, true for pairs to flag.",
             sql_over=_TABLES,
         ),
     ] = ()

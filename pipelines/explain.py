@@ -47,7 +47,7 @@ class Explain(Command):
     embeddings: Annotated[
         Sequence[str],
         Option(
-            "Embeddings of the pairs, for image clusters, exchanged words and shifted captions.",
+            "Embeddings, for image clusters, exchanged words and shifted captions.",
             reads=Reads.SOURCE,
         ),
     ] = ()

@@ -61,8 +61,8 @@ class Finetune(Command):
     init: Annotated[
         Literal["pretrained", "random"],
         Option(
-            "Start from `pretrained` or `random` weights; for the latter, --model is an "
-            "architecture of open_clip, a model's folder or a json."
+            "Start from `pretrained` or `random` weights (--model: an "
+            "architecture, a model's folder or a json)."
         ),
     ] = "pretrained"
     batch_size: Annotated[int, Option("Pairs per step, over all GPUs.", low=2)] = 256
@@ -81,7 +81,10 @@ class Finetune(Command):
     device: Device = "auto"
     engine: Annotated[
         Engine,
-        Option("`local`, or `ray` for Ray Train; `auto` is `ray` with an address.", is_idle=True),
+        Option(
+            "`local` or `ray`; `auto` is `ray` with --ray-address, or to score on several GPUs.",
+            is_idle=True,
+        ),
     ] = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     resume: Annotated[

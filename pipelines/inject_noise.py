@@ -63,8 +63,8 @@ class InjectNoise(Command):
     noise_file: Annotated[
         str | None,
         Option(
-            "Noise file of NCR, BiCro, L2RM and others instead of --kind: an `.npy` with "
-            "the image number of each caption."
+            "Noise file of NCR and others instead of --kind: an `.npy` with the "
+            "image number of each caption."
         ),
     ] = None
     write_noise_file: Annotated[str | None, Option("Write the noise as such a file.")] = None

@@ -39,8 +39,7 @@ class Neighbours(Command):
     embeddings: Annotated[
         Sequence[str],
         Option(
-            "Embeddings of `ncclean score --embeddings`, clip-retrieval or others: folders, "
-            "files, globs or URLs.",
+            "Embeddings: folders, files, globs or URLs.",
             argument=True,
             metavar="EMBEDDINGS",
             reads=Reads.SOURCE,
@@ -53,8 +52,7 @@ class Neighbours(Command):
     reference: Annotated[
         Sequence[str],
         Option(
-            "Embeddings of other images to compare with, such as an evaluation set; also "
-            "`.npy` files of vectors.",
+            "Embeddings or `.npy` vectors of other images, such as an evaluation set.",
             reads=Reads.SOURCE,
         ),
     ] = ()
@@ -62,7 +60,7 @@ class Neighbours(Command):
     memory_limit: Annotated[
         str | None,
         Option(
-            "Memory to use, such as `8GB` (default: half of the machine's); on Ray, per task.",
+            "Memory to use (default: half of the machine's); on Ray, per task.",
             is_idle=True,
         ),
     ] = None

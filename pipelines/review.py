@@ -47,7 +47,7 @@ class Review(Command):
     dedup: Annotated[
         str | None,
         Option(
-            "Output of `ncclean neighbours`, for views of near-duplicates and false negatives.",
+            "Output of `ncclean neighbours`, to view near-duplicates and false negatives.",
             reads=Reads.TABLE,
         ),
     ] = None
@@ -61,7 +61,7 @@ class Review(Command):
     embeddings: Annotated[
         Sequence[str],
         Option(
-            "Embeddings of the pairs, to propose captions of other pairs.",
+            "Embeddings, to propose captions of other pairs.",
             reads=Reads.SOURCE,
         ),
     ] = ()

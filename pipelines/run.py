@@ -53,9 +53,7 @@ class Run(Command):
         str | None,
         Option("Run this stage and all later ones again.", flags=("--from",), metavar="STAGE"),
     ] = None
-    dry_run: Annotated[bool, Option("Only check, and show what would run and for how long.")] = (
-        False
-    )
+    dry_run: Annotated[bool, Option("Only estimate the work and the hours.")] = False
     list_recipes: Annotated[bool, Option("List the bundled recipes.", flags=("--list",))] = False
 
     def __post_init__(self) -> None:

@@ -100,7 +100,7 @@ class Score(Command):
     precision: Annotated[
         str,
         Option(
-            "Precision of the model: `fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native.",
+            "`fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native.",
             source="images",
         ),
     ] = "auto"
@@ -128,7 +128,7 @@ class Score(Command):
     calibrate_with: Annotated[
         str | None,
         Option(
-            "With --finalize-only: answers of `ncclean audit` to fit the noise probabilities to.",
+            "With --finalize-only: answers of `ncclean audit` to calibrate to.",
             reads=Reads.PATH,
             in_recipes=False,
         ),

@@ -24,15 +24,16 @@ Pretrained = Annotated[
 ]
 Precision = Annotated[
     str,
-    Option("Precision of the model: `fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native."),
+    Option("`fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native."),
 ]
-Device = Annotated[
-    str, Option("Device of the model: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)
-]
+Device = Annotated[str, Option("`auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)]
 Engine = Literal["auto", "local", "ray"]
 ScoreEngine = Annotated[
     Engine,
-    Option("`local` or `ray`; `auto` is `ray` with an address or several GPUs.", is_idle=True),
+    Option(
+        "`local` or `ray`; `auto` is `ray` with --ray-address, or to score on several GPUs.",
+        is_idle=True,
+    ),
 ]
 Shards = Annotated[
     Sequence[str],
@@ -46,9 +47,8 @@ Shards = Annotated[
 OutputLayout = Annotated[
     Literal["auto", "webdataset", "folder", "csv", "parquet"],
     Option(
-        "`webdataset` (tars), `folder` (images with Hugging Face's `metadata`), `csv` "
-        "(images with open_clip's table), `parquet` (images inside), or `auto`: as the "
-        "input."
+        "`webdataset` (tars), `folder` or `csv` (images and a table), "
+        "`parquet`, or `auto`: as the input."
     ),
 ]
 Scores = Annotated[
@@ -60,14 +60,14 @@ Scores = Annotated[
 ScoredShards = Annotated[
     Sequence[str],
     Option(
-        "The scored shards: a folder, `'quoted glob'`, brace range, `@list.txt` or URL.",
+        "The scored shards: folder, `'quoted glob'`, `@list.txt` or URL.",
         reads=Reads.SHARDS,
     ),
 ]
 PictureShards = Annotated[
     Sequence[str],
     Option(
-        "The scored shards: a folder, `'quoted glob'`, brace range, `@list.txt` or URL.",
+        "The scored shards: folder, `'quoted glob'`, `@list.txt` or URL.",
         reads=Reads.SHARDS,
     ),
 ]
@@ -87,15 +87,12 @@ Shift = Annotated[
 ]
 OsaFunction = Annotated[
     WeightFunction,
-    Option(
-        "OSA's weight of x, the cosine above the boundary: `high_degree` (x^2 (1 - x)), "
-        "`linear` or `cosine`."
-    ),
+    Option("Shape of OSA's weight: `high_degree`, `linear` or `cosine`."),
 ]
 CalibrateOnOption = Annotated[
     CalibrateOn,
     Option(
-        "Score to calibrate noise_probability on: `similarity`, `neg_clip_loss`, or "
+        "Calibrate noise_probability on `similarity`, `neg_clip_loss`, or "
         "`auto`: the one with fewer expected errors."
     ),
 ]
@@ -116,13 +113,13 @@ Decisions = Annotated[
 Donors = Annotated[
     Sequence[str],
     Option(
-        "Corpus whose captions become wrong ones: shards, tables, folders or embeddings.",
+        "Corpus whose captions become wrong ones.",
         reads=Reads.SOURCE,
     ),
 ]
 CaptionKey = Annotated[
     str | None,
-    Option("Extension or json field of the caption (default: `.txt`, `.caption`, json)."),
+    Option("Extension or field of the caption."),
 ]
 EmbeddingKeys = Annotated[
     str | None,
@@ -148,7 +145,7 @@ Replace = Annotated[
 def sources_option(metavar: str, typed_default: Sequence[str] | None = None) -> Option:
     """The option for a command's sources: images or embeddings in any layout."""
     return Option(
-        "Shards, tables or folders of images, or embeddings: files, folders, globs, brace ranges "
+        "Images or embeddings: shards, tables, folders, globs, brace ranges "
         "`{0000..0099}.tar`, `@list.txt` or URLs.",
         argument=True,
         metavar=metavar,

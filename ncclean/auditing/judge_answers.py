@@ -16,8 +16,8 @@ class JudgeAnswers(Options):
     judge_answers: Annotated[
         str | None,
         Option(
-            "A fallible judge's answers on many pairs, such as judge.parquet of `audit "
-            "--judge`; people's answers correct them.",
+            "A fallible judge's answers, such as judge.parquet of `audit --judge`; "
+            "people's answers correct them.",
             reads=Reads.PATH,
         ),
     ] = None

@@ -14,8 +14,7 @@ Captions = Literal["all", "best", "sample"]
 
 Split = Literal["train", "restval", "val", "test"]
 _SPLIT = Option(
-    "Split of Karpathy's `dataset_*.json` or NPC's folders (default: all; COCO "
-    "trains on `train` and `restval`).",
+    "Split of Karpathy's `dataset_*.json` or NPC's folders (default: all).",
     source="images",
     shows_default=False,
 )
@@ -36,8 +35,7 @@ class SourceOptions(Options):
     class_template: Annotated[
         str | None,
         Option(
-            "Caption for images in class folders, such as `a photo of a {}`; {} is the "
-            "folder's name.",
+            "Caption for class folders, such as `a photo of a {}`; {} is the folder's name.",
             source="images",
         ),
     ] = None
@@ -64,10 +62,7 @@ class LoaderOptions(Options):
     caption_key: CaptionKeys = None
     captions: Annotated[
         Captions,
-        Option(
-            "Of an image's selected captions, train on `all`, the `best`, or a `sample` of "
-            "one per epoch."
-        ),
+        Option("Of an image's captions, train on `all`, the `best`, or a `sample` per epoch."),
     ] = "all"
     chunk: Annotated[
         int, Option("Encoded samples that are shuffled together.", low=1, is_listed=False)

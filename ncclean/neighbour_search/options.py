@@ -20,7 +20,7 @@ class NeighbourOptions(Options):
     image_threshold: Annotated[
         float | None,
         Option(
-            "Cosine of near-duplicate images (default: 0.80 whitened, 0.96 otherwise).",
+            "Cosine of near-duplicate images (default: 0.80 whitened, else 0.96).",
             above=0,
             high=1,
         ),
@@ -28,7 +28,7 @@ class NeighbourOptions(Options):
     text_threshold: Annotated[
         float | None,
         Option(
-            "Cosine of near-duplicate captions (default: 0.90 whitened, 0.98 otherwise).",
+            "Cosine of near-duplicate captions (default: 0.90 whitened, else 0.98).",
             above=0,
             high=1,
         ),
@@ -40,8 +40,8 @@ class NeighbourOptions(Options):
     linkage: Annotated[
         Literal["representative", "components"],
         Option(
-            "A pair joins a group if it is near its first pair (`representative`) or any "
-            "member (`components`)."
+            "Compare a pair with a group's first (`representative`) or with all "
+            "members (`components`)."
         ),
     ] = "representative"
     k: Annotated[int, Option("Neighbours to search.", low=1, high=1000)] = 30
@@ -60,8 +60,7 @@ class NeighbourOptions(Options):
     contamination_threshold: Annotated[
         float | None,
         Option(
-            "Cosine from which an image is one of --reference (default: 0.95 whitened, 0.98 "
-            "otherwise).",
+            "Cosine from which an image is one of --reference (default: 0.95 whitened, else 0.98).",
             above=0,
             high=1,
         ),

@@ -53,7 +53,7 @@ class Policy(Options):
 
     where: Annotated[
         str | None,
-        Option("SQL condition over the columns of the table.", sql_over=("scores", "join")),
+        Option("SQL condition that kept pairs must also meet.", sql_over=("scores", "join")),
     ] = None
     method: Annotated[
         Literal["osa", "ncu", "disncl", "noise-probability"] | None,
@@ -62,8 +62,8 @@ class Policy(Options):
     score: Annotated[
         str | None,
         Option(
-            "Column to rank by, or SQL such as `similarity - 2 * blur`; `rank(x)` is the "
-            "percent rank of x.",
+            "Column or SQL to rank by, such as `similarity - 2 * blur`; `rank(x)` "
+            "is a percent rank.",
             sql_over=("scores", "join"),
         ),
     ] = None
@@ -100,13 +100,10 @@ class Policy(Options):
     cap: Annotated[int | None, Option("Maximum pairs per value of --balance-by.", low=1)] = None
     sample: Annotated[
         Literal["soft-cap"] | None,
-        Option(
-            "`soft-cap`: draw --size pairs by --score; each draw lowers a pair's score by "
-            "--penalty."
-        ),
+        Option("`soft-cap`: draw --size pairs by --score, with --penalty."),
     ] = None
     size: Annotated[int | None, Option("Pairs to draw, counting repeats.", low=1)] = None
-    penalty: Annotated[float, Option("How much each draw lowers the score.", low=0)] = 0.15
+    penalty: Annotated[float, Option("How much each draw lowers a pair's score.", low=0)] = 0.15
     seed: Annotated[int, Option("Random seed.", low=0)] = 0
     with_forget: Annotated[bool, Option("Also keep NCU's forget set, marked in `split`.")] = False
     drop_parts: Annotated[

@@ -58,7 +58,7 @@ class TrainOptions(Options):
     tensorboard: Annotated[
         bool,
         Option(
-            "Write TensorBoard files, if it is installed.",
+            "Write TensorBoard files.",
             is_idle=True,
             is_listed=False,
         ),
@@ -86,7 +86,7 @@ class AdaptOptions(Options):
     decode_threads: Annotated[
         int,
         Option(
-            "Threads that decode (default: one per core).",
+            "Threads that decode images (default: one per core).",
             low=1,
             is_idle=True,
             is_listed=False,

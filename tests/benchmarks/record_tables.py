@@ -10,10 +10,12 @@ _KINDS = {"ncr": "permuted", "hard": "one wrong word", "junk": "boilerplate"}
 
 
 def selection_table(record: Record) -> Iterator[str]:
-    """`detection.py selection`: what each policy keeps."""
+    """`detection.py selection`: what policies keep; OSA weights and does not filter."""
     kinds = {"clean": "clean", "ncr": "permuted", "hard": "one wrong word"}
     yield from heading("policy", *kinds.values(), "expected mismatched", "true")
     for row in record["rows"]:
+        if "clean_posterior" in row["policy"] or "osa" in row["policy"]:
+            continue
         kept, pairs = row["kept_by_kind"], row["pairs_by_kind"]
         shares = (percent(kept[kind] / pairs[kind]) for kind in kinds)
         expected = f"{row['expected_mismatched']:,.0f}"
@@ -34,16 +36,13 @@ def detection_table(record: Record) -> Iterator[str]:
         yield line(f"`{column}`", *cells)
 
 
-def join_table(*records: Record) -> Iterator[str]:
+def join_lines(*records: Record) -> Iterator[str]:
     """`scale.joins`: what a selection by ranks, one of them of a joined table, takes."""
-    yield from heading("limit", "time", "peak memory", "temporary files")
     for record in records:
         for row in (row for row in record["rows"] if row["step"] == "mixture"):
-            yield line(
-                record["settings"]["memory_limit"],
-                f"{row['seconds']:.0f} s",
-                f"{row['peak_gb']:.2f} GB",
-                f"{row['temporary_gb']:.1f} GB",
+            yield (
+                f"- `--memory-limit {record['settings']['memory_limit']}`: {row['seconds']:.0f} s, "
+                f"{row['peak_gb']:.2f} GB, {row['temporary_gb']:.1f} GB of temporary files."
             )
 
 
@@ -74,8 +73,8 @@ def memory_lines(record: Record) -> Iterator[str]:
         )
 
 
-_SHOWN_THRESHOLDS = {True: (0.7, 0.8, 0.9), False: (0.96,)}  # by whitened or not
-_SHOWN_COPIES = ("JPEG quality 40", "cropped by 3 %", "cropped by 8 %")
+_SHOWN_THRESHOLDS = {True: (0.8, 0.9), False: (0.96,)}  # by whitened or not
+_SHOWN_COPIES = ("JPEG quality 40", "cropped by 8 %")
 
 
 def near_duplicates_table(record: Record) -> Iterator[str]:

@@ -40,7 +40,7 @@ def test_a_price_is_hours_at_the_rates_given():
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines()[2:]]
     assert [row[0].split("`")[1] for row in rows if "`" in row[0]] == [
-        "score", "score", "score", "neighbours", "select", "export", "report",
+        "score", "score", "score", "neighbours", "export",
     ]  # fmt: skip
     assert rows[0][2] == "75.03"  # GPU-hours, of the paper's GPU
     for row in rows:

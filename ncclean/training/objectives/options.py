@@ -67,8 +67,7 @@ class NcuOptions(Options):
     split: Annotated[
         Literal["model", "table"],
         Option(
-            "choose the pairs to forget by the `model` as it trains, or the `table` of the "
-            "selection.",
+            "choose what to forget by the `model` as it trains, or the selection's `table`.",
             methods=("ncu", "gradient_ascent"),
         ),
     ] = "model"

@@ -7,48 +7,38 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from record_tables import heading, line, percent
+from record_tables import percent
 
 Record = Mapping[str, Any]
 
 
-def causes_table(record: Record) -> Iterator[str]:
+def causes_lines(record: Record) -> Iterator[str]:
     """How often each planted cause is found by each estimator, and what is reported beside them."""
     rows = record["rows"]
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    planted: dict[str, int] = defaultdict(int)
-    covered: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        for cause in row["planted"]:
-            planted[cause] += row["model"] == models[0]
-            if cause in row["found"]:
-                covered[cause, row["model"]].append(row["covered"][cause])
-    yield from heading("planted", *(f"`{model}`: found, of its pairs" for model in models))
-    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for cause, count in sorted(planted.items()):
-        cells = []
-        for model in models:
-            shares = covered[cause, model]
-            share = f", {percent(float(np.mean(shares)))}" if shares else ""
-            cells.append(f"{len(shares)} of {count}{share}")
-        alike[tuple(cells)].append(cause)
-    for cells, causes in alike.items():
-        yield line("; ".join(causes) + " (each)" * (len(causes) > 1), *cells)
-    found = {model: sum(len(covered[cause, model]) for cause in planted) for model in models}
-    total = sum(planted.values())
-    yield line("**all**", *(f"{found[model]} of {total}" for model in models))
-    for name, is_so in (
-        ("reported groups that are no cause", lambda one: one["false"]),
-        (
-            "reported groups whose interval holds the true share",
-            lambda one: one["low"] <= one["truth"] <= one["high"],
-        ),
-    ):
-        cells = []
-        for model in models:
-            reported = [one for row in rows if row["model"] == model for one in row["reported"]]
-            cells.append(f"{sum(map(is_so, reported))} of {len(reported)}")
-        yield line(name, *cells)
+    planted = sorted({cause for row in rows for cause in row["planted"]})
+    yield f"- Planted: {', '.join(planted)}."
+    for model in dict.fromkeys(row["model"] for row in rows):
+        of_model = [row for row in rows if row["model"] == model]
+        total = sum(len(row["planted"]) for row in of_model)
+        found: dict[str, list[float]] = defaultdict(list)
+        for row in of_model:
+            for cause in set(row["planted"]).intersection(row["found"]):
+                found[cause].append(row["covered"][cause])
+        missed = [cause for cause in planted if cause not in found]
+        partly = [
+            f"{percent(float(np.mean(shares)))} of the pairs of “{cause}”"
+            for cause, shares in sorted(found.items())
+            if np.mean(shares) < 1
+        ]
+        reported = [one for row in of_model for one in row["reported"]]
+        false = sum(one["false"] for one in reported)
+        covered = sum(one["low"] <= one["truth"] <= one["high"] for one in reported)
+        but = ", ".join([*(f"never “{cause}”" for cause in missed), *partly])
+        yield (
+            f"- `{model}`: {sum(map(len, found.values()))} of {total} found"
+            f"{f' ({but})' if but else ''}; {false} of {len(reported)} reported groups "
+            f"are no cause; {covered} of {len(reported)} intervals hold the true share."
+        )
 
 
 def further_lines(
@@ -82,7 +72,9 @@ def further_lines(
         f"{', '.join(names[True])}; nothing reported for {', '.join(names[False])}."
     )
     for row in photographs["rows"]:
-        proposals = [one["proposal"] for one in row["reported"] if one["proposal"]]
+        proposals = [
+            one["proposal"].partition(":")[0] for one in row["reported"] if one["proposal"]
+        ]
         changed = "with 250 captions shifted, and “boy” for “dog”"
         name = "as it is" if row["corpus"] == "as-it-is" else changed
         groups = ", ".join(f"{one['kind']} `{one['label']}`" for one in row["reported"])
@@ -90,9 +82,9 @@ def further_lines(
 
 
 def scale_line(*records: Record) -> Iterator[str]:
-    """Time and memory by the number of pairs."""
-    for row in (row for record in records for row in record["rows"]):
+    """Time and memory of the largest corpus of each record."""
+    for row in (record["rows"][-1] for record in records):
         yield (
-            f"- {row['rows']:,} pairs, {row['tested']:,} groups tested: {row['seconds']:,.0f} s, "
-            f"{row['processor_seconds']:,.0f} s of processor, {row['peak_mib']:,} MiB."
+            f"- {row['rows']:,} pairs, {row['tested']:,} groups: {row['processor_seconds']:,.0f} s "
+            f"of processor, {row['peak_mib']:,} MiB."
         )

@@ -1,4 +1,4 @@
-"""Tables of the records of `study.py`."""
+"""Tables of the records of `study.py` and `judgements.py`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from record_tables import percent
 
 Record = Mapping[str, Any]
 _KINDS = {"ncr": "single captions", "ncr_image": "all captions of an image"}
+_JUDGED = {
+    "expert": ("tau c", "tau_c", "Flickr8k-Expert"),
+    "crowdflower": ("tau b", "tau_b", "-CF"),
+}
 _RATE = 0.4
 
 
@@ -61,3 +65,15 @@ def gains_lines(record: Record) -> Iterator[str]:
         f"The others gain {min(means):+.2f} to {max(means):+.2f}, with intervals that include 0: "
         f"{'; '.join(alike)}."
     )
+
+
+def judgements_line(record: Record) -> Iterator[str]:
+    """Kendall's tau of the cosine with people, the mean and the range of the seeds."""
+    agreement = []
+    for name, (tau, measure, of_which) in _JUDGED.items():
+        rows = (row for row in record["rows"] if row["table"] == name)
+        found = [row["scores"]["similarity"][measure][0] for row in rows]
+        span = f"{min(found):.3f} to {max(found):.3f}"
+        agreement.append(f"{tau} {np.mean(found):.3f} ({span}) on {of_which}")
+    told = ", ".join(agreement)
+    yield f"A small model trained on Flickr8k: {told}, mean and range of three seeds."

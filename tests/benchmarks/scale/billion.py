@@ -72,9 +72,11 @@ def stages(records: Mapping[str, Record], pairs: float) -> Iterator[Stage]:
 def billion_table(
     *records: Record, pairs: float = 1e9, core_hour: float = 0.04, gpu_hour: float = 1.5
 ) -> Iterator[str]:
-    """Markdown; `records` in the order of `RECORDS`."""
+    """Markdown, without stages of less than an hour; `records` in the order of `RECORDS`."""
     yield from heading("stage", "core-hours", "GPU-hours", "read", "written", "price")
     for stage in stages(dict(zip(RECORDS, records, strict=True)), pairs):
+        if stage.core_hours < 1:
+            continue
         yield line(
             stage.name,
             _short(stage.core_hours),

@@ -12,23 +12,17 @@ Record = Mapping[str, Any]
 _EXTRAPOLATED, _CORES = 10_000_000, 2
 
 
-def neighbours_table(*records: Record) -> Iterator[str]:
-    """`neighbours.py`: what searches over simulated embeddings take and find, one a column."""
-    yield from heading("", *(f"{record['settings']['pairs']:,} pairs" for record in records))
-    rows = [record["rows"][0] for record in records]
+def neighbours_lines(*records: Record) -> Iterator[str]:
+    """`neighbours.py`: what searches over simulated embeddings take and find, one a line."""
     recalls = ("image", "text", "image_to_text", "text_to_image")
-    yield line(
-        "recall, lowest of both modalities and directions",
-        *(percent(min(row[f"{name}_recall"] for name in recalls)) for row in rows),
-    )
-    yield line("processor time", *(f"{row['processor_seconds'] / 60:.1f} minutes" for row in rows))
-    yield line(
-        "peak memory, without mapped files",
-        *(f"{row['peak_gb_of_all']:.1f} GB" for row in rows),
-    )
-    for name, how in (("near_found", "as images differ"), ("near_found_isotropic", "in all ways")):
-        yield line(
-            f"planted near-duplicates found, changed {how}", *(percent(row[name]) for row in rows)
+    for record in records:
+        row = record["rows"][0]
+        lowest = percent(min(row[f"{name}_recall"] for name in recalls))
+        yield (
+            f"- {record['settings']['pairs']:,} pairs: {row['processor_seconds'] / 60:.1f} "
+            f"minutes, {row['peak_gb_of_all']:.1f} GB, recall {lowest}; near-duplicates found: "
+            f"{percent(row['near_found'])} of those changed as images differ, "
+            f"{percent(row['near_found_isotropic'])} of those changed in all ways."
         )
     yield ""
     yield _extrapolated(*records[-2:])
@@ -85,42 +79,33 @@ def faiss_line(record: Record, equal: Record) -> Iterator[str]:
 
 def scale_table(record: Record) -> Iterator[str]:
     """`scale.rows`: what each step takes of a core, without the queries that take a second."""
-    yield from heading("step", "time", "peak memory", "")
+    yield from heading("step", "time", "peak memory")
     for row in record["rows"]:
-        used, more = row["processor_seconds"], ""
-        if row["step"].startswith(("write", "query")):
+        used, step = row["processor_seconds"], row["step"]
+        if step.startswith(("write", "query")):
             continue
-        if "bytes_per_row" in row:
-            more = f"{row['bytes_per_row']:.0f} bytes a row"
         if "manifest_mb" in row:
-            more = f"{row['manifest_mb']:.0f} MB, read again in {row['load_seconds']:.0f} s"
+            step += f", {row['manifest_mb']:.0f} MB, read again in {row['load_seconds']:.0f} s"
         if "bytes_per_shard" in row:  # the step also makes the files
             used = row["seconds"] + row["plan_seconds"]
-            more = (
-                f"{row['bytes_per_shard']:.0f} bytes a shard, with the plan of an export "
-                f"{row['bytes_per_shard_planned']:.0f}"
-            )
-        yield line(row["step"], f"{used:.1f} s", f"{row['peak_gb']:.2f} GB", more)
+        yield line(step, f"{used:.1f} s", f"{row['peak_gb']:.2f} GB")
 
 
-def review_table(record: Record) -> Iterator[str]:
+def review_lines(record: Record) -> Iterator[str]:
     """`review.py`: seconds until a page is there, and the memory of its server."""
     settings = record["settings"]
     *views, proposals = record["rows"]
-    yield from heading(
-        "pictures from", "pairs", "first view", "scroll: median, worst", "jump: median, worst",
-        "peak memory",
-    )  # fmt: skip
     for row in views:
-        yield line(
-            row["source"], f"{row['pairs']:,}", f"{row['first_view']:.2f} s",
-            *(f"{row[f'{name}_median']:.2f} s, {row[f'{name}_worst']:.2f} s"
-              for name in ("scroll", "jump")),
-            f"{row['peak_mb']:,} MB",
-        )  # fmt: skip
-    yield ""
+        scroll, jump = (
+            f"{row[f'{name}_median']:.2f} s (at most {row[f'{name}_worst']:.2f} s)"
+            for name in ("scroll", "jump")
+        )
+        yield (
+            f"- {row['source']}, {row['pairs']:,} pairs: first view {row['first_view']:.2f} s, "
+            f"scroll {scroll}, jump {jump}, {row['peak_mb']:,} MB."
+        )
     yield (
-        f"The closest captions of {settings['pairs']:,} pairs, {settings['dim']} dimensions: "
+        f"- The closest captions of {settings['pairs']:,} pairs, {settings['dim']} dimensions: "
         f"{proposals['index_seconds']:.0f} s to index, {proposals['index_bytes'] / 1e9:.1f} GB; "
         f"then {proposals['proposals_median']:.2f} s an image, at most "
         f"{proposals['proposals_worst']:.2f} s. The server held {proposals['indexing_mb']:,} MB "
