@@ -67,7 +67,7 @@ def test_a_kill_ends_the_processes_of_a_command(tmp_path: Path) -> None:
     assert killed.exit == -9
     child = (tmp_path / "child").read_text().strip()
     state = subprocess.run(["ps", "-o", "stat=", "-p", child], capture_output=True, text=True)
-    assert state.stdout.strip() in ("", "Z", "Zs")
+    assert state.stdout.strip()[:1] in ("", "Z")  # gone, or dead and not waited for
 
 
 def test_time_and_output_are_of_all_processes(tmp_path: Path) -> None:
