@@ -44,7 +44,15 @@ def open_lance(url: str) -> Any:  # a `lance.LanceDataset`
         import lance
     except ImportError as error:
         raise InputError(f"{url} needs an extra: pip install 'ncclean[lance]'") from error
-    return _read(url, lambda: lance.dataset(url))
+
+    def opened() -> Any:
+        dataset = lance.dataset(url)
+        _ = (
+            dataset.schema
+        )  # is only read here, and the library panics at types that it does not know
+        return dataset
+
+    return _read(url, opened)
 
 
 def lance_columns(url: str) -> pa.Schema:
@@ -66,7 +74,8 @@ def lance_pieces(url: str, rows: int) -> list[Piece]:
 
     Appending rows leaves the pieces before them as they are.
     """
-    return _pieces(open_lance(url), rows)
+    dataset = open_lance(url)
+    return _read(url, lambda: _pieces(dataset, rows))
 
 
 def _pieces(dataset: Any, rows: int) -> list[Piece]:
@@ -126,7 +135,7 @@ def lance_batches(
     Raises `ShardError` if they cannot be read, or are not those of `version` any more.
     """
     dataset = open_lance(url)
-    if version and version not in {one for _, _, one in _fragments(dataset)}:
+    if version and version not in {one for _, _, one in _read(url, lambda: _fragments(dataset))}:
         raise ShardError(f"{without_secrets(url)} has changed since the run began")
     try:
         yield from LanceRequest(url, list(columns), *rows, batch_rows, dataset.version).batches()

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from ncclean.data.embeddings.pairs import embedding_dim, read_pairs
 from ncclean.data.embeddings.units import vector_keys
 from ncclean.data.reader import read_samples
+from ncclean.data.samples import Caption, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.data.sources import are_embeddings, resolve_sources
 from ncclean.errors import NccleanError, ShardError
@@ -28,6 +29,7 @@ from tests.data import test_mutated_sources as generator
 
 _SECONDS = 20  # of one source; more counts as a hang
 _BATCH = 500  # mutations a line of the log
+_FEWER = {"Lance": 50}  # whose library reads in a process of its own, which takes a second
 _PAIRS = 6  # of each of two units
 _DIM = 8
 
@@ -40,8 +42,9 @@ def measure(folder: Path, count: int, done: list[dict[str, Any]]) -> Iterator[di
     with _quiet(), _alarmed():
         for name, write in SOURCES.items():
             mine = sum(row["mutations"] for row in done if row["source"] == name)
-            while mine < -(-count // len(SOURCES)):
-                batch = min(_BATCH, -(-count // len(SOURCES)) - mine)
+            wanted = -(-count // len(SOURCES) // _FEWER.get(name, 1))
+            while mine < wanted:
+                batch = min(_BATCH, wanted - mine)
                 yield mutate(name, write, folder / "source", range(mine, mine + batch))
                 mine += batch
 
@@ -121,7 +124,8 @@ def judge(
     rows = [row for row in found[0] if row[0] is not None]
     has_failed = len(rows) < len(found[0])
     numbers = [(row[0], row[4]) for row in rows]
-    if len(set(numbers)) < len(numbers) or {row[0] for row in rows} != set(range(_count(rows))):
+    images = {row[0] for row in rows}
+    if len(set(numbers)) < len(numbers) or images != set(range(len(images))):
         return "row numbers with gaps or twice"
     statuses.update(row[2] for row in rows)
     if has_failed:
@@ -133,12 +137,13 @@ def judge(
 
 
 def _count(rows: Unit) -> int:
-    return len({row[0] for row in rows})
+    return len({(row[0], row[4]) for row in rows})
 
 
 def read_all(folder: Path, captions: tuple[str, ...] | None) -> list[Unit]:
     """The rows of each unit as a run takes them in; a row of None is a failure of the unit."""
-    shards = resolve_sources([str(folder)])
+    named = [*folder.glob("*.lance"), *folder.glob("*.json")]  # each a source itself
+    shards = resolve_sources([str(place) for place in sorted(named) or [folder]])
     if are_embeddings(shards):
         return list(_embedded(shards))
     return [_samples(shard, captions) for shard in shards]
@@ -152,10 +157,17 @@ def _samples(shard: ShardRef, captions: tuple[str, ...] | None) -> Unit:
             if sample.image is not None:
                 decoded = generator._DECODER.decode_or_reject(sample.image)
                 status = getattr(decoded, "reason", sample.status).value
-            rows.append((sample.row, sample.key, status, sample.caption, 0))
+            rows += [
+                (sample.row, sample.key, _first_bad(status, one), one.text, one.number)
+                for one in sample.captions or [Caption()]
+            ]
     except ShardError as error:
         rows.append((None, str(error)))
     return rows
+
+
+def _first_bad(status: str, caption: Caption) -> str:
+    return status if caption.status is SkipReason.OK else caption.status.value
 
 
 def _embedded(shards: Sequence[ShardRef]) -> Iterator[Unit]:
@@ -181,7 +193,12 @@ def _embedded(shards: Sequence[ShardRef]) -> Iterator[Unit]:
 def _is_first(path: Path, folder: Path) -> bool:
     """Whether a file belongs to the first unit."""
     inner = path.relative_to(folder)
-    return inner.parts[0] == "0" or path.stem in ("0", "metadata_0", "img_emb_0", "text_emb_0")
+    return Path(inner.parts[0]).stem == "0" or path.stem in (
+        "0",
+        "metadata_0",
+        "img_emb_0",
+        "text_emb_0",
+    )
 
 
 def _images(layout: str) -> Callable[[Path], None]:
@@ -193,8 +210,11 @@ def _images(layout: str) -> Callable[[Path], None]:
             made = write(some, folder / str(number))
             if made.is_file():  # a table of paths: both in one folder
                 text = made.read_text("utf-8").replace("images/", f"{number}/images/")
-                (folder / f"{number}.csv").write_text(text, "utf-8")
+                text = text.replace('"filepath": "images"', f'"filepath": "{number}/images"')
+                (folder / f"{number}{made.suffix}").write_text(text, "utf-8")
                 made.unlink()
+            elif made.suffix == ".lance":
+                made.rename(folder / f"{number}.lance")
             elif [path.name for path in made.iterdir()] in (["c.tar"], ["c.parquet"]):
                 (file,) = made.iterdir()
                 file.rename(folder / f"{number}{file.suffix}")

@@ -146,6 +146,12 @@ def test_a_broken_image_has_a_row_in_every_split(source):
             lambda text: text.replace("caption 30", 6_000_000 * "x"),
             "more than 4,194,304 characters",
         ),
+        (
+            lambda text: text.replace('"filename"', '"x": 1}], "filename"', 31).replace(
+                '"x": 1}], ', "", 30
+            ),
+            "broken behind its list of images",
+        ),
     ],
 )
 def test_a_file_that_is_broken_in_the_middle_says_so(source, damage, expected):

@@ -192,6 +192,15 @@ def test_scores_of_no_row_are_refused_where_another_uid_occurs_twice(pairs, tmp_
         Annotate(scores=[str(out)], dataset=str(tmp_path / "b.lance")).run()
 
 
+def test_a_type_that_the_library_does_not_know_is_one_sentence(pairs, tmp_path):
+    place = tmp_path / "a.lance"
+    lance.write_dataset(pairs, place)
+    for manifest in (place / "_versions").iterdir():
+        manifest.write_bytes(manifest.read_bytes().replace(b"string", b"st\0ing"))
+    with pytest.raises(InputError, match=r"a\.lance cannot be read as Lance"):
+        resolve_sources([str(place)])
+
+
 def test_what_is_missing_is_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"a\.lance cannot be read as Lance: .* was not found"):
         resolve_sources([str(tmp_path / "a.lance")])

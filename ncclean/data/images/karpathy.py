@@ -22,6 +22,7 @@ SPLITS = ("train", "restval", "val", "test")
 _BLOCK = 1 << 20
 _LONGEST_HEAD = 1 << 20  # characters before the list
 _LONGEST_IMAGE = 4 << 20  # characters of one image with its captions
+_LONGEST_REST = 16 << 20  # characters behind the list
 _LIST = re.compile(r'"images"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
 _DECODER = json.JSONDecoder()
@@ -61,6 +62,7 @@ class KarpathyRows:
                     raise ShardError(f"{self._url} ends in the middle of its list of images")
                 continue
             if self._buffer[self._place] == "]":
+                self._check_rest()
                 return
             value, end = self._decoded()
             self._take(end)
@@ -73,6 +75,22 @@ class KarpathyRows:
                     f"{self._url} has no list `images`: it is not of Karpathy's layout"
                 )
         self._take(begin.end())
+
+    def _check_rest(self) -> None:
+        """Raise `ShardError` if the list is not followed by the end of its object.
+
+        A bracket in the wrong place would end it early, and what follows would be lost in silence.
+        """
+        while len(self._buffer) - self._place <= _LONGEST_REST:
+            if not self._read():
+                try:
+                    json.loads('{"images": [' + self._buffer[self._place :])
+                except (ValueError, RecursionError) as error:
+                    raise ShardError(
+                        f"{self._url} is broken behind its list of images: {one_line(error)}"
+                    ) from None
+                return
+        raise ShardError(f"{self._url} has too much behind its list of images")
 
     def _decoded(self) -> tuple[Any, int]:
         while True:
