@@ -1,5 +1,6 @@
 """What is drawn from a table, and what answers on it say."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -11,6 +12,7 @@ from ncclean.auditing.measure import measure
 from ncclean.auditing.sample import COLUMNS, draw_sample, read_design
 from ncclean.auditing.table import AuditTable
 from ncclean.errors import InputError
+from ncclean.estimates import Estimate
 from tests.auditing.audited import judge, truth_of, write_table
 from tests.report.tables import graded, write_scores
 
@@ -134,6 +136,23 @@ def test_a_right_calibration_agrees_and_near_misses_do_not(table, tmp_path):
     audit = measure([str(near)], judge(sample, truth_of(near), tmp_path / "near.csv"))
     assert audit.noise.low < 0.2 < audit.noise.high
     assert "less than the audit measures" in audit.disagreements[0]
+
+
+def test_what_is_expected_is_no_more_certain_than_the_table_says(table, tmp_path):
+    """Every pair is judged, and the truth lies in the interval of the calibration."""
+    sample = written(table, tmp_path / "sample.parquet", answers=4_000)
+    audit = measure([str(table)], judge(sample, truth_of(table), tmp_path / "a.csv"))
+    value = audit.noise.value
+    for expected, side in (
+        (Estimate(value + 0.01, value - 0.02, value + 0.04), None),
+        (Estimate(value - 0.01, value - 0.04, value + 0.02), None),
+        (Estimate(value + 0.03, value + 0.01, value + 0.05), "more"),
+        (Estimate(value - 0.03, value - 0.05, value - 0.01), "less"),
+        (Estimate(value + 0.01), "more"),
+    ):
+        sentences = dataclasses.replace(audit, expected=expected).disagreements
+        assert len(sentences) == (side is not None)
+        assert all(f"{side} than the audit" in sentence for sentence in sentences)
 
 
 def test_a_uid_and_an_answer_are_enough(table, tmp_path):
