@@ -80,11 +80,11 @@ class Judged:
 class Audit:
     """The measured figures of a corpus of `pairs` pairs, from `counted` answers.
 
-    `given` counts the answers by kind, `unknown` those on pairs that the table does not have (or
-    has no noise probability for), `repeated` those that a later one replaced. `expected` is the
-    noise rate that the table states, with its interval. `selection` is the rule that flags what a
-    selection drops. `design` tells the strata, `audited` a calibration that was moved before.
-    `judge` is the judge beside people, `needed` the answers that an interval takes.
+    `given` counts the answers on pairs of the table by kind, `unknown` those on pairs that it does
+    not have (or has no noise probability for), `repeated` those that another one replaced.
+    `expected` is the noise rate that the table states, with its interval. `selection` is the rule
+    that flags what a selection drops. `design` tells the strata, `audited` a calibration that was
+    moved before. `judge` is the judge beside people, `needed` the answers that an interval takes.
     """
 
     pairs: int

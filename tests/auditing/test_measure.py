@@ -205,9 +205,24 @@ def test_answers_on_other_pairs_are_counted_or_refused(table, tmp_path):
     path.write_text(json.dumps({uid: "match", "nobody": "mismatch"}))
     audit = measure([str(table)], str(path))
     assert (audit.counted, audit.unknown) == (1, 1)
+    assert sum(audit.given.values()) == 1  # as the figures are printed: 1 answer, 1 match
     path.write_text(json.dumps({"nobody": "mismatch"}))
     with pytest.raises(InputError, match="counts for a pair"):
         measure([str(table)], str(path))
+
+
+def test_a_pair_that_is_answered_by_its_uid_and_by_its_caption_is_one_pair(table, tmp_path):
+    uid = sample_of(table).rows.column("uid").to_pylist()[0]
+    path = tmp_path / "a.json"
+    answers = [
+        {"uid": uid, "answer": "mismatch"},
+        {"uid": uid, "caption_number": 0, "answer": "match"},
+    ]
+    for order in (answers, answers[::-1]):
+        path.write_text(json.dumps(order))
+        audit = measure([str(table)], str(path))
+        assert (audit.counted, audit.unknown, audit.repeated) == (1, 0, 1)
+        assert audit.given["match"] == 1
 
 
 def test_captions_of_one_image_are_told_apart(tmp_path):

@@ -120,7 +120,7 @@ def test_the_clean_model_is_better_and_the_comparison_says_so(evaluated):
         lambda **options: EvaluateCompare(
             a=str(evaluated / "demo-noisy"),
             b=str(evaluated / "demo"),
-            draws=20,
+            draws=100,
             out=str(evaluated / "compared.json"),
             **options,
         ).run(),

@@ -24,7 +24,7 @@ stages:
     command: evaluate compare
     a: ${{before}}
     b: ${{after}}
-    draws: 50
+    draws: 100
 """
 
 
