@@ -66,11 +66,38 @@ def compose_yaml(text: str, where: object) -> yaml.Node | None:
     return node
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads no number as another than what people read: 010 is 8 in YAML 1.1, and 1:30 is 90."""
+
+    def number(self, node: yaml.ScalarNode) -> Any:
+        """A number. Raises `InputError` for one with a leading 0, or of base 60."""
+        digits = node.value.lstrip("+-")
+        is_float = node.tag == "tag:yaml.org,2002:float"
+        is_octal = not is_float and digits[0] == "0" and digits[1:].replace("_", "").isdigit()
+        value = self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
+        if ":" in digits or is_octal:
+            raise InputError(
+                f"line {node.start_mark.line + 1}: {node.value} is the number {value} in YAML: "
+                f"write that number, or '{node.value}' in quotes for a text"
+            )
+        return value
+
+
+for _tag in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.number)
+
+
 def load_yaml(text: str, where: object) -> Any:
-    """Parse YAML into values, within bounds of nesting and size."""
+    """Parse YAML into values, within bounds of nesting and size.
+
+    Raises `InputError` that begins with `where` for numbers that YAML reads as others, such as 010,
+    and `yaml.YAMLError` for what is not YAML.
+    """
     compose_yaml(text, where)
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
+    except InputError as error:
+        raise InputError(f"{where}, {error}") from None
     except (ValueError, TypeError, OverflowError) as error:  # such as the 99th of a month
         raise yaml.YAMLError(str(error)) from error
 

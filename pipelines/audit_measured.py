@@ -21,7 +21,7 @@ def measured_lines(audit: Audit, applied: bool) -> Iterator[Shown]:
     if audit.unknown:
         yield Note(f"{audit.unknown:,} answers are on pairs that the table does not have")
     if audit.repeated:
-        yield Note(f"{audit.repeated:,} answers were replaced by a later one on the same pair")
+        yield Note(f"{audit.repeated:,} answers were replaced by another one on the same pair")
     rates = (estimate(audit.noise), estimate(audit.expected))
     yield Table("", ("", "measured (95 % interval)", "expected"), (("noise rate", *rates),))
     if audit.judge is not None:

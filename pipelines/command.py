@@ -14,6 +14,7 @@ import html
 import inspect
 import json
 import os
+import typing
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -176,6 +177,12 @@ def accept(parameter: Parameter, value: Any) -> Any:
         value = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in value]
     if (parameter.is_list or parameter.is_mapping) and isinstance(value, str | int | float):
         value = [value]
+    is_number = _can_be(parameter.takes, int) or _can_be(parameter.takes, float)
+    if is_number and not _can_be(parameter.takes, bool):
+        # Else true counts as 1: `keep_fraction: yes` would keep everything.
+        given = _boolean_in(value)
+        if given is not None:
+            raise OptionError(parameter.name, f"{parameter.name} takes a number, got {given}")
     try:
         return TypeAdapter(parameter.takes).validate_python(value)
     except ValidationError as error:
@@ -185,6 +192,19 @@ def accept(parameter: Parameter, value: Any) -> Any:
         raise OptionError(
             parameter.name, f"{parameter.name}: {message[0].lower()}{message[1:]}, got {value!r}"
         ) from None
+
+
+def _can_be(takes: Any, kind: Any) -> bool:
+    """Whether a type, or one inside it, is this one or any."""
+    return takes in (kind, Any) or any(_can_be(inner, kind) for inner in typing.get_args(takes))
+
+
+def _boolean_in(value: Any) -> bool | None:
+    """The first true or false in a value."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    inner = value if isinstance(value, list | tuple) else [value]
+    return next((one for one in inner if isinstance(one, bool)), None)
 
 
 def closest(word: str, words: Iterable[str]) -> str:

@@ -44,7 +44,7 @@ class EvaluateCompare(Command):
         str, Option("Result of the other model.", argument=True, metavar="B", reads=Reads.PATH)
     ]
     out: Annotated[str | None, json_option("comparison.json")] = None
-    draws: Annotated[int, Option("Bootstrap resamples.", low=1)] = 2000
+    draws: Annotated[int, Option("Bootstrap resamples.", low=100)] = 2000
     seed: Seed = 0
     overwrite: Replace = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,11 +80,11 @@ class Judged:
 class Audit:
     """The measured figures of a corpus of `pairs` pairs, from `counted` answers.
 
-    `given` counts the answers by kind, `unknown` those on pairs that the table does not have (or
-    has no noise probability for), `repeated` those that a later one replaced. `expected` is the
-    noise rate that the table states, with its interval. `selection` is the rule that flags what a
-    selection drops. `design` tells the strata, `audited` a calibration that was moved before.
-    `judge` is the judge beside people, `needed` the answers that an interval takes.
+    `given` counts the answers on pairs of the table by kind, `unknown` those on pairs that it does
+    not have (or has no noise probability for), `repeated` those that another one replaced.
+    `expected` is the noise rate that the table states, with its interval. `selection` is the rule
+    that flags what a selection drops. `design` tells the strata, `audited` a calibration that was
+    moved before. `judge` is the judge beside people, `needed` the answers that an interval takes.
     """
 
     pairs: int
@@ -105,22 +106,19 @@ class Audit:
 
     @property
     def disagreements(self) -> list[str]:
-        """A sentence for each figure that the calibration expects outside the measured interval."""
+        """A sentence for each figure that the calibration expects to be another than measured."""
         sentences = []
-        figures: list[tuple[str, Estimate, float | None]] = [
-            ("noise rate", self.noise, self.expected.value)
-        ]
-        if self.selection is not None:
-            name = "noise rate among the kept pairs"
-            figures.append((name, self.selection.kept, self.selection.expected_kept))
+        figures = [("noise rate", self.noise, self.expected)]
+        if self.selection is not None and self.selection.expected_kept is not None:
+            kept = Estimate(self.selection.expected_kept)
+            figures.append(("noise rate among the kept pairs", self.selection.kept, kept))
         for name, measured, expected in figures:
-            if expected is None or not measured.is_known:
-                continue
-            if not measured.low <= expected <= measured.high:
-                side = "less" if expected < measured.low else "more"
+            side = _side(expected, measured)
+            if side is not None:
                 sentences.append(
-                    f"the calibration expects a {name} of {expected:.1%}, {side} than the audit "
-                    f"measures: {measured.value:.1%} ({measured.low:.1%} to {measured.high:.1%})"
+                    f"the calibration expects a {name} of {expected.value:.1%}, {side} than the "
+                    f"audit measures: {measured.value:.1%} ({measured.low:.1%} to "
+                    f"{measured.high:.1%})"
                 )
         return sentences
 
@@ -142,3 +140,20 @@ class Audit:
             "judge": self.judge.to_json() if self.judge is not None else None,
             "answers_needed": self.needed.to_json() if self.needed is not None else None,
         }
+
+
+def _side(expected: Estimate, measured: Estimate) -> str | None:
+    """Whether `less` or `more` is expected than was measured, beyond what chance does to both.
+
+    The interval of the difference has the halves of both intervals, their squares added (Zou and
+    Donner 2008). An expected value without an interval is compared as it is.
+    """
+    if not (expected.is_known and measured.is_known):
+        return None
+    low, high = expected[1:] if expected.has_interval else (expected.value, expected.value)
+    difference = expected.value - measured.value
+    if difference > math.hypot(expected.value - low, measured.high - measured.value):
+        return "more"
+    if -difference > math.hypot(high - expected.value, measured.value - measured.low):
+        return "less"
+    return None

@@ -16,7 +16,7 @@ from ncclean.errors import InputError
 from ncclean.estimates import UNKNOWN, Estimate, flattened
 
 JUDGED = {MATCH: "match", MISMATCH: "mismatch", NEITHER: "neither"}
-_Z = 1.959964
+_ROUNDING = 1e-9  # an interval up to this has no width
 
 
 @dataclass(frozen=True)
@@ -150,12 +150,23 @@ def answers_needed(
     return AnswersNeeded(width, with_judge, alone, of_judge)
 
 
-def _needed(cells: Cells, noise: Estimate, width: float) -> tuple[int, int | None]:
+def _needed_of_half(cells: Cells, width: float) -> int:
+    """The number of answers where every pair is judged: half of them tell what fewer would do."""
+    alone = cells if cells.judged is None else cells.without_judge()
+    half = Cells(alone.pairs, alone.answers / 2, alone.mismatched / 2)
+    return _needed(half, mismatched_share(half)[0], width, is_half=True)[0]
+
+
+def _needed(
+    cells: Cells, noise: Estimate, width: float, is_half: bool = False
+) -> tuple[int, int | None]:
     """Numbers of answers of people, and of the judge if it needs more."""
     given, pairs = float(cells.answered.sum()), float(cells.pairs.sum())
     judged = pairs if cells.judged is None else float(cells.judged.sum())
     people, judge = variances(cells)
     now, of_judge = noise.high - noise.low, None
+    if now < _ROUNDING:
+        return (math.ceil(given) if is_half else _needed_of_half(cells, width)), None
     if people + judge <= 0:  # nothing seen varies: what no answer saw shrinks as answers grow
         return math.ceil(min(given * now / width, pairs)), None
     goal = (people + judge) * (width / now) ** 2

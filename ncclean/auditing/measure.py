@@ -74,6 +74,7 @@ def measure(
         _check_design(design, counts[0], sample or named[0])
         rows = table.judged(bounds, {uid for uid, _ in answered.by_pair})
         rules, has_selection, judge_name = table.rules, table.has_selection, table.judge
+    uids = set(rows.column("uid").to_pylist())
     rows, of_rows = _answered(rows, answered)
     verdicts = [is_mismatched(answered.by_pair[pair], partly, cannot_tell) for pair in of_rows]
     counted = [place for place, verdict in enumerate(verdicts) if verdict is not None]
@@ -82,6 +83,11 @@ def measure(
             f"no answer in {named[0]} counts for a pair of {paths[0]}: are they about another "
             "table?"
         )
+    # Answers by uid alone on a pair that another one names with its caption.
+    overtaken = sum(
+        number is None and uid in uids for uid, number in set(answered.by_pair).difference(of_rows)
+    )
+    kinds = Counter(answered.by_pair[pair] for pair in of_rows)
     rows = rows.take(pa.array(counted))
     people = Answered(
         strata=len(bounds) + 1,
@@ -103,9 +109,9 @@ def measure(
     return Audit(
         pairs=int(pairs.sum()),
         counted=len(counted),
-        given={kind: Counter(answered.by_pair.values())[kind] for kind in ANSWERS},
-        unknown=len(answered.by_pair) - len(of_rows),
-        repeated=answered.repeated,
+        given={kind: kinds[kind] for kind in ANSWERS},
+        unknown=len(answered.by_pair) - len(of_rows) - overtaken,
+        repeated=answered.repeated + overtaken,
         noise=noise,
         expected=_expected(metadata, float(expected.sum() / pairs.sum())),
         rules=audits[:-1] if has_selection else audits,

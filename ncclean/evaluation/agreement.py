@@ -6,7 +6,10 @@ smaller number of distinct values. The literature on Flickr8k reports tau_c for 
 tau_b for CrowdFlower [1].
 
 The judgements of one image are not independent, so the intervals are those of a jackknife that
-leaves out whole images [2]. A bootstrap would draw an image twice, and a copy ties with itself.
+leaves out whole images [2]. A bootstrap would draw an image twice, and a copy ties with itself. No
+jackknife knows of images unlike those that it has. To the pairwise accuracy two more are therefore
+added, one that is ordered right and one that is not, and a tau that no image changes has no
+interval.
 
 [1] Hessel et al. 2021, "CLIPScore: A Reference-free Evaluation Metric for Image Captioning".
 [2] Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 11; in groups of images
@@ -27,6 +30,7 @@ from ncclean.estimates import Estimate
 MOST_GROUPS = 500
 _BOUNDS = np.array([[-1.0, 1.0], [-1.0, 1.0], [0.0, 1.0]])
 _TAIL = 0.975
+_NONE = 1e-20  # a variance up to this is rounding
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agre
 
     A rating that is NaN was not given. Each rating is a judgement of its own for tau, as in [1];
     pairwise accuracy compares the mean ratings. Raises `ValueError` without scores of two images,
-    or where all scores or all ratings are equal: then there is no order to agree with.
+    or where all scores or all ratings are equal: then there is no order to agree with. A tau that
+    stays the same without any of the images, such as 1 of few, has no interval.
     """
     row, judge = np.nonzero(~np.isnan(ratings))
     x, y, owner = score[row], ratings[row, judge], image[row]
@@ -63,6 +68,7 @@ def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agre
             raise ValueError(f"all {what} are equal, so there is no order to agree with")
     rated = np.unique(row)
     right, pairs = _ordered_pairs(score[rated], np.nanmean(ratings[rated], axis=1), image[rated])
+    paired = len(np.unique(image[rated][pairs > 0]))
     group = _groups(image, images)
     right, pairs = _sums(group[rated], right), _sums(group[rated], pairs)
     group = group[row]
@@ -78,12 +84,25 @@ def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agre
     count = len(pairs)
     replicates = np.array([statistics(number) for number in range(count)])
     spread = (count - 1) / count * ((replicates - replicates.mean(axis=0)) ** 2).sum(axis=0)
+    centre, extra = _with_two_more(values[2], paired)
+    middle = np.array([*values[:2], centre])
+    spread = np.array([*np.where(spread[:2] > _NONE, spread[:2], np.nan), spread[2] + extra])
     half = student_t.ppf(_TAIL, count - 1) * np.sqrt(spread)
-    low, high = (np.clip(values + sign * half, *_BOUNDS.T) for sign in (-1, 1))
+    ends = (np.clip(middle + sign * half, *_BOUNDS.T) for sign in (-1, 1))
+    low, high = (
+        side(end, values) for side, end in zip((np.minimum, np.maximum), ends, strict=True)
+    )
     tau_b, tau_c, accuracy = (
         Estimate(*map(float, ends)) for ends in zip(values, low, high, strict=True)
     )
     return Agreement(tau_b, tau_c, accuracy, len(x), len(rated), len(images), round(pairs.sum()))
+
+
+def _with_two_more(accuracy: float, images: int) -> tuple[float, float]:
+    """The accuracy with an image more that is ordered right and one that is not, of `images`, and
+    the variance that the two bring."""
+    centre = (images * accuracy + 1) / (images + 2)
+    return centre, (accuracy**2 + (1 - accuracy) ** 2) / (images + 2) ** 2
 
 
 def _ordered_pairs(

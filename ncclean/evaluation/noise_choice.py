@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -70,6 +71,8 @@ class NoiseChoice:
         for name, threshold in thresholds.items():
             if name not in self.scores:
                 raise InputError(f"--threshold {name}: no such column is evaluated")
+            if math.isnan(threshold):
+                raise InputError(f"--threshold {name}: nan is not a number to compare with")
             score = self.scores[name]
             self.scores[name] = dataclasses.replace(score, threshold=threshold, below=False)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ncclean.schema import ScoreFacts
 
 _PART_THRESHOLD = 0.5
+_PENALTY = 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,7 @@ class Policy(Options):
         Option("`soft-cap`: draw --size pairs by --score, with --penalty."),
     ] = None
     size: Annotated[int | None, Option("Pairs to draw, counting repeats.", low=1)] = None
-    penalty: Annotated[float, Option("How much each draw lowers a pair's score.", low=0)] = 0.15
+    penalty: Annotated[float, Option("How much each draw lowers a pair's score.", low=0)] = _PENALTY
     seed: Annotated[int, Option("Random seed.", low=0)] = 0
     with_forget: Annotated[bool, Option("Also keep NCU's forget set, marked in `split`.")] = False
     drop_parts: Annotated[
@@ -135,6 +136,8 @@ class Policy(Options):
             raise InputError("--balance-by and --cap go together")
         if (self.sample is None) != (self.size is None):
             raise InputError("--sample and --size go together")
+        if self.penalty != _PENALTY and self.sample is None:
+            raise InputError("--penalty needs --sample")
         if self.sample is not None and self.score is None:
             raise InputError("--sample needs --score, the score to draw by")
         if self.score is None and self.threshold is not None and not self.by_noise_probability:

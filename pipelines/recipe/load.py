@@ -191,7 +191,9 @@ def _stage(
             source, where, value, lambda n: variables[n] if n in variables else written(n)
         )
         uses += [reference.split(".")[0] for reference in names_in(symbolic[option])]
-        filled[option] = fill(symbolic[option], lambda n: _meaning(n, before, folder))
+        filled[option] = _filled(
+            source, where, symbolic[option], lambda n: _meaning(n, before, folder)
+        )
     try:
         values = _accepted(kind, filled, folder / name)
         command = build(kind, values)
@@ -217,8 +219,8 @@ def _stage(
 def _filled(
     source: Source, where: tuple[str, ...], value: Any, meaning: Callable[[str], Any]
 ) -> Any:
-    filled = fill(value, meaning)
     try:
+        filled = fill(value, meaning)
         check_size(filled)
     except InputError as error:
         raise source.error(where, str(error)) from error

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ncclean.errors import InputError
+
 from .references import fill, names_in, written
 from .source import Source
 
@@ -53,7 +55,10 @@ def expand(source: Source, matrix: Mapping[str, Sequence[Any]], repeats: int | N
         for stage, options in stages.items():
             name = _name(stage, needs[stage], cell)
             if name not in repeated:
-                repeated[name] = _filled(stage, options, needs, cell)
+                try:
+                    repeated[name] = _filled(stage, options, needs, cell)
+                except InputError as error:
+                    raise source.error(("stages", stage), str(error)) from error
                 _remember(source, stage, name, {key: cell[key] for key in needs[stage]})
     source.values["stages"] = repeated
 

@@ -35,7 +35,7 @@ class RecipeModel(BaseModel):
     about: str | None = None
     vars: dict[_Name, Any] = Field(default_factory=dict)
     matrix: dict[_Name, _Values] = Field(default_factory=dict, alias="for")
-    repeats: int | None = Field(None, ge=1)
+    repeats: int | None = Field(None, ge=1, strict=True)
     engine: EngineModel = Field(default_factory=lambda: EngineModel.model_construct())
     stages: dict[_Name, dict[str, Any] | None] = Field(min_length=1)
 

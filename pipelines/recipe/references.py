@@ -28,7 +28,8 @@ def fill(value: Any, meaning: Callable[[str], Any]) -> Any:
     """The value with every reference replaced by its meaning.
 
     A string that is nothing but a reference becomes what it stands for, number or list; inside a
-    longer string it becomes text.
+    longer string it becomes text. Raises `InputError` there for true, false and null: `no` and `on`
+    are two of these in YAML, and no text.
     """
     if isinstance(value, dict):
         return {key: fill(inner, meaning) for key, inner in value.items()}
@@ -58,7 +59,13 @@ def _text(value: str, meaning: Callable[[str], Any]) -> str:
     """A text with its references filled in, as far as it is not too large."""
     pieces, end, size = [], 0, 0
     for match in _REFERENCE.finditer(value):
-        pieces += [value[end : match.start()], str(meaning(match[1].strip()))]
+        meant = meaning(match[1].strip())
+        if meant is None or isinstance(meant, bool):
+            raise InputError(
+                f"{match[0]} is {meant} in YAML, not a text that can be part of {value!r}: give it "
+                "a value in quotes"
+            )
+        pieces += [value[end : match.start()], str(meant)]
         end, size = match.end(), size + len(pieces[-1])
         if size > _LARGEST:
             break

@@ -57,6 +57,20 @@ def test_no_more_answers_are_asked_for_than_there_are_pairs():
     assert 400 < answers_needed(alone, noise, 0.01, None).alone <= 500
 
 
+@pytest.mark.parametrize("width", [0.05, 0.1])
+def test_where_every_pair_is_judged_some_of_the_answers_would_have_done(width):
+    """The interval has no width, which is no reason to need no answers."""
+    whole = cells(1_000, (800, 200, 0), (800, 200, 0), (80, 120, 0)).without_judge()
+    noise = mismatched_share(whole)[0]
+    assert noise.low == pytest.approx(noise.high) == 0.2
+    needed = answers_needed(whole, noise, width, None).alone
+    some = Cells(*(np.array([[n]], float) for n in (1_000, needed, round(0.2 * needed))))
+    low, high = mismatched_share(some)[0][1:]
+    assert high - low == pytest.approx(width, rel=0.2)
+    one = Cells(*(np.array([[n]], float) for n in (1, 1, 0)))
+    assert answers_needed(one, mismatched_share(one)[0], width, None).alone == 1
+
+
 def test_with_a_good_judge_fewer_people_do_and_more_of_the_judge_may_be_needed():
     made = cells(1e9, (4_000, 1_000, 0), (120, 30, 0), (2, 28, 0))
     noise, judge = audited(made)

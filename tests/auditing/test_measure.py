@@ -1,5 +1,6 @@
 """What is drawn from a table, and what answers on it say."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -11,6 +12,7 @@ from ncclean.auditing.measure import measure
 from ncclean.auditing.sample import COLUMNS, draw_sample, read_design
 from ncclean.auditing.table import AuditTable
 from ncclean.errors import InputError
+from ncclean.estimates import Estimate
 from tests.auditing.audited import judge, truth_of, write_table
 from tests.report.tables import graded, write_scores
 
@@ -136,6 +138,23 @@ def test_a_right_calibration_agrees_and_near_misses_do_not(table, tmp_path):
     assert "less than the audit measures" in audit.disagreements[0]
 
 
+def test_what_is_expected_is_no_more_certain_than_the_table_says(table, tmp_path):
+    """Every pair is judged, and the truth lies in the interval of the calibration."""
+    sample = written(table, tmp_path / "sample.parquet", answers=4_000)
+    audit = measure([str(table)], judge(sample, truth_of(table), tmp_path / "a.csv"))
+    value = audit.noise.value
+    for expected, side in (
+        (Estimate(value + 0.01, value - 0.02, value + 0.04), None),
+        (Estimate(value - 0.01, value - 0.04, value + 0.02), None),
+        (Estimate(value + 0.03, value + 0.01, value + 0.05), "more"),
+        (Estimate(value - 0.03, value - 0.05, value - 0.01), "less"),
+        (Estimate(value + 0.01), "more"),
+    ):
+        sentences = dataclasses.replace(audit, expected=expected).disagreements
+        assert len(sentences) == (side is not None)
+        assert all(f"{side} than the audit" in sentence for sentence in sentences)
+
+
 def test_a_uid_and_an_answer_are_enough(table, tmp_path):
     """The strata depend on the table alone, so they need not be said again."""
     truth = truth_of(table)
@@ -186,9 +205,24 @@ def test_answers_on_other_pairs_are_counted_or_refused(table, tmp_path):
     path.write_text(json.dumps({uid: "match", "nobody": "mismatch"}))
     audit = measure([str(table)], str(path))
     assert (audit.counted, audit.unknown) == (1, 1)
+    assert sum(audit.given.values()) == 1  # as the figures are printed: 1 answer, 1 match
     path.write_text(json.dumps({"nobody": "mismatch"}))
     with pytest.raises(InputError, match="counts for a pair"):
         measure([str(table)], str(path))
+
+
+def test_a_pair_that_is_answered_by_its_uid_and_by_its_caption_is_one_pair(table, tmp_path):
+    uid = sample_of(table).rows.column("uid").to_pylist()[0]
+    path = tmp_path / "a.json"
+    answers = [
+        {"uid": uid, "answer": "mismatch"},
+        {"uid": uid, "caption_number": 0, "answer": "match"},
+    ]
+    for order in (answers, answers[::-1]):
+        path.write_text(json.dumps(order))
+        audit = measure([str(table)], str(path))
+        assert (audit.counted, audit.unknown, audit.repeated) == (1, 0, 1)
+        assert audit.given["match"] == 1
 
 
 def test_captions_of_one_image_are_told_apart(tmp_path):

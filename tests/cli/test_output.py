@@ -45,7 +45,7 @@ COMMAND_LINES = {
     "evaluate zeroshot": ("--data", "{data}/z", *MODEL),
     "evaluate retrieval": ("--data", "{data}/r", *MODEL),
     "evaluate linear-probe": ("--data", "{data}/z", "--solver", "adamw", "--epochs", 1, *MODEL),
-    "evaluate compare": ("{data}/before.json", "{data}/after.json", "--draws", 20),
+    "evaluate compare": ("{data}/before.json", "{data}/after.json", "--draws", 100),
     "evaluate similarity": ("--data", "{data}/r", *MODEL),
     "evaluate judgements": ("{data}/judged.csv", "--scores", "{data}/s.parquet"),
     "demo": ("--out", "{out}", "--pairs", 100),

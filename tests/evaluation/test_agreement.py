@@ -120,3 +120,27 @@ def test_without_pairs_inside_an_image_there_is_no_pairwise_accuracy():
     assert math.isnan(found.pairwise_accuracy.value)
     assert not found.pairwise_accuracy.has_interval
     assert found.tau_b.has_interval
+
+
+@pytest.mark.parametrize(("images", "right"), [(5, 0.9), (20, 0.95), (100, 0.98)])
+def test_intervals_of_the_accuracy_cover_it_where_nearly_all_pairs_are_ordered_right(images, right):
+    rng = np.random.default_rng(4)
+    covered, trials = 0, 100
+    for _ in range(trials):
+        score = np.zeros((images, 2))
+        score[:, 1] = np.where(rng.random(images) < right, 1, -1)
+        score += rng.normal(size=(images, 1))
+        ratings = np.tile([0.0, 1.0], images)[:, None]
+        found = agreement(score.ravel(), ratings, np.repeat(np.arange(images), 2))
+        covered += found.pairwise_accuracy.low <= right <= found.pairwise_accuracy.high
+    assert covered >= 0.93 * trials
+
+
+def test_of_a_perfect_order_nothing_says_how_certain_it_is():
+    found = agreement(np.arange(10.0), np.arange(10.0)[:, None], np.arange(10) // 2)
+    assert found.tau_b.value == pytest.approx(1)
+    assert not found.tau_b.has_interval
+    assert not found.tau_c.has_interval
+    # Five of five: the exact interval begins at .478.
+    assert found.pairwise_accuracy.low == pytest.approx(0.478, abs=0.03)
+    assert found.pairwise_accuracy.high == 1

@@ -47,7 +47,7 @@ def test_interval_is_that_of_the_normal_approximation():
     # The same seed, the same interval; of the other sign the other way round.
     assert paired_differences([a], [b], draws=1000) == [found]
     (back,) = paired_differences([b], [a], draws=1000)
-    assert (back.low, back.high) == pytest.approx((-found.high, -found.low))
+    assert (back.low, back.high) == pytest.approx((-found.high, -found.low), abs=1 / 2000)
 
 
 def test_captions_of_an_image_are_drawn_together():
@@ -84,3 +84,27 @@ def test_what_does_not_correspond():
     one = Metric.of("x", np.zeros(1, dtype=int), np.ones(1))
     with pytest.raises(ValueError, match="two images"):
         paired_differences([one], [one])
+
+
+@pytest.mark.parametrize(
+    ("images", "right_a", "right_b"), [(10, 0.9, 0.9), (60, 0.98, 1.0), (200, 0.99, 0.995)]
+)
+def test_coverage_where_few_images_tell_the_models_apart(images, right_a, right_b):
+    rng = np.random.default_rng(4)
+    numbers, covered, trials = np.arange(images), 0, 150
+    for _ in range(trials):
+        a, b = (
+            Metric.of("acc1", numbers, rng.random(images) < right) for right in (right_a, right_b)
+        )
+        (found,) = paired_differences([a], [b], draws=300)
+        assert found.low < found.high
+        covered += found.low <= right_b - right_a <= found.high
+    assert covered >= 0.93 * trials
+
+
+def test_a_few_images_are_no_proof():
+    """Four of four by chance: once in sixteen times, if the models are equally good."""
+    numbers = np.arange(4)
+    a, b = (Metric.of("acc1", numbers, np.full(4, hit)) for hit in (0, 1))
+    (found,) = paired_differences([a], [b])
+    assert (found.difference, found.excludes_zero) == (1.0, False)

@@ -129,6 +129,7 @@ def test_columns_rules_and_thresholds_of_the_user(scores, tmp_path):
         ({"column": ["nothing"]}, "no column 'nothing'"),
         ({"column": ["uid"]}, "cannot be evaluated"),
         ({"threshold": {"nothing": 1.0}}, "--threshold nothing"),
+        ({"threshold": {"similarity": math.nan}}, "nan is not a number"),
         ({"rule": ["nothing > 1"]}, "rule 'nothing > 1': .*nothing"),
         ({"rule": ["true) FROM scores; COPY scores TO 'x'; --"]}, "rule"),
         ({"join": ["nowhere.parquet"]}, "nowhere.parquet does not exist"),

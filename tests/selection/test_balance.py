@@ -125,6 +125,7 @@ def test_a_drawn_pair_is_exported_and_shown_as_often(corpus, tmp_path):
         ({"cap": 3}, "--balance-by and --cap go together"),
         ({"sample": "soft-cap", "score": "similarity"}, "--sample and --size go together"),
         ({"sample": "soft-cap", "size": 3}, "--sample needs --score"),
+        ({"penalty": 0.5}, "--penalty needs --sample"),
         ({"balance_by": "cluster", "cap": 0}, "at least 1"),
         ({"sample": "hard", "size": 3, "score": "similarity"}, "takes soft-cap"),
     ],

@@ -24,7 +24,7 @@ stages:
     command: evaluate compare
     a: ${{before}}
     b: ${{after}}
-    draws: 50
+    draws: 100
 """
 
 
@@ -35,7 +35,7 @@ def test_two_models_are_measured_and_compared(tmp_path):
     (comparison,) = summary.records["gain"].result["comparisons"]
     rsum = comparison["metrics"]["rsum"]
     assert rsum["difference"] == pytest.approx(rsum["b"] - rsum["a"])
-    assert json.loads((tmp_path / "run/gain/comparison.json").read_text())["draws"] == 50
+    assert json.loads((tmp_path / "run/gain/comparison.json").read_text())["draws"] == 100
     (table,) = summary.tables
     assert table.heads == ("figure", "demo-noisy", "demo")
     assert {row[0]: row[1:] for row in table.rows}["retrieval rsum"] == (

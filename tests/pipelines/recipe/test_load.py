@@ -104,6 +104,18 @@ SCORE = HEAD + "  score:\n    shards: /s\n"
         (HEAD + "  score:\n    model: demo\n", "line 5: score needs shards"),
         (HEAD + "  score:\n", "line 5: score needs shards"),
         (SCORE + "    batch_size: many\n", "line 7: batch_size: input should be a valid integer"),
+        (SCORE + "    batch_size: yes\n", "line 7: batch_size takes a number, got True"),
+        (SCORE + "    batch_size: 010\n", "line 7: 010 is the number 8 in YAML: write that number, "
+         "or '010' in quotes"),
+        (SCORE + "    forget_percent: 1:30.5\n", "line 7: 1:30.5 is the number 90.5 in YAML"),
+        (SCORE + "  n:\n    command: inject-noise\n    shards: x\n    noise: {ncr: on}\n",
+         "line 10: noise takes a number, got True"),
+        ("repeats: yes\n" + SCORE, "line 1: repeats: input should be a valid integer"),
+        ("for:\n  code: [no, de]\nstages:\n  score:\n    shards: x/${code}\n",
+         "line 4: ${code} is False in YAML, not a text that can be part of 'x/${code}'"),
+        (SCORE + "  s:\n    command: select\n    scores: ${score}\n    best_caption: on\n"
+         "  e:\n    command: explain\n    scores: x-${s.best_caption}\n",
+         "line 13: ${s.best_caption} is True in YAML"),
         (SCORE + "    batch_size: 0\n", "line 7: --batch-size must be at least 1, got 0"),
         (SCORE + "    precision: fp32\n    shift: much\n", "line 8: --shift takes auto, noise"),
         (SCORE + "    pairs_per_second: 0\n", "line 7: pairs_per_second: input should be greater"),
