@@ -350,3 +350,37 @@ def test_a_json_that_cannot_be_parsed_is_replaced_and_named(tmp_path):
     (shard,) = resolve_shards([str(tmp_path / "x" / "00000.tar")])
     fields = {sample.key: sample.metadata for sample in TarSamples(shard)}
     assert fields == {"a": {"q": 0.5}, "b": {"x": 1, "q": 0.25}}
+
+
+def test_an_export_of_another_selection_of_as_many_bytes_is_refused(tmp_path):
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
+    shards = resolve_shards([str(tmp_path / "s.tar")])
+    table = pq.read_table(_selected(tmp_path, ["a"]))
+    for caption in ("a red cat", "a tan cat"):
+        mended = table.append_column("caption", pa.array([caption]))
+        pq.write_table(mended, tmp_path / f"{caption}.parquet")
+    red, tan = ((tmp_path / f"a {what} cat.parquet").read_bytes() for what in ("red", "tan"))
+    assert len(red) == len(tan)
+    selection = tmp_path / "k.parquet"
+    selection.write_bytes(red)
+    for _ in range(2):  # the same again is no other export
+        export_shards(str(selection), shards, UPath(tmp_path / "x"))
+    selection.write_bytes(tan)
+    with pytest.raises(ResumeError, match="the digest of the selection was"):
+        export_shards(str(selection), shards, UPath(tmp_path / "x"))
+    assert dict(members(tmp_path / "x"))["a.txt"] == b"a red cat"
+
+
+def test_an_export_with_other_scores_of_the_same_name_is_refused(tmp_path):
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
+    shards = resolve_shards([str(tmp_path / "s.tar")])
+    selection, scores = _selected(tmp_path, ["a"]), tmp_path / "scores.parquet"
+
+    def export_with(score):
+        pq.write_table(pa.table({"shard": ["s"], "key": ["a"], "row": [0], "q": [score]}), scores)
+        export_shards(selection, shards, UPath(tmp_path / "x"), scores=[str(scores)], columns=["q"])
+
+    export_with(0.5)
+    export_with(0.5)
+    with pytest.raises(ResumeError, match="the digest of --scores and --join was"):
+        export_with(0.25)
