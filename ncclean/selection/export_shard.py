@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
 from io import FileIO
@@ -29,6 +28,7 @@ from ncclean.data.tar_walk import BLOCK
 from ncclean.data.text_budget import LARGEST_TEXT
 from ncclean.data.unpacking import UNPACKING_ERRORS, is_packed, unpacked
 from ncclean.errors import ShardError
+from ncclean.json_values import json_text
 from ncclean.regular_files import open_file
 from ncclean.scratch import scratch_folder
 from ncclean.selection.export_plan import ExportTask, Segment
@@ -211,4 +211,4 @@ def _is_text(place: tuple[int, int]) -> bool:
 
 
 def _with_fields(record: dict[str, Any], fields: dict[str, Any]) -> bytes:
-    return json.dumps({**record, **fields}, ensure_ascii=False).encode("utf-8", "replace")
+    return json_text({**record, **fields}).encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import csv
 import itertools
@@ -11,14 +10,14 @@ import os
 import posixpath
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TextIO
+from typing import TextIO
 
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
-from ncclean.json_values import finite
+from ncclean.json_values import json_text
 from ncclean.regular_files import open_file
 from ncclean.selection.exported_rows import ExportedRow, ExportedSample
 from ncclean.selection.file_lists import ListedFile, digest_of, write_list
@@ -155,16 +154,7 @@ class RowLines:
         """Write the rows of the image at `path`."""
         for row in rows:
             self.columns.update(dict.fromkeys(row.values))
-            self._lines.write(f"{row.table}\t{path}\t{_json_line(row.values)}")
-
-
-def _json_line(values: dict[str, Any]) -> str:
-    text = json.dumps(finite(values), ensure_ascii=False, default=_as_json)
-    return text.encode("utf-8", "replace").decode() + "\n"
-
-
-def _as_json(value: object) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+            self._lines.write(f"{row.table}\t{path}\t{json_text(row.values)}\n")
 
 
 def join_rows(

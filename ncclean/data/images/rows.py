@@ -9,6 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from ncclean import stores
+from ncclean.data.arrow_values import python_values
 from ncclean.data.images.class_folders import class_rows
 from ncclean.data.images.columns import shared_path
 from ncclean.data.images.karpathy import karpathy_rows
@@ -229,17 +230,4 @@ def _values(name: str, column: pa.Array) -> list[Any]:
         if len(column) == 1:
             return [LeftOut(f"column {name} unpacks to {size:,} bytes in one row")]
         return [one for row in range(len(column)) for one in _values(name, column.slice(row, 1))]
-    try:
-        values: list[Any] = column.to_pylist()
-        return values
-    except (UnicodeDecodeError, ValueError, OverflowError):  # one bad value costs only itself
-        return [_value(value) for value in column]
-
-
-def _value(value: pa.Scalar) -> Any:
-    try:
-        return value.as_py()
-    except UnicodeDecodeError:
-        return value.as_buffer().to_pybytes()
-    except (ValueError, OverflowError):
-        return None
+    return python_values(column)
