@@ -179,12 +179,22 @@ def join_rows(
             for number, line in lines:
                 files[number].write(line)
             return
-        writers = [csv.writer(file, delimiter=separator, lineterminator="\n") for file in files]
+        writers = [csv.writer(_RowsOnLines(file), delimiter=separator) for file in files]
         for writer in writers:
             writer.writerow(columns)
         for number, line in lines:
             values = json.loads(line)
             writers[number].writerow([_cell(values.get(name)) for name in columns])
+
+
+class _RowsOnLines:
+    """Ends rows with a line feed; the writer, told so, would not quote a carriage return."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, row: str) -> None:
+        self._file.write(row.removesuffix("\r\n") + "\n")
 
 
 def _lines(part: UPath, left_out: Container[str]) -> Iterable[tuple[int, str]]:

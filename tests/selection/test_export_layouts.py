@@ -447,3 +447,14 @@ def test_a_table_that_is_gone_is_an_error_of_its_shard(pairs, tmp_path):
     summary = export_shards(chosen, shards, UPath(out), layout=form)
     assert summary.samples == 0
     assert list(summary.errors) == [shards[0].name]
+
+
+@pytest.mark.parametrize("end", ["\r", "\n", "\r\n"])
+def test_a_csv_quotes_every_end_of_a_line(end, pairs, tmp_path):
+    caption = f"a cat{end}and a dog"
+    source = LAYOUTS["tar"]([("k", pairs[0][1], caption), *pairs[1:3]], tmp_path / "source")
+    out = export(source, tmp_path, "csv")
+    samples, errors = read(out)
+    assert [one.caption for one in samples] == [caption, pairs[1][2], pairs[2][2]]
+    assert errors == []
+    assert out.joinpath("pairs.csv").read_bytes().count(b"\r\n") == (end == "\r\n")
