@@ -185,6 +185,17 @@ def _score_fields(
     }
 
 
+def set_aside(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a sample that added fields of the same names replace, as `original_...`.
+
+    Those that an earlier export set aside stay.
+    """
+    replaced = {name: record[name] for name, value in fields.items()
+                if record.get(name) not in (None, value)}  # fmt: skip
+    originals = {f"original_{name}": value for name, value in replaced.items()}
+    return {name: value for name, value in originals.items() if name not in record}
+
+
 def copy_key(key: str, copy: int) -> str:
     """Copies have keys of their own: webdataset joins neighbours that share one."""
     return f"{key}_copy{copy}" if copy else key

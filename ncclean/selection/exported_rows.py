@@ -25,7 +25,7 @@ from ncclean.data.mended_truth import exported_truth
 from ncclean.data.nested_fields import field_at, head_of, put_at
 from ncclean.data.sample_groups import is_image, usual_caption
 from ncclean.data.samples import TRUTH, CaptionKeys, Sample
-from ncclean.selection.export_task import free_key
+from ncclean.selection.export_task import free_key, set_aside
 from ncclean.selection.safe_paths import safe_path
 
 IMAGE = "image"  # the column of images where the input has none
@@ -190,11 +190,14 @@ def _values(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def add_fields(rows: Sequence[ExportedRow], sample: Sample, shard: str, fields: Row) -> None:
-    """Add the uid that the sample has in the shard, unless it has one, and further `fields`."""
+    """Add the uid that the sample has in the shard, unless it has one, and further `fields`.
+
+    Values of the input that have the names of these are set aside.
+    """
     for row in rows:
         if not any(name.lower() == "uid" for name in row.values):
             row.put("uid", sample_uid(sample.metadata, shard, sample.key))
-        for name, value in fields.items():
+        for name, value in {**set_aside(row.values, fields), **fields}.items():
             row.put(name, value)
 
 

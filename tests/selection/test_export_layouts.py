@@ -458,3 +458,28 @@ def test_a_csv_quotes_every_end_of_a_line(end, pairs, tmp_path):
     assert [one.caption for one in samples] == [caption, pairs[1][2], pairs[2][2]]
     assert errors == []
     assert out.joinpath("pairs.csv").read_bytes().count(b"\r\n") == (end == "\r\n")
+
+
+@pytest.mark.parametrize("layout", ["webdataset", "folder", "csv", "parquet"])
+@pytest.mark.parametrize("source", ["tar", "Parquet"])
+def test_a_field_that_an_added_column_is_called_like_is_set_aside(source, layout, tmp_path):
+    """LAION's own tables have a similarity."""
+    (tmp_path / "source").mkdir()
+    if source == "tar":
+        members = [*hostile.sample("k", picture(1), b"mine"), ("k.json", b'{"similarity": 0.25}')]
+        (tmp_path / "source" / "0.tar").write_bytes(hostile.tar_bytes(members))
+    else:
+        table = {"jpg": [picture(1)], "text": ["mine"], "key": ["k"], "similarity": [0.25]}
+        pq.write_table(pa.table(table), tmp_path / "source" / "0.parquet")
+    place = tmp_path / "source"
+    for out in (tmp_path / "once", tmp_path / "twice"):
+        chosen, shards = select(place, folder=tmp_path)
+        scores = {"shard": [shards[0].name], "key": ["k"], "row": [0], "similarity": [0.1]}
+        pq.write_table(pa.table(scores), tmp_path / "scores.parquet")
+        form = out_layout(layout, str(out), shards)
+        export_shards(chosen, shards, UPath(out), layout=form, columns=["similarity"],
+                      scores=[str(tmp_path / "scores.parquet")])  # fmt: skip
+        (sample,), _ = read(out)
+        values = [float(sample.metadata[n]) for n in ("similarity", "original_similarity")]
+        assert values == [0.1, 0.25]
+        place = out
