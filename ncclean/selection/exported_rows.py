@@ -18,7 +18,7 @@ from ncclean.data.images.columns import (
     image_column,
 )
 from ncclean.data.images.rows import ParquetRow
-from ncclean.data.images.text_rows import LeftOut, Row
+from ncclean.data.images.text_rows import LeftOut, Row, row_keys
 from ncclean.data.kept_captions import KeptCaptions
 from ncclean.data.member_samples import caption_keys, sample_uid
 from ncclean.data.mended_truth import exported_truth
@@ -179,9 +179,10 @@ def _values(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(row, ParquetRow):
         return {names.get(name, name): value for name, value in row.items()}
     there = dict(zip(row.batch.schema.names, row.batch.columns, strict=True))
+    keys = row_keys(row.schema.names)
     return {
-        name: row[name.lower()]
-        if name.lower() in row
+        name: row[keys[name]]
+        if keys[name] in row
         else there[name][row.place].as_py()
         if name in there
         else None

@@ -483,3 +483,32 @@ def test_a_field_that_an_added_column_is_called_like_is_set_aside(source, layout
         values = [float(sample.metadata[n]) for n in ("similarity", "original_similarity")]
         assert values == [0.1, 0.25]
         place = out
+
+
+@pytest.mark.parametrize("layout", ["folder", "csv"])
+@pytest.mark.parametrize("table", ["parquet", "csv", "jsonl"])
+def test_columns_that_differ_in_capitals_alone_are_two(table, layout, pairs, tmp_path):
+    """The one in small letters is what it is called, wherever it stands."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "k.jpg").write_bytes(pairs[0][1])
+    row = {"TITLE": "no", "title": "a cat", "file_name": "k.jpg", "File_Name": "?", "URL": "u",
+           "Url": "v"}  # fmt: skip
+    place = tmp_path / "source" / f"metadata.{table}"
+    if table == "parquet":
+        pq.write_table(pa.table({name: [value] for name, value in row.items()}), place)
+    elif table == "csv":
+        place.write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    else:
+        place.write_text(json.dumps(row))
+    (sample,), _ = read(tmp_path / "source")
+    assert (sample.caption, sample.key, sample.status.value) == ("a cat", "k", "ok")
+    out = export(tmp_path / "source", tmp_path, layout)
+    (written,) = [path for path in out.iterdir() if path.suffix in (".csv", ".jsonl", ".parquet")]
+    if written.suffix == ".csv":
+        with written.open(newline="") as file:
+            (found,) = csv.DictReader(file)
+    elif written.suffix == ".parquet":
+        (found,) = pq.read_table(written).to_pylist()
+    else:
+        found = json.loads(written.read_text())
+    assert found.items() >= row.items()
