@@ -99,7 +99,7 @@ class ExportedRow:
         `names` are all that are read, in their order. One that holds the same is dropped.
         """
         before = names[: names.index(ours) + 1]
-        for name in [one for one in self.values if one.lower() in before]:
+        for name in [one for one in self.values if one.strip().lower() in before]:
             theirs = self.values.pop(name)
             self.changed.discard(name)
             if theirs != value and theirs is not None:

@@ -512,3 +512,12 @@ def test_columns_that_differ_in_capitals_alone_are_two(table, layout, pairs, tmp
     else:
         found = json.loads(written.read_text())
     assert found.items() >= row.items()
+
+
+def test_a_name_that_a_csv_reads_without_its_spaces_is_set_aside(pairs, tmp_path):
+    (tmp_path / "source").mkdir()
+    table = {"jpg": [pairs[0][1]], "text": ["a cat"], "bytes ": ["10 KB"]}
+    pq.write_table(pa.table(table), tmp_path / "source" / "0.parquet")
+    (sample,), _ = read(export(tmp_path / "source", tmp_path, "csv"))
+    assert (sample.caption, sample.status.value) == ("a cat", "ok")
+    assert sample.metadata["original_bytes"] == "10 KB"
