@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 from typing import Any
 
@@ -13,3 +15,16 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def json_text(fields: dict[str, Any]) -> str:
+    """Fields of any values as a JSON object: bytes as base64, times and decimals as text.
+
+    What is no text becomes question marks.
+    """
+    text = json.dumps(finite(fields), ensure_ascii=False, default=_text)
+    return text.encode("utf-8", "replace").decode()
+
+
+def _text(value: object) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _PRINTED_ROWS = 20
+_ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class _Rows(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         names = self._relation.columns
         if name == "rows":
-            return [dict(zip(names, row, strict=True)) for row in self._relation.fetchall()]
+            return [dict(zip(names, row, strict=True)) for row in _python_rows(self._relation)]
         return {"columns": names}[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -85,8 +86,21 @@ class _Rows(Mapping[str, Any]):
         return 2
 
 
+def _python_rows(relation: duckdb.DuckDBPyRelation) -> list[tuple[Any, ...]]:
+    """All rows, times with a zone as text: for their values DuckDB needs a package."""
+    from ncclean.storage.quoting import identifier
+
+    columns = [
+        f"{identifier(name)}::{str(kind).replace(_ZONED, 'VARCHAR')} AS {identifier(name)}"
+        if _ZONED in str(kind)
+        else identifier(name)
+        for name, kind in zip(relation.columns, relation.types, strict=True)
+    ]
+    return relation.project(", ".join(columns)).fetchall()
+
+
 def _csv_lines(relation: duckdb.DuckDBPyRelation) -> Iterator[Shown]:
-    for row in (relation.columns, *relation.fetchall()):
+    for row in (relation.columns, *_python_rows(relation)):
         line = io.StringIO()
         csv_module.writer(line, lineterminator="").writerow(row)
         yield line.getvalue()

@@ -95,12 +95,13 @@ class Review(Command):
         from ncclean import stores
         from ncclean.data.embeddings.units import resolve_embeddings
         from ncclean.data.sources import resolve_pairs
-        from ncclean.output_mark import check_free
+        from ncclean.output_mark import check_free, was_made_by
         from ncclean.reviewing.serve import serve
         from ncclean.storage.tables import check_apart, table_files
 
         check_free([self.out], self.name, self.overwrite)
         check_apart(self.out, table_files(self.scores))
+        is_ours = any(was_made_by(self.out, command) for command in (self.name, "explain"))
         progress.say("opening the table")
         joined = [*self.join, *([f"neighbours={self.dedup}"] if self.dedup is not None else [])]
         reviewed = serve(
@@ -115,6 +116,7 @@ class Review(Command):
             reviewer=self.reviewer,
             port=self.port,
             memory_limit=self.memory_limit,
+            replaces=self.overwrite and not is_ours,
             announce=self._announce,
         )
         return self.result(

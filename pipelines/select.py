@@ -196,11 +196,11 @@ def decision_lines(selected: SelectionSummary) -> Iterator[Shown]:
             f"{counted(selected.decided_elsewhere, 'decision')} on pairs that the table does not "
             "have"
         )
-    if selected.corrected_alike:
+    if selected.decided_alike:
         yield Note(
-            f"{counted(selected.corrected_alike, 'pair')} have a corrected caption in common with "
-            "others of the same uid: look whether it is right for each (`ncclean export --fix "
-            "shift` tells pairs by shard and key)"
+            f"{counted(selected.decided_alike, 'pair')} share a decision with others of the same "
+            "uid: look whether it is right for each. If the uid is that of a user, say, rename its "
+            "column and score again; `ncclean export --fix shift` tells pairs by shard and key"
         )
     if selected.conflicts:
         first = selected.conflicting[0]

@@ -184,7 +184,9 @@ class MemberSamples(ABC):
         """Whether the content of the next member is: that of an image, a caption or a json."""
         if is_image(extension):
             group = self._groups.current
-            return group is None or group.key != key or group.image is None
+            if group is None or group.key != key or group.image is None:
+                return True
+            return extension in group.members  # of another sample with this key
         return extension in (*CAPTION_EXTENSIONS, "json", *self.caption_keys)
 
 

@@ -49,7 +49,7 @@ def read_chunks(path: UPath) -> list[list[Chunk]]:
     """
     with stores.open_anywhere(path) as stream:
         try:
-            fields = read_struct(_footer(stream))
+            fields = read_struct(read_footer(stream))
             sizes = [_value_bytes(one) for one in fields[_SCHEMA] if _is_column(one)]
             return [[_chunk(chunk[_META_DATA], size)
                      for chunk, size in zip(group[_COLUMNS], sizes, strict=True)]
@@ -72,7 +72,8 @@ def read_beginning(data: bytes) -> tuple[dict[int, Any], int]:
     return compact.value(12, 0), compact.place
 
 
-def _footer(stream: IO[bytes]) -> bytes:
+def read_footer(stream: IO[bytes]) -> bytes:
+    """The bytes of a Parquet file's footer. Raises `ValueError` for a file that has none."""
     end = stream.seek(0, 2)
     stream.seek(max(0, end - 8))
     tail = stream.read(8)

@@ -15,6 +15,7 @@ from ncclean.schema import DECISIONS
 from ncclean.storage.decisions import (
     Decision,
     Pair,
+    batch_of,
     decision_of,
     default_reviewer,
     journal_of,
@@ -49,10 +50,12 @@ class Decided:
         out: UPath,
         reviewer: str | None = None,
         earlier: Sequence[Decision] = (),
+        replaces: bool = False,
     ) -> None:
         """Open the journal, and read the decisions that are there: a review goes on.
 
-        `earlier` are decisions of other files, which are written to `out` as well.
+        `earlier` are decisions of other files, which are written to `out` as well. `replaces` says
+        that what lies at `out` is no decisions, to be replaced at the end; a journal is read.
 
         Raises `InputError` if another review writes to `out`, or it is no table of decisions.
         """
@@ -60,7 +63,7 @@ class Decided:
         self._reviewer = reviewer or default_reviewer()
         self._log, lines = open_log(journal_of(out))
         records = list(lines)
-        self._batch = max((record.get("batch", 0) for record in records), default=0)
+        self._batch = max([0, *map(batch_of, records)])
         self._undone: list[int] = []
         self._number = 0
         connection.execute(
@@ -68,7 +71,9 @@ class Decided:
             "caption_number SMALLINT, decision VARCHAR, caption VARCHAR, reviewer VARCHAR, "
             "time TIMESTAMPTZ)"
         )
-        if stores.ask("read", str(out), out.is_file) or replayed(records):
+        if replaces:
+            earlier = [*earlier, *replayed(records)]
+        elif stores.ask("read", str(out), out.is_file) or replayed(records):
             earlier = [*earlier, *read_decisions(str(out))]
         self._insert(0, sorted(earlier, key=lambda decision: decision.time))
 

@@ -67,13 +67,15 @@ def serve(
     reviewer: str | None = None,
     port: int = 0,
     memory_limit: str | None = None,
+    replaces: bool = False,
     announce: Callable[[str], None] = print,
 ) -> Reviewed:
     """Serve the page of a review; returns when it is finished, or interrupted.
 
     `decisions` are files of earlier ones. `embeddings` propose captions; `embedding_keys` name
-    their vectors. `announce` is called with the URL, once the server listens. Raises `InputError`
-    for a port that is taken, for what cannot be read, and if another review writes to `out`.
+    their vectors. `replaces`: what lies at `out` is no decisions. `announce` is called with the
+    URL, once the server listens. Raises `InputError` for a port that is taken, for what cannot be
+    read, and if another review writes to `out`.
     """
     if shards is not None:
         check_same_corpus(scores, shards)
@@ -81,7 +83,7 @@ def serve(
         table = ReviewTable.open(scores, join, where, memory_limit)
         stack.callback(table.close)
         earlier = list(Decisions.read(decisions).by_pair.values())
-        decided = Decided(table.connection, table.lock, out, reviewer, earlier)
+        decided = Decided(table.connection, table.lock, out, reviewer, earlier, replaces)
         folder = Path(str(out.parent)) / WORKING_FOLDER
         pictures = Pictures(shards, folder / _INDEXES)
         proposals = None

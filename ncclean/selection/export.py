@@ -39,8 +39,10 @@ from ncclean.selection.exported_files import path_is_taken
 from ncclean.selection.file_lists import lists_in, names_in, replaced_images
 from ncclean.selection.join_parts import agree, join_parts
 from ncclean.selection.out_layout import RECORD, TARS, OutLayout, Targets
+from ncclean.storage.column_names import JoinedFile
 from ncclean.storage.differences import differences
 from ncclean.storage.expressions import missing_column
+from ncclean.storage.file_digests import content_digest, footer_digest
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.run_record import RunRecord
 from ncclean.storage.tables import listed
@@ -54,6 +56,9 @@ _LABELS = {
     "selection_size": "the size of the selection",
     "fixes": "the decisions of --fix",
     "fixes_size": "the size of the decisions of --fix",
+    "contents.selection": "the digest of the selection",
+    "contents.fixes": "the digest of the decisions of --fix",
+    "contents.tables": "the digest of --scores and --join",
     "repeats": "the factor of --repeat",
     "input": "the digest of the input shards",
 }
@@ -277,9 +282,23 @@ def _identity(
             (s.shard.name, s.shard.size, s.shard.version, s.first, s.count)
             for task in tasks for s in task.segments
         ]),
+        "contents": _contents(options, join),
         "written_shards": len(tasks),
         "digits": options.digits,
     }  # fmt: skip
+
+
+def _contents(options: ExportOptions, join: Sequence[str]) -> dict[str, str]:
+    """Digests of the tables that are exported: a corrected caption changes no size.
+
+    Scores are large, and told by their footers.
+    """
+    tables = [*options.scores, *(JoinedFile.parse(one).path for one in join)]
+    return {
+        "selection": content_digest([options.selection]),
+        **({"fixes": content_digest([options.fixes])} if options.fixes else {}),
+        **({"tables": footer_digest(tables)} if tables else {}),
+    }
 
 
 def _size(file: str) -> int | None:
@@ -288,9 +307,10 @@ def _size(file: str) -> int | None:
 
 
 def _compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences less those that follow from the others."""
-    earlier = {name: value for name, value in before.items() if name not in _DERIVED}
-    later = {name: value for name, value in now.items() if name not in _DERIVED}
+    """The differences less those that follow from the others, or that older records cannot have."""
+    left_out = {*_DERIVED, *({"contents"} - before.keys())}
+    earlier = {name: value for name, value in before.items() if name not in left_out}
+    later = {name: value for name, value in now.items() if name not in left_out}
     return differences(earlier, later, _LABELS)
 
 

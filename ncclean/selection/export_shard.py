@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 from ncclean import stores
 from ncclean.atomic import published
@@ -29,6 +27,7 @@ from ncclean.data.tar_walk import BLOCK
 from ncclean.data.text_budget import LARGEST_TEXT
 from ncclean.data.unpacking import UNPACKING_ERRORS, is_packed, unpacked
 from ncclean.errors import ShardError
+from ncclean.json_values import json_text
 from ncclean.regular_files import open_file
 from ncclean.scratch import scratch_folder
 from ncclean.selection.export_plan import ExportTask, Segment
@@ -40,6 +39,7 @@ from ncclean.selection.export_task import (
     copy_key,
     finish_task,
     free_key,
+    set_aside,
 )
 
 _COPY_BYTES = 1 << 20
@@ -182,7 +182,8 @@ def _copy_sample(
         record = record or {}
         if chosen.captions is not None:
             chosen.captions.mend_in(sample.key, record)
-        changed["json"] = _with_fields(record, fields)
+        added = chosen.fields.get(sample.key, {})
+        changed["json"] = json_text({**record, **set_aside(record, added), **fields}).encode()
     for extension, place in sample.members.items():
         data = changed.pop(extension, None)
         if data is not None:
@@ -208,7 +209,3 @@ def _copy_member(copier: RangeCopier, name: str, begin: int, end: int) -> None:
 def _is_text(place: tuple[int, int]) -> bool:
     """Whether a member is small enough for a caption or a json, headers included."""
     return place[1] - place[0] <= 2 * LARGEST_TEXT
-
-
-def _with_fields(record: dict[str, Any], fields: dict[str, Any]) -> bytes:
-    return json.dumps({**record, **fields}, ensure_ascii=False).encode("utf-8", "replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ncclean import stores
 from ncclean.atomic import published
+from ncclean.data.arrow_values import python_values
 from ncclean.data.kept_captions import KeptCaptions
 from ncclean.data.samples import CaptionKeys
 from ncclean.selection.export_plan import ExportTask, Segment, copies_of, open_selection
@@ -167,14 +170,30 @@ def _score_fields(
     connection = connect(options.scores)
     number = "caption_number" if "caption_number" in columns_of(connection, "scores") else "0"
     names = ", ".join(map(identifier, options.columns))
-    rows = connection.execute(
-        f"SELECT key, {number}, {names} FROM scores WHERE shard = ? ORDER BY row DESC", [shard]
-    ).fetchall()  # the first row of a key that occurs twice wins
+    # As Arrow, whose values need no packages that DuckDB asks for, such as for times of a zone.
+    table: pa.Table = connection.sql(
+        f"SELECT key, {number}, {names} FROM scores WHERE shard = ? ORDER BY row DESC",
+        params=[shard],
+    ).to_arrow_table()  # the first row of a key that occurs twice wins
+    columns = [
+        [_plain(column.type, value) for value in python_values(column)] for column in table.columns
+    ]
     return {
-        key: dict(zip(options.columns, map(_plain, values), strict=True))
-        for key, caption, *values in rows
+        key: dict(zip(options.columns, values, strict=True))
+        for key, caption, *values in zip(*columns, strict=True)
         if captions.get(key, caption) == caption
     }
+
+
+def set_aside(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a sample that added fields of the same names replace, as `original_...`.
+
+    Those that an earlier export set aside stay.
+    """
+    replaced = {name: record[name] for name, value in fields.items()
+                if record.get(name) not in (None, value)}  # fmt: skip
+    originals = {f"original_{name}": value for name, value in replaced.items()}
+    return {name: value for name, value in originals.items() if name not in record}
 
 
 def copy_key(key: str, copy: int) -> str:
@@ -196,10 +215,14 @@ def free_key(key: str, taken: dict[str, int]) -> str:
     return free
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
+def _plain(kind: pa.DataType, value: Any) -> Any:
+    """A value as a json has it; numbers of 32 bits in their shortest decimal form."""
     if isinstance(value, float):
-        # Columns are float32: their shortest decimal form, not that of the double.
-        return float(str(np.float32(value))) if np.isfinite(value) else None
+        if not math.isfinite(value):
+            return None
+        return float(str(np.float32(value))) if pa.types.is_float32(kind) else value
+    if isinstance(value, dict):
+        return {name: _plain(kind.field(name).type, inner) for name, inner in value.items()}
+    if isinstance(value, list) and not pa.types.is_map(kind):
+        return [_plain(kind.value_type, inner) for inner in value]
     return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import csv
 import itertools
@@ -11,14 +10,14 @@ import os
 import posixpath
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TextIO
+from typing import TextIO
 
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
-from ncclean.json_values import finite
+from ncclean.json_values import json_text
 from ncclean.regular_files import open_file
 from ncclean.selection.exported_rows import ExportedRow, ExportedSample
 from ncclean.selection.file_lists import ListedFile, digest_of, write_list
@@ -155,16 +154,7 @@ class RowLines:
         """Write the rows of the image at `path`."""
         for row in rows:
             self.columns.update(dict.fromkeys(row.values))
-            self._lines.write(f"{row.table}\t{path}\t{_json_line(row.values)}")
-
-
-def _json_line(values: dict[str, Any]) -> str:
-    text = json.dumps(finite(values), ensure_ascii=False, default=_as_json)
-    return text.encode("utf-8", "replace").decode() + "\n"
-
-
-def _as_json(value: object) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+            self._lines.write(f"{row.table}\t{path}\t{json_text(row.values)}\n")
 
 
 def join_rows(
@@ -189,12 +179,22 @@ def join_rows(
             for number, line in lines:
                 files[number].write(line)
             return
-        writers = [csv.writer(file, delimiter=separator, lineterminator="\n") for file in files]
+        writers = [csv.writer(_RowsOnLines(file), delimiter=separator) for file in files]
         for writer in writers:
             writer.writerow(columns)
         for number, line in lines:
             values = json.loads(line)
             writers[number].writerow([_cell(values.get(name)) for name in columns])
+
+
+class _RowsOnLines:
+    """Ends rows with a line feed; the writer, told so, would not quote a carriage return."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, row: str) -> None:
+        self._file.write(row.removesuffix("\r\n") + "\n")
 
 
 def _lines(part: UPath, left_out: Container[str]) -> Iterable[tuple[int, str]]:

@@ -18,14 +18,14 @@ from ncclean.data.images.columns import (
     image_column,
 )
 from ncclean.data.images.rows import ParquetRow
-from ncclean.data.images.text_rows import LeftOut, Row
+from ncclean.data.images.text_rows import LeftOut, Row, row_keys
 from ncclean.data.kept_captions import KeptCaptions
 from ncclean.data.member_samples import caption_keys, sample_uid
 from ncclean.data.mended_truth import exported_truth
 from ncclean.data.nested_fields import field_at, head_of, put_at
 from ncclean.data.sample_groups import is_image, usual_caption
 from ncclean.data.samples import TRUTH, CaptionKeys, Sample
-from ncclean.selection.export_task import free_key
+from ncclean.selection.export_task import free_key, set_aside
 from ncclean.selection.safe_paths import safe_path
 
 IMAGE = "image"  # the column of images where the input has none
@@ -99,7 +99,7 @@ class ExportedRow:
         `names` are all that are read, in their order. One that holds the same is dropped.
         """
         before = names[: names.index(ours) + 1]
-        for name in [one for one in self.values if one.lower() in before]:
+        for name in [one for one in self.values if one.strip().lower() in before]:
             theirs = self.values.pop(name)
             self.changed.discard(name)
             if theirs != value and theirs is not None:
@@ -179,9 +179,10 @@ def _values(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(row, ParquetRow):
         return {names.get(name, name): value for name, value in row.items()}
     there = dict(zip(row.batch.schema.names, row.batch.columns, strict=True))
+    keys = row_keys(row.schema.names)
     return {
-        name: row[name.lower()]
-        if name.lower() in row
+        name: row[keys[name]]
+        if keys[name] in row
         else there[name][row.place].as_py()
         if name in there
         else None
@@ -190,11 +191,14 @@ def _values(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def add_fields(rows: Sequence[ExportedRow], sample: Sample, shard: str, fields: Row) -> None:
-    """Add the uid that the sample has in the shard, unless it has one, and further `fields`."""
+    """Add the uid that the sample has in the shard, unless it has one, and further `fields`.
+
+    Values of the input that have the names of these are set aside.
+    """
     for row in rows:
         if not any(name.lower() == "uid" for name in row.values):
             row.put("uid", sample_uid(sample.metadata, shard, sample.key))
-        for name, value in fields.items():
+        for name, value in {**set_aside(row.values, fields), **fields}.items():
             row.put(name, value)
 
 

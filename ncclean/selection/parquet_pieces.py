@@ -76,7 +76,7 @@ def table_of(rows: Sequence[ExportedRow], types: Mapping[str, pa.DataType]) -> I
                 columns[name] = here
                 continue
             values = [row.values.get(name) for row in alike]
-            kind = types.get(name) if here is None else here.type
+            kind = types.get(name, None if here is None else here.type)
             columns[name] = _column(values, kind)
         metadata = dict((schema.metadata if schema is not None else None) or {})
         made = pa.schema([pa.field(name, column.type) for name, column in columns.items()])

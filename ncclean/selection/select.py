@@ -37,7 +37,7 @@ class SelectionSummary:
     answers of an audit. `captions_mended` lost `parts_dropped` of all `parts` of the kept pairs'
     captions, None without `drop_parts`. `decided` counts the pairs of the table that people decided
     about, by decision, None without decisions; `decided_elsewhere` are decisions on pairs that the
-    table lacks, `corrected_alike` pairs that share a corrected caption because they share a uid,
+    table lacks, `decided_alike` pairs that share a decision because they share a uid,
     `conflicts` pairs about which files differ, the first of them in `conflicting`.
     """
 
@@ -58,7 +58,7 @@ class SelectionSummary:
     parts: int | None = None
     decided: dict[str, int] | None = None
     decided_elsewhere: int = 0
-    corrected_alike: int = 0
+    decided_alike: int = 0
     conflicts: int = 0
     conflicting: tuple[Conflict, ...] = ()
 

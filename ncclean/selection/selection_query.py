@@ -258,9 +258,10 @@ class SelectionQuery:
         return {
             "decided": dict(counts),
             "decided_elsewhere": len(self._decisions.by_pair) - there,
-            "corrected_alike": self._one(
+            "decided_alike": self._one(
                 "SELECT coalesce(sum(pairs), 0)::BIGINT FROM (SELECT count(*) AS pairs "
-                "FROM candidates WHERE decision = 'correct' GROUP BY uid, number) WHERE pairs > 1"
+                "FROM candidates WHERE decision IS NOT NULL AND status = 'ok' "
+                "GROUP BY uid, number) WHERE pairs > 1"
             )[0],
             "conflicts": self._decisions.conflicts,
             "conflicting": self._decisions.listed,

@@ -32,6 +32,7 @@ from ncclean.text_files import read_text
 LINES = (".jsonl", ".ndjson")
 _LARGEST_NUMBER = 2**15 - 1  # of a caption, in a table
 KEEP, DROP, CORRECT = KINDS = ("keep", "drop", "correct")
+_LARGEST_BATCH = 2**53  # of a journal that anybody may have written
 Pair = tuple[str, int]  # uid and number of the caption
 
 
@@ -107,10 +108,19 @@ def replayed(records: Iterable[dict[str, Any]]) -> list[Decision]:
     batches: dict[int, list[Decision]] = {}
     for record in records:
         if "undo" in record:
-            batches.pop(record["undo"], None)
+            batches.pop(_batch(record["undo"]), None)
         else:
-            batches.setdefault(record.get("batch", -1), []).extend(_decisions(record))
+            batches.setdefault(batch_of(record), []).extend(_decisions(record))
     return [decision for batch in batches.values() for decision in batch]
+
+
+def batch_of(record: dict[str, Any]) -> int:
+    """The batch of a line of a journal; -1 for one that says none."""
+    return _batch(record.get("batch"))
+
+
+def _batch(number: object) -> int:
+    return number if isinstance(number, int) and 0 <= number <= _LARGEST_BATCH else -1
 
 
 def _decisions(record: dict[str, Any]) -> Iterator[Decision]:

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ncclean.data.images import columns
-from ncclean.data.images.columns import by_image
+from ncclean.data.images.columns import by_image, image_of, key_of
 from ncclean.data.images.rows import text_units
 from ncclean.data.images.text_rows import BrokenRow
 from ncclean.data.samples import of_caption
@@ -159,3 +159,9 @@ def test_units_do_not_part_the_rows_of_an_image(tmp_path, monkeypatch):
     keyed = tmp_path / "k.csv"
     keyed.write_text("key,path,text\n" + "".join(f"{n},a.jpg,c\n" for n in range(7)))
     assert [cut[:2] for cut in text_units(str(keyed), 5)] == [(0, 5), (5, 7)]
+
+
+def test_the_index_that_pandas_writes_without_a_name_is_no_path():
+    row = {"": "0", "filepath": "a.jpg", "title": "a dog"}
+    assert image_of(row) == (None, "a.jpg")
+    assert key_of(row, "a.jpg") == "a"

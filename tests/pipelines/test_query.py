@@ -14,3 +14,12 @@ def test_the_rows_as_a_table_an_arrow_table_and_a_frame(scored):
     assert rows.to_arrow()["row"].to_pylist() == [0, 1, 2]
     pandas = pytest.importorskip("pandas")
     assert isinstance(rows.to_pandas(), pandas.DataFrame)
+
+
+def test_times_with_a_zone_are_text_however_deep(scored):
+    time = "TIMESTAMPTZ '2020-01-02 00:00:00+00'"
+    sql = f"SELECT {time} AS \"a b\", [{{'t': {time}}}] AS c, sum(row) AS d FROM scores"
+    (row,) = ncclean.query(sql=sql, scores=[str(scored)])["rows"]
+    assert row["a b"].startswith("2020-01-0")
+    assert row["c"] == [{"t": row["a b"]}]
+    assert isinstance(row["d"], int)

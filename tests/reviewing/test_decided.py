@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import threading
 
 import duckdb
@@ -14,10 +15,10 @@ from ncclean.reviewing.decided import Decided
 from ncclean.storage.decisions import CORRECT, DROP, KEEP, Decision, read_decisions
 
 
-def opened(folder, earlier=(), reviewer="anna"):
+def opened(folder, earlier=(), reviewer="anna", replaces=False):
     connection = duckdb.connect()
     return Decided(
-        connection, threading.RLock(), UPath(folder / "d.parquet"), reviewer, earlier
+        connection, threading.RLock(), UPath(folder / "d.parquet"), reviewer, earlier, replaces
     )  # fmt: skip
 
 
@@ -92,6 +93,30 @@ def test_earlier_decisions_of_other_files_are_there_and_saved(tmp_path):
     by = {one.uid: (one.decision, one.reviewer)
           for one in read_decisions(str(tmp_path / "d.parquet"))}  # fmt: skip
     assert by == {"a": (KEEP, "anna"), "b": (KEEP, "carl")}
+
+
+@pytest.mark.parametrize("batch", ["x", None, {}, [1], 1e300, 10**30])
+def test_a_journal_with_odd_batches_is_gone_on_from(batch, tmp_path):
+    line = {"decision": KEEP, "reviewer": "a", "time": "2026-01-02T00:00:00", "pairs": [["a", 0]]}
+    (tmp_path / ".ncclean").mkdir()
+    journal = tmp_path / ".ncclean" / "d.parquet.jsonl"
+    journal.write_text(f"{json.dumps({**line, 'batch': batch})}\n{json.dumps({'undo': [1]})}\n")
+    decided = opened(tmp_path)
+    decided.decide([("b", 0)], DROP)
+    assert decided.counts()[DROP] == 1
+    assert decided.undo() == [("b", 0)]
+    decided.decide([("c", 0)], DROP)
+    assert on_disk(tmp_path)["c", 0] == (DROP, None)
+
+
+def test_what_is_no_decisions_is_replaced_at_the_end(tmp_path):
+    (tmp_path / "d.parquet").write_text("mine")
+    decided = opened(tmp_path, replaces=True)
+    decided.decide([("a", 0)], DROP)
+    assert (tmp_path / "d.parquet").read_text() == "mine"
+    decided._log.close()  # a crash
+    assert opened(tmp_path, replaces=True).save() == 1
+    assert on_disk(tmp_path) == {("a", 0): (DROP, None)}
 
 
 def test_a_table_of_something_else_is_refused(tmp_path):

@@ -143,6 +143,15 @@ def test_no_decision_is_lost_by_twenty_kills(scored, tmp_path):
     assert not list((tmp_path / ".ncclean").glob("*.jsonl"))
 
 
+def test_overwrite_replaces_a_file_that_is_no_decisions(scored, tmp_path):
+    out = tmp_path / "decisions.parquet"
+    out.write_text("mine")
+    with served(scored / "scores.parquet", "--out", out, "--overwrite") as running:
+        running.post("decide", decision="drop", pairs=[["a", 0]])
+        assert running.end(signal.SIGINT) == 0
+    assert [decision.uid for decision in read_decisions(str(out))] == ["a"]
+
+
 def test_a_torn_line_costs_only_itself(scored, tmp_path):
     out = tmp_path / "decisions.parquet"
     with served(scored / "scores.parquet", "--out", out) as running:

@@ -263,12 +263,11 @@ def test_corrected_captions_reach_the_exported_tar_and_the_batch(tmp_path):
     assert sorted(captions) == ["caption 1", "caption 2", "caption 7", "right <b>"]
 
 
-def test_pairs_that_share_a_uid_and_so_a_corrected_caption_are_counted(tmp_path):
+def test_pairs_that_share_a_uid_and_so_a_decision_are_counted(tmp_path):
+    """A column called uid may name a user: one decision is then about all pictures of hers."""
     rows = scores(uid=["a", "a", "b", "b", "c", "d", "e", "f"])
-    decisions = [("a", 0, CORRECT, "a dog"), ("b", 0, KEEP, None), ("c", 0, CORRECT, "a cat")]
+    decisions = [("a", 0, CORRECT, "a dog"), ("b", 0, DROP, None), ("c", 0, CORRECT, "a cat")]
     summary, _ = chosen(tmp_path, rows, *decisions)
-    assert summary.corrected_alike == 2
-    assert any(
-        "2 pairs have a corrected caption in common" in str(line)
-        for line in decision_lines(summary)
-    )
+    assert summary.decided_alike == 4
+    assert any("4 pairs share a decision with others" in str(line)
+               for line in decision_lines(summary))  # fmt: skip

@@ -1,6 +1,8 @@
 """Exported shards: the bytes of the input, whoever reads them, whatever interrupts the writing."""
 
 import contextlib
+import datetime
+import decimal
 import gzip
 import io
 import json
@@ -26,6 +28,7 @@ from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError, ResumeError, ShardError
 from ncclean.runners.process_runner import Processes
 from ncclean.selection.export import export_shards, export_uids
+from ncclean.selection.out_layout import OutLayout
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 from tests import hostile
@@ -350,3 +353,73 @@ def test_a_json_that_cannot_be_parsed_is_replaced_and_named(tmp_path):
     (shard,) = resolve_shards([str(tmp_path / "x" / "00000.tar")])
     fields = {sample.key: sample.metadata for sample in TarSamples(shard)}
     assert fields == {"a": {"q": 0.5}, "b": {"x": 1, "q": 0.25}}
+
+
+def test_an_export_of_another_selection_of_as_many_bytes_is_refused(tmp_path):
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
+    shards = resolve_shards([str(tmp_path / "s.tar")])
+    table = pq.read_table(_selected(tmp_path, ["a"]))
+    for caption in ("a red cat", "a tan cat"):
+        mended = table.append_column("caption", pa.array([caption]))
+        pq.write_table(mended, tmp_path / f"{caption}.parquet")
+    red, tan = ((tmp_path / f"a {what} cat.parquet").read_bytes() for what in ("red", "tan"))
+    assert len(red) == len(tan)
+    selection = tmp_path / "k.parquet"
+    selection.write_bytes(red)
+    for _ in range(2):  # the same again is no other export
+        export_shards(str(selection), shards, UPath(tmp_path / "x"))
+    selection.write_bytes(tan)
+    with pytest.raises(ResumeError, match="the digest of the selection was"):
+        export_shards(str(selection), shards, UPath(tmp_path / "x"))
+    assert dict(members(tmp_path / "x"))["a.txt"] == b"a red cat"
+
+
+def test_an_export_with_other_scores_of_the_same_name_is_refused(tmp_path):
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
+    shards = resolve_shards([str(tmp_path / "s.tar")])
+    selection, scores = _selected(tmp_path, ["a"]), tmp_path / "scores.parquet"
+
+    def export_with(score):
+        pq.write_table(pa.table({"shard": ["s"], "key": ["a"], "row": [0], "q": [score]}), scores)
+        export_shards(selection, shards, UPath(tmp_path / "x"), scores=[str(scores)], columns=["q"])
+
+    export_with(0.5)
+    export_with(0.5)
+    with pytest.raises(ResumeError, match="the digest of --scores and --join was"):
+        export_with(0.25)
+
+
+def test_added_columns_of_any_type_keep_their_values(tmp_path):
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
+    time = datetime.datetime(2020, 1, 2, 3, tzinfo=datetime.timezone.utc)
+    values = {
+        "single": pa.array([0.1], pa.float32()),
+        "double": pa.array([1_700_000_000.123]),
+        "large": pa.array([1e300]),
+        "nothing": pa.array([float("nan")]),
+        "price": pa.array([decimal.Decimal("1.10")]),
+        "day": pa.array([time.date()]),
+        "time": pa.array([time]),
+        "hash": pa.array([b"\xff\0"]),
+        "nested": pa.array([{"day": time.date(), "scores": [float("inf"), 1e300]}]),
+        "counts": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+    }
+    table = pa.table({"shard": ["s"], "key": ["a"], "row": [0], **values})
+    pq.write_table(table, tmp_path / "scores.parquet")
+    for name in ("webdataset", "parquet"):
+        export_shards(
+            _selected(tmp_path, ["a"]), resolve_shards([str(tmp_path / "s.tar")]),
+            UPath(tmp_path / name), scores=[str(tmp_path / "scores.parquet")],
+            columns=list(values), layout=OutLayout(name),
+        )  # fmt: skip
+    (record,) = (data for name, data in members(tmp_path / "webdataset") if name.endswith("json"))
+    assert json.loads(record, parse_constant=pytest.fail) == {
+        "single": 0.1, "double": 1_700_000_000.123, "large": 1e300, "nothing": None,
+        "price": "1.10", "day": "2020-01-02", "time": "2020-01-02 03:00:00+00:00", "hash": "/wA=",
+        "nested": {"day": "2020-01-02", "scores": [None, 1e300]}, "counts": [["a", 1]],
+    }  # fmt: skip
+    exported = pq.read_table(tmp_path / "parquet" / "00000.parquet")
+    (row,) = exported.select(list(values)).to_pylist()
+    (before,) = table.select(list(values)).to_pylist()
+    nested = {"day": time.date(), "scores": [None, 1e300]}
+    assert row == {**before, "nothing": None, "nested": nested}

@@ -447,3 +447,77 @@ def test_a_table_that_is_gone_is_an_error_of_its_shard(pairs, tmp_path):
     summary = export_shards(chosen, shards, UPath(out), layout=form)
     assert summary.samples == 0
     assert list(summary.errors) == [shards[0].name]
+
+
+@pytest.mark.parametrize("end", ["\r", "\n", "\r\n"])
+def test_a_csv_quotes_every_end_of_a_line(end, pairs, tmp_path):
+    caption = f"a cat{end}and a dog"
+    source = LAYOUTS["tar"]([("k", pairs[0][1], caption), *pairs[1:3]], tmp_path / "source")
+    out = export(source, tmp_path, "csv")
+    samples, errors = read(out)
+    assert [one.caption for one in samples] == [caption, pairs[1][2], pairs[2][2]]
+    assert errors == []
+    assert out.joinpath("pairs.csv").read_bytes().count(b"\r\n") == (end == "\r\n")
+
+
+@pytest.mark.parametrize("layout", ["webdataset", "folder", "csv", "parquet"])
+@pytest.mark.parametrize("source", ["tar", "Parquet"])
+def test_a_field_that_an_added_column_is_called_like_is_set_aside(source, layout, tmp_path):
+    """LAION's own tables have a similarity."""
+    (tmp_path / "source").mkdir()
+    if source == "tar":
+        members = [*hostile.sample("k", picture(1), b"mine"), ("k.json", b'{"similarity": 0.25}')]
+        (tmp_path / "source" / "0.tar").write_bytes(hostile.tar_bytes(members))
+    else:
+        table = {"jpg": [picture(1)], "text": ["mine"], "key": ["k"], "similarity": [0.25]}
+        pq.write_table(pa.table(table), tmp_path / "source" / "0.parquet")
+    place = tmp_path / "source"
+    for out in (tmp_path / "once", tmp_path / "twice"):
+        chosen, shards = select(place, folder=tmp_path)
+        scores = {"shard": [shards[0].name], "key": ["k"], "row": [0], "similarity": [0.1]}
+        pq.write_table(pa.table(scores), tmp_path / "scores.parquet")
+        form = out_layout(layout, str(out), shards)
+        export_shards(chosen, shards, UPath(out), layout=form, columns=["similarity"],
+                      scores=[str(tmp_path / "scores.parquet")])  # fmt: skip
+        (sample,), _ = read(out)
+        values = [float(sample.metadata[n]) for n in ("similarity", "original_similarity")]
+        assert values == [0.1, 0.25]
+        place = out
+
+
+@pytest.mark.parametrize("layout", ["folder", "csv"])
+@pytest.mark.parametrize("table", ["parquet", "csv", "jsonl"])
+def test_columns_that_differ_in_capitals_alone_are_two(table, layout, pairs, tmp_path):
+    """The one in small letters is what it is called, wherever it stands."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "k.jpg").write_bytes(pairs[0][1])
+    row = {"TITLE": "no", "title": "a cat", "file_name": "k.jpg", "File_Name": "?", "URL": "u",
+           "Url": "v"}  # fmt: skip
+    place = tmp_path / "source" / f"metadata.{table}"
+    if table == "parquet":
+        pq.write_table(pa.table({name: [value] for name, value in row.items()}), place)
+    elif table == "csv":
+        place.write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    else:
+        place.write_text(json.dumps(row))
+    (sample,), _ = read(tmp_path / "source")
+    assert (sample.caption, sample.key, sample.status.value) == ("a cat", "k", "ok")
+    out = export(tmp_path / "source", tmp_path, layout)
+    (written,) = [path for path in out.iterdir() if path.suffix in (".csv", ".jsonl", ".parquet")]
+    if written.suffix == ".csv":
+        with written.open(newline="") as file:
+            (found,) = csv.DictReader(file)
+    elif written.suffix == ".parquet":
+        (found,) = pq.read_table(written).to_pylist()
+    else:
+        found = json.loads(written.read_text())
+    assert found.items() >= row.items()
+
+
+def test_a_name_that_a_csv_reads_without_its_spaces_is_set_aside(pairs, tmp_path):
+    (tmp_path / "source").mkdir()
+    table = {"jpg": [pairs[0][1]], "text": ["a cat"], "bytes ": ["10 KB"]}
+    pq.write_table(pa.table(table), tmp_path / "source" / "0.parquet")
+    (sample,), _ = read(export(tmp_path / "source", tmp_path, "csv"))
+    assert (sample.caption, sample.status.value) == ("a cat", "ok")
+    assert sample.metadata["original_bytes"] == "10 KB"

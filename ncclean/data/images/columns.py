@@ -19,7 +19,8 @@ IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "b
 STRUCT_FIELDS = {"bytes", "path"}  # of Hugging Face's images, whatever their column is called
 PATH_COLUMNS = ("file_name", "filepath", "image_path", "img_path", "path", "filename", "file")
 _STRUCTS = len(IMAGE_COLUMNS)  # their place among the columns
-_PLACES = dict(zip((*IMAGE_COLUMNS, "", *PATH_COLUMNS), itertools.count()))
+# None is for structs, which no column is called: "" is that of an index which pandas wrote.
+_PLACES = dict(zip((*IMAGE_COLUMNS, None, *PATH_COLUMNS), itertools.count()))
 _LAST = len(_PLACES)
 CAPTION_COLUMNS = ("caption", "text", "title", "txt", "captions", "text_content")
 KEY_COLUMNS = ("key", "__key__")

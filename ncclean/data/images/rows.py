@@ -9,12 +9,13 @@ from typing import Any, cast
 import pyarrow as pa
 
 from ncclean import stores
+from ncclean.data.arrow_values import python_values
 from ncclean.data.images.class_folders import class_rows
 from ncclean.data.images.columns import shared_path
 from ncclean.data.images.karpathy import karpathy_rows
 from ncclean.data.images.npc import npc_rows
 from ncclean.data.images.row_units import cut_rows
-from ncclean.data.images.text_rows import LINES, BrokenRow, LeftOut, Row, TextRows
+from ncclean.data.images.text_rows import LINES, BrokenRow, LeftOut, Row, TextRows, row_keys
 from ncclean.data.lance_table import is_lance, lance_batches, lance_columns
 from ncclean.data.parquet_bounds import (
     BATCH_BYTES,
@@ -88,7 +89,7 @@ def written_names(shard: ShardRef) -> dict[str, str]:
                 names = rows.written_names
     except OSError as error:
         raise ShardError(f"cannot be read: {one_line(error)}") from error
-    return {name.lower(): name for name in reversed(list(names))}
+    return {key: name for name, key in row_keys(names).items()}
 
 
 def _names_of_lines(shard: ShardRef) -> list[str]:
@@ -160,6 +161,7 @@ def _parquet_rows(shard: ShardRef, whole: bool) -> Iterator[Row | BrokenRow]:
     with file:
         check_rows(min(last, file.metadata.num_rows) - first, shard.size)
         vectors = vector_columns(file.schema_arrow)
+        keys = row_keys(file.schema_arrow.names)
         columns = [name for name in file.schema_arrow.names if whole or name not in vectors]
         end = 0
         for group in range(file.num_row_groups):
@@ -170,25 +172,23 @@ def _parquet_rows(shard: ShardRef, whole: bool) -> Iterator[Row | BrokenRow]:
             try:
                 sizes = with_page_sizes(place, chunks[group])
                 inflated = inflated_columns(sizes)
-                left_out = {name.lower(): LeftOut(what) for name, what in inflated.items()}
+                left_out = {keys[name]: LeftOut(what) for name, what in inflated.items()}
                 kept = [name for name in columns if name not in inflated]
                 for batch in file.iter_batches(
                     rows_at_once([one for one in sizes if one.column in kept], _BATCH_ROWS),
                     row_groups=[group],
                     columns=kept if len(kept) < len(file.schema_arrow) else None,
                 ):
-                    shown = [
-                        (name.lower(), column)
-                        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-                        if name not in vectors
-                    ]
-                    read = zip(*(_values(name, column) for name, column in shown), strict=True)
+                    shown: dict[str, pa.Array] = {}
+                    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                        if name not in vectors:
+                            shown.setdefault(keys[name], column)
+                    read = zip(*itertools.starmap(_values, shown.items()), strict=True)
                     for number, values in enumerate(read):
                         done += 1
                         if done > end:
                             continue
-                        names = (name for name, _ in shown)
-                        row = {**dict(zip(names, values, strict=True)), **left_out}
+                        row = {**dict(zip(shown, values, strict=True)), **left_out}
                         yield ParquetRow(row, batch, number, schema) if whole else row
                 if done != end:  # of pages whose headers are wrong
                     raise ValueError(f"{done - begin} rows, {end - begin} were announced")
@@ -229,17 +229,4 @@ def _values(name: str, column: pa.Array) -> list[Any]:
         if len(column) == 1:
             return [LeftOut(f"column {name} unpacks to {size:,} bytes in one row")]
         return [one for row in range(len(column)) for one in _values(name, column.slice(row, 1))]
-    try:
-        values: list[Any] = column.to_pylist()
-        return values
-    except (UnicodeDecodeError, ValueError, OverflowError):  # one bad value costs only itself
-        return [_value(value) for value in column]
-
-
-def _value(value: pa.Scalar) -> Any:
-    try:
-        return value.as_py()
-    except UnicodeDecodeError:
-        return value.as_buffer().to_pybytes()
-    except (ValueError, OverflowError):
-        return None
+    return python_values(column)

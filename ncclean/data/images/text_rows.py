@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -69,6 +69,7 @@ class TextRows:
         self._lines = _Lines(self._stream)
         self.names: list[str] = []
         self.written_names: list[str] = []
+        self._keys: dict[str, str] | None = None  # of columns of which some are called alike
         self._dialect: type[csv.Dialect] | None = None
         try:
             if url.endswith(SEPARATED):
@@ -111,7 +112,12 @@ class TextRows:
             return BrokenRow(f"{len(record)} fields under {len(self.names)} names")
         if _names(record) == self.names:
             return BrokenRow("the header once more")
-        return dict(zip(self.names, record, strict=False))
+        if self._keys is None:
+            return dict(zip(self.names, record, strict=False))
+        row: Row = {}
+        for name, value in zip(self.written_names, record, strict=False):
+            row.setdefault(self._keys[name], value)
+        return row
 
     def _read_header(self, url: str) -> None:
         first = next(self._lines, "")
@@ -122,6 +128,8 @@ class TextRows:
             raise ShardError(f"{url}: the names of its columns cannot be read: {fields.what}")
         self.written_names = [name.removeprefix(_BOM).strip() for name in fields]
         self.names = [name.lower() for name in self.written_names]
+        if len({*self.names}) < len(self.names):
+            self._keys = row_keys(self.written_names)
 
     @property
     def separator(self) -> str | None:
@@ -248,7 +256,26 @@ def _json_row(text: str) -> Row | BrokenRow:
         return BrokenRow(f"no JSON: {one_line(error)}")
     if not isinstance(parsed, dict):
         return BrokenRow("no JSON object")
-    return {str(name).lower(): value for name, value in parsed.items()}
+    row = {str(name).lower(): value for name, value in parsed.items()}
+    if len(row) == len(parsed):
+        return row
+    keys = row_keys(parsed)
+    return {keys[name]: value for name, value in parsed.items()}
+
+
+def row_keys(names: Iterable[str]) -> dict[str, str]:
+    """What columns are called in a row, by name: in lower case, unless another column is.
+
+    `URL` beside `url`, or after `Url`, stays `URL`.
+    """
+    there = dict.fromkeys(names)
+    keys: dict[str, str] = {name: name for name in there if name == name.lower()}
+    taken = {*keys}
+    for name in there:
+        if name not in keys:
+            keys[name] = name if name.lower() in taken else name.lower()
+            taken.add(keys[name])
+    return keys
 
 
 def open_text(url: str) -> io.TextIOWrapper:

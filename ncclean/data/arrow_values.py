@@ -1,0 +1,35 @@
+"""Arrow's values as Python's, where one that Python cannot hold costs only itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+_TOO_FAR = "<value out of range"  # as Arrow writes it
+
+
+def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column; times too fine for Python are text, what is no text is bytes.
+
+    Times too far for Python are None.
+    """
+    try:
+        values: list[Any] = column.to_pylist()
+        return values
+    except (UnicodeDecodeError, ValueError, OverflowError):
+        return [_value(value) for value in column]
+
+
+def _value(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        return value.as_buffer().to_pybytes()
+    except (ValueError, OverflowError):
+        pass
+    try:
+        text: str | None = value.cast(pa.string()).as_py()
+    except pa.ArrowException:
+        return None
+    return None if text is None or text.startswith(_TOO_FAR) else text

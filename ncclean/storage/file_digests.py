@@ -1,0 +1,53 @@
+"""Digests that tell whether a file, or a table, is another one now under the same path."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ncclean import stores
+from ncclean.data.parquet_footer import read_footer
+from ncclean.errors import InputError
+from ncclean.storage.tables import table_files
+
+_DIGEST_BYTES = 16
+_BLOCK_BYTES = 8 << 20
+_QUESTIONS = 16  # files that are looked into at a time
+
+
+def content_digest(paths: Sequence[str]) -> str:
+    """Digest of all bytes of tables, as hex digits. Raises `InputError` if one cannot be read."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for file in table_files(paths):
+        stores.ask("read", file, _add_content, digest, file)
+    return digest.hexdigest()
+
+
+def footer_digest(paths: Sequence[str]) -> str:
+    """Digest of the footers of tables, as hex digits: a large table is told by a few kilobytes.
+
+    A footer has the sizes and the extremes of each column, and the facts of its run. Raises
+    `InputError` if one cannot be read.
+    """
+    files = table_files(paths)
+    with ThreadPoolExecutor(_QUESTIONS) as pool:
+        footers = pool.map(lambda file: stores.ask("read", file, _footer_of, file), files)
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        for footer in footers:
+            digest.update(hashlib.blake2b(footer).digest())
+    return digest.hexdigest()
+
+
+def _add_content(digest: hashlib.blake2b, file: str) -> None:
+    with stores.open_anywhere(stores.location(file)) as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            digest.update(block)
+
+
+def _footer_of(file: str) -> bytes:
+    with stores.open_anywhere(stores.location(file)) as stream:
+        try:
+            return read_footer(stream)
+        except ValueError as error:
+            raise InputError(f"{file} cannot be read as Parquet: it has no footer") from error
