@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import json
 import random
 import re
 import shutil
@@ -97,6 +98,11 @@ def _records(file: Path) -> int | None:
     """How many rows there are in a file now; None for those that tell how many they had."""
     if file.suffix == ".tar":
         return len(set(re.findall(rb"(\d{5})\.(?:jpg|txt)\0", file.read_bytes())))
+    if file.suffix == ".json":
+        try:
+            return sum(len(image["sentences"]) for image in json.loads(file.read_bytes())["images"])
+        except (ValueError, KeyError, TypeError):
+            return None
     if file.suffix not in (".csv", ".jsonl"):
         return None
     data = file.read_bytes()
