@@ -1,6 +1,7 @@
-"""What the commands of a page print, for its blocks of output.
+r"""What the commands of a page print, for its blocks of output.
 
-    python tests/benchmarks/printed.py docs/evaluation.md --record docs/records/evaluation.json
+    python tests/benchmarks/printed.py docs/evaluation.md --commands 'shards|results/' \
+        --record docs/records/evaluation.json
 
 Runs the `ncclean` commands of the page's bash blocks one after another in a temporary folder. What
 they write there besides is lost, but for what is named with `--keep`.
@@ -36,11 +37,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("page", type=Path)
     parser.add_argument("--record", type=Path, metavar="FILE.json")
+    parser.add_argument("--commands", default="", metavar="REGEX", help="only those that match")
     parser.add_argument("--keep", action="append", default=[], metavar="FILE")
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="ncclean-printed-") as folder:
-        for command in commands(arguments.page):
+        for command in filter(re.compile(arguments.commands).search, commands(arguments.page)):
             done = subprocess.run(
                 [*NCCLEAN, *shlex.split(command)[1:]],
                 cwd=folder,
