@@ -1,6 +1,6 @@
 r"""What the commands of a page print, for its blocks of output.
 
-    python tests/benchmarks/printed.py docs/evaluation.md --commands 'shards|results/' \
+    python tests/benchmarks/printed.py docs/evaluation.md --commands 'synth|heldout|compare' \
         --record docs/records/evaluation.json
 
 Runs the `ncclean` commands of the page's bash blocks one after another in a temporary folder. What
