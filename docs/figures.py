@@ -129,7 +129,7 @@ FIGURES = {
     "disncl": Figure(("disncl",), rsum_over_noise("none", "ncr 40 %")),
     "draft": Figure(("draft",), tables.benchmark_line(*DRAFTS)),
     "embeddings": Figure(("embeddings",), tables.benchmark_line()),
-    "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare", 4)),
+    "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare", 6)),
     "export": Figure(("export",), tables.benchmark_line(*EXPORTS)),
     "few-captions": Figure(("few-captions",), noise_tables.few_captions_line),
     "flickr8k-arms": Figure(("flickr8k",), flickr8k_tables.gains_lines),
