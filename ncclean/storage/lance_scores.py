@@ -120,7 +120,7 @@ def _number_rows(
             _uids(dataset, target.count_rows()),
         )
         connection.register("rows_of_dataset", rows)
-        connection.execute("INSERT INTO uids SELECT * FROM rows_of_dataset WHERE uid IS NOT NULL")
+        connection.execute("INSERT INTO uids SELECT * FROM rows_of_dataset WHERE uid <> ''")
     connection.execute(
         "CREATE TEMP TABLE matched AS SELECT u.position, s.place FROM uids u "
         "JOIN numbered s ON u.uid = s.uid"

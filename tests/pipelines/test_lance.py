@@ -227,7 +227,9 @@ def test_rows_in_another_order_get_no_scores_by_their_place(pairs, tmp_path, uid
 
 def test_rows_without_a_uid_are_told_by_their_place(pairs, tmp_path):
     dataset, out = tmp_path / "a.lance", tmp_path / "scores.parquet"
-    uids = [uid if row % 3 else None for row, uid in enumerate(pairs["uid"].to_pylist())]
+    uids = [
+        uid if row % 3 else (None, "")[row % 2] for row, uid in enumerate(pairs["uid"].to_pylist())
+    ]
     pairs = pairs.set_column(pairs.column_names.index("uid"), "uid", pa.array(uids))
     lance.write_dataset(pairs, dataset)
     scores = score(dataset, out)
