@@ -41,8 +41,7 @@ _CLASSES = list(CLASS_NAMES)
 class Arm:
     """An objective on all pairs, or on those of a policy over the score table of a judge.
 
-    The judge is the estimator or the patient `itself`; `forget` is a percentage, for `ncu`, and
-    `is_rematched` has it match what it forgets anew, without a negative text.
+    The judge is the estimator or the patient `itself`; `forget` is a percentage, for `ncu`.
     """
 
     name: str
@@ -50,7 +49,6 @@ class Arm:
     policy: Policy | Literal["audited"] | None = None
     judge: Literal["estimator", "itself"] = "estimator"
     forget: float | None = None
-    is_rematched: bool = False
 
 
 _SELECTED = Policy(method="noise-probability")
@@ -62,8 +60,6 @@ ARMS = (
     Arm(name="clip, selected by itself", policy=_SELECTED, judge="itself"),
     Arm(name="osa", method="osa", policy=_WEIGHTED),
     Arm(name="ncu, forget 40 %", method="ncu", forget=40.0),
-    Arm(name="ncu, rematched, forget 40 %", method="ncu", forget=40.0, is_rematched=True),
-    Arm(name="ncu, rematched, nothing to forget", method="ncu", forget=0.0, is_rematched=True),
     Arm(name="rince", method="rince"),
     Arm(name="bayes", method="bayes"),
     Arm(name="ncu, nothing to forget", method="ncu", forget=0.0),
@@ -80,14 +76,18 @@ class HeldOut:
         self._bytes = [read(row["file"]) for row in rows]
         self._labels = torch.tensor([_CLASSES.index(row["clean"]) for row in rows])
 
-    def correct(self, model: str) -> np.ndarray:
+    def correct(self, estimator: Estimator) -> np.ndarray:
         """(N,) whether each photograph is told by the model."""
-        estimator = Estimator.load(model, None, precision="fp32")
         decode = ImageDecoder(estimator.preprocessing)
         images = [cast(DecodedImage, decode(data)).pixels for data in self._bytes]
         embedded = [estimator.encode_image(part) for part in torch.stack(images).split(250)]
         told: np.ndarray = (nearest_class(estimator, torch.cat(embedded)) == self._labels).numpy()
         return told
+
+
+def loaded(model: str) -> Estimator:
+    """The model in float32."""
+    return Estimator.load(model, None, precision="fp32")
 
 
 def nearest_class(estimator: Estimator, image: torch.Tensor) -> torch.Tensor:
@@ -115,16 +115,16 @@ def repair(
             strict=True,
         )
     )
-    start = held_out.correct(patient)
+    start = held_out.correct(loaded(patient))
     for seed in range(seeds):
         baseline: np.ndarray | None = None
         for arm in ARMS:
             selection = _selection(arm, tables[arm.judge], out)
             model = _trained(arm, selection, patient, shards, out, steps, seed)
-            correct = held_out.correct(model)
+            correct = held_out.correct(loaded(model))
             if baseline is None:
                 baseline = correct
-                yield {"arm": "left alone", "seed": seed, "pairs": 0, **_gain(start, baseline)}
+                yield {"arm": "left alone", "seed": seed, "pairs": 0, **gain(start, baseline)}
             uids = list(noisy)
             if selection is not None:
                 uids = pq.read_table(selection, columns=["uid"]).column("uid").to_pylist()
@@ -133,13 +133,13 @@ def repair(
                 "seed": seed,
                 "pairs": len(uids),
                 "noisy_share": float(np.mean([noisy[uid] for uid in uids])),
-                **_gain(correct, baseline),
+                **gain(correct, baseline),
             }
 
 
 def learnt_by_heart(patient: str, embeddings: Path, rows: list[Row]) -> dict[str, float]:
     """What the patient says of the photographs that it has learnt, where their label is wrong."""
-    estimator = Estimator.load(patient, None, precision="fp32")
+    estimator = loaded(patient)
     says = nearest_class(estimator, torch.from_numpy(image_embeddings(embeddings))).numpy()
     given, true = (
         np.array([_CLASSES.index(row[name]) for row in rows]) for name in (LABEL, "clean")
@@ -185,8 +185,7 @@ def _trained(
     run = out / "arms" / f"{_file_name(arm)}-{seed}"
     ncu = {}
     if arm.forget is not None:
-        negative = {"negative": "none"} if arm.is_rematched else {}
-        ncu = {"ncu": NcuOptions(forget_percent=arm.forget, **negative)}  # type: ignore[arg-type]
+        ncu = {"ncu": NcuOptions(forget_percent=arm.forget)}
     Finetune(
         method=arm.method,
         shards=[str(shards)],
@@ -204,15 +203,16 @@ def _trained(
     return f"local-dir:{run}"
 
 
-def _gain(correct: np.ndarray, baseline: np.ndarray) -> dict[str, float]:
+def gain(correct: np.ndarray, baseline: np.ndarray) -> dict[str, float]:
+    """Accuracy, and its gain over the baseline's, with a 95 % interval over photographs."""
     difference = correct.astype(float) - baseline
     half = 1.96 * float(difference.std()) / len(difference) ** 0.5
-    gain = float(difference.mean())
+    mean = float(difference.mean())
     return {
         "accuracy": float(correct.mean()),
-        "gain": gain,
-        "gain_low": gain - half,
-        "gain_high": gain + half,
+        "gain": mean,
+        "gain_low": mean - half,
+        "gain_high": mean + half,
     }
 
 

@@ -24,7 +24,7 @@ from records import make_record, write_record
 from cifar10n.corpora import LABELS, Row, write_corpus, write_word_classes
 from cifar10n.estimator import Beginning, parser, train
 from cifar10n.figures import audited, detection, near_misses, rates
-from cifar10n.repair import LABEL, HeldOut, learnt_by_heart, repair, scored_by_patient
+from cifar10n.repair import LABEL, HeldOut, learnt_by_heart, loaded, repair, scored_by_patient
 from ncclean.config import ScoreOptions
 from ncclean.storage.summary import ScoreSummary
 
@@ -118,7 +118,7 @@ def main() -> None:
         counts = {name: getattr(arguments, name) for name in ("passes", *_COUNTS)}
         settings = {**begun.settings(), **counts}
         more: dict[str, Any] = {
-            "estimator_accuracy": float(photographs.correct(model).mean()),
+            "estimator_accuracy": float(photographs.correct(loaded(model)).mean()),
             "patient": heart,
         }
         record = make_record(tables.pop("rates"), settings=settings, seeds=[seed], **more, **tables)

@@ -182,7 +182,7 @@ class Corpora:
         if shards not in self._decoded:
             while len(self._decoded) > 1:
                 self._decoded.pop(next(iter(self._decoded)))
-            self._decoded[shards] = _decode([shards])
+            self._decoded[shards] = decoded([shards], PREPROCESSING)
         return self._decoded[shards]
 
     def start(self, facts: Mapping[str, Any]) -> Path:
@@ -230,7 +230,9 @@ class Corpora:
             ((shards[:middle], shards[middle:]), (shards[middle:], shards[:middle]))
         ):
             estimator = load_model(self.start(start))
-            loader = MemoryLoader(_decode(own), repair_halves.BATCH_SIZE, start["seed"])
+            loader = MemoryLoader(
+                decoded(own, PREPROCESSING), repair_halves.BATCH_SIZE, start["seed"]
+            )
             repair_halves.go_on(estimator, cast(WeightedLoader, loader), start["seed"])
             copy = folder / f"half-{number}"
             copy.mkdir()
@@ -348,11 +350,12 @@ def _folder(bundled: str) -> Path:
     return folder
 
 
-def _decode(shards: Sequence[Path]) -> Pairs:
+def decoded(shards: Sequence[Path], preprocessing: Preprocessing) -> Pairs:
+    """All pairs of shards, with the truth that their json has."""
     loader = WeightedLoader(
         resolve_shards([str(shard) for shard in shards]),
         None,
-        PREPROCESSING,
+        preprocessing,
         LoaderOptions(shuffle=False, augment=False, drop_last=False),
     )
     batches = list(loader.epoch(0))
