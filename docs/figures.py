@@ -116,6 +116,7 @@ FIGURES = {
     "causes-scale": Figure(("causes-scale", "causes-scale-100m"), cause_tables.scale_line),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "cifar10n": Figure(("cifar10n",), cifar10n_tables.rate_table),
+    "cifar10n-forgetting": Figure(("cifar10n-forgetting",), cifar10n_tables.forgetting_list),
     "cifar10n-judges": Figure(("cifar10n-judges",), cifar10n_tables.judges_table),
     "cifar10n-probe": Figure(("cifar10n-probe",), cifar10n_tables.probe_line),
     "cifar10n-repair": Figure(("cifar10n",), cifar10n_tables.repair_line),

@@ -79,6 +79,15 @@ def repair_line(record: Record) -> Iterator[str]:
     yield f"Points over `clip` on all: {'; '.join(gains)}."
 
 
+def forgetting_list(record: Record) -> Iterator[str]:
+    """`forgetting.py`: the gain of each arm over `clip` on all, run by run."""
+    arms: dict[str, list[str]] = {}
+    for row in record["rows"]:
+        if gain := _gain(row):
+            arms.setdefault(row["arm"], []).append(gain)
+    yield from (f"- {arm}: {', '.join(gains)}" for arm, gains in arms.items())
+
+
 def probe_line(record: Record) -> Iterator[str]:
     """`probe.py`: what the weights of its images do to a probe on people's worst labels."""
     gains = (
