@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 
 TESTS = Path(__file__).parent
-sys.path.insert(0, str(TESTS / "benchmarks"))
+sys.path[:0] = [str(TESTS), str(TESTS / "benchmarks")]
 
 from broken_tree import ROOT, begin_tests, copy_tree, first_failure, load_libraries  # noqa: E402
 from records import CODE_VERSION, make_record, write_record  # noqa: E402

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from semantic_breaks import Break
+
+from tests.semantic_breaks import Break
 
 TESTS = Path(__file__).parent
 BREAKS = yaml.safe_load((TESTS / "semantic_breaks.yaml").read_text("utf-8"))
