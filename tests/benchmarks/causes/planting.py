@@ -23,6 +23,7 @@ from PIL import Image, ImageEnhance
 SIZE = 220
 SHARDS, PER_SHARD = 16, 400
 BOILERPLATE = "Click here to enlarge this picture, free shipping"
+NEAR_MISSES = ("class renamed", "colour wrong in a cluster")
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black")
 
 

@@ -6,8 +6,9 @@
 A reported cause names a planted one if at least half of the wrong pairs that it selects are of that
 one. A planted cause is found if one names it; `covered` is the share of its pairs that those which
 name it select. A reported cause counts as false if its pairs are wrong in truth no more often than
-the pairs in no planted cause, by the least excess that is reported. Corpora without causes have the
-same traps, and random noise or none.
+the pairs in no planted cause, by the least excess that is reported. Its share is compared with the
+pairs that are wrong in its way: near misses are those of `NEAR_MISSES`, all others mismatches.
+Corpora without causes have the same traps, and random noise or none.
 """
 
 from __future__ import annotations
@@ -28,7 +29,16 @@ from records import make_record, write_record
 from sklearn.cluster import KMeans
 
 import ncclean
-from causes.planting import PER_SHARD, SHARDS, Corpus, Sample, plant, read_corpus, write_corpus
+from causes.planting import (
+    NEAR_MISSES,
+    PER_SHARD,
+    SHARDS,
+    Corpus,
+    Sample,
+    plant,
+    read_corpus,
+    write_corpus,
+)
 from ncclean.data.options import CorpusOptions
 from ncclean.explaining.cause_table import Cause
 from ncclean.explaining.options import ExplainOptions
@@ -82,6 +92,8 @@ def judge(
         )
     in_causes = {uid for cause in corpus.groups for uid in corpus.of(cause)}
     wrong = {s.facts["uid"] for s in corpus.samples if s.facts["is_noisy"]}
+    near = wrong & set().union(*map(corpus.of, NEAR_MISSES))
+    wrong_by = {"near miss": near, "mismatch": wrong - near}
     everyone = {s.facts["uid"] for s in corpus.samples}
     base = len(wrong - in_causes) / max(len(everyone - in_causes), 1)
     selected: dict[str, set[str]] = {}
@@ -110,7 +122,7 @@ def judge(
                 "rate": cause.rate.value,
                 "low": cause.rate.low,
                 "high": cause.rate.high,
-                "truth": rate,
+                "truth": len(members & wrong_by[cause.outcome]) / max(len(members), 1),
                 "is": best,
                 "of_causes": len(members & in_causes) / max(len(members), 1),
                 "false": rate - base < MIN_EXCESS,
