@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import duckdb
@@ -44,7 +45,7 @@ def described(
         column = names.index(values.of(candidate.outcome))
         counts = histograms[candidate.outcome][group_of[number]]
         rate = candidate.rate or rate_of(counts, overall[column], candidate.tau2[0])
-        outside = _outside(float(cleared[column]), folded.cleared.pairs.sum())
+        outside = share_outside(float(cleared[column]), folded.cleared.pairs.sum())
         facts.append((int(counts.sum()), rate, outside))
     excess = [pairs * (rate.least - outside.value) for pairs, rate, outside in facts]
     order = sorted(folded.causes, key=lambda one: -excess[one])
@@ -81,9 +82,12 @@ def described(
     return causes
 
 
-def _outside(rate: float, pairs: float) -> Estimate:
-    half = 1.96 * float(np.sqrt(rate * (1 - rate) / max(pairs, 1)))
-    return Estimate(rate, max(rate - half, 0.0), min(rate + half, 1.0))
+def share_outside(rate: float, pairs: float) -> Estimate:
+    """The share with Wilson's interval, which is no point where nothing or all is wrong."""
+    doubt = 1.96**2 / max(pairs, 1)
+    centre = (rate + doubt / 2) / (1 + doubt)
+    half = math.sqrt(doubt * (rate * (1 - rate) + doubt / 4)) / (1 + doubt)
+    return Estimate(rate, max(min(centre - half, rate), 0.0), min(max(centre + half, rate), 1.0))
 
 
 def _histograms(
