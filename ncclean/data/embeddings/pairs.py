@@ -188,7 +188,9 @@ def images_of(facts: pa.Table) -> np.ndarray | None:
     """(n,) numbers of the images of pairs, by shard and key; None if no image has two captions."""
     if not pc.any(pc.not_equal(facts.column("caption_number"), 0)).as_py():
         return None
-    numbered = facts.select(["shard", "key"]).append_column("at", pa.array(np.arange(len(facts))))
-    firsts = numbered.group_by(["shard", "key"]).aggregate([("at", "min")])
-    joined = numbered.join(firsts, ["shard", "key"]).sort_by("at")
-    return np.asarray(joined.column("at_min"))
+    shard, key = (
+        facts.column(name).combine_chunks().dictionary_encode() for name in ("shard", "key")
+    )
+    places = np.asarray(shard.indices, np.int64) * len(key.dictionary) + np.asarray(key.indices)
+    _, first, image = np.unique(places, return_index=True, return_inverse=True)
+    return first[image]
