@@ -69,17 +69,17 @@ def compose_yaml(text: str, where: object) -> yaml.Node | None:
 class _Loader(yaml.SafeLoader):
     """Reads no number as another than what people read: 010 is 8 in YAML 1.1, and 1:30 is 90."""
 
-    def number(self, node: yaml.Node) -> Any:
+    def number(self, node: yaml.ScalarNode) -> Any:
         """A number. Raises `InputError` for one with a leading 0, or of base 60."""
         is_float = node.tag == "tag:yaml.org,2002:float"
+        # First, as it refuses what is no scalar: a tag may stand before anything.
         value = self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
-        text = self.construct_scalar(node)
-        digits = text.lstrip("+-")
+        digits = node.value.lstrip("+-")
         is_octal = not is_float and digits[0] == "0" and digits[1:].replace("_", "").isdigit()
         if ":" in digits or is_octal:
             raise InputError(
-                f"line {node.start_mark.line + 1}: {text} is the number {value} in YAML: "
-                f"write that number, or '{text}' in quotes for a text"
+                f"line {node.start_mark.line + 1}: {node.value} is the number {value} in YAML: "
+                f"write that number, or '{node.value}' in quotes for a text"
             )
         return value
 
