@@ -79,7 +79,7 @@ class _Loader(yaml.SafeLoader):
         if ":" in digits or is_octal:
             raise InputError(
                 f"line {node.start_mark.line + 1}: {node.value} is the number {value} in YAML: "
-                f"write that number, or '{node.value}' in quotes for a text"
+                f"write {value}, or '{node.value}' with its quotes for a text"
             )
         return value
 

@@ -60,7 +60,7 @@ class Export(Command):
     columns: Annotated[
         Sequence[str],
         Option(
-            "Columns of --scores and --join to add.",
+            "Columns of --scores and --join to add; of several captions, the best one's.",
             commas=True,
             columns_of=("scores", "join"),
         ),
