@@ -200,8 +200,8 @@ def decision_lines(selected: SelectionSummary) -> Iterator[Shown]:
         yield Note(
             f"{counted(selected.decided_alike, 'pair')} share a decision with others of the same "
             "uid: check that it is right for each. A column `uid` that names something else, "
-            "such as users, must be renamed before scoring; `ncclean export --fix shift` tells pairs by "
-            "shard and key"
+            "such as users, must be renamed before scoring; `ncclean export --fix shift` tells "
+            "pairs by shard and key"
         )
     if selected.conflicts:
         first = selected.conflicting[0]
