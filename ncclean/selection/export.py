@@ -37,8 +37,10 @@ from ncclean.selection.export_shard import export_shard
 from ncclean.selection.export_task import ExportOptions
 from ncclean.selection.exported_files import path_is_taken
 from ncclean.selection.file_lists import lists_in, names_in, replaced_images
+from ncclean.selection.fixed_selection import check_fixes
 from ncclean.selection.join_parts import agree, join_parts
 from ncclean.selection.out_layout import RECORD, TARS, OutLayout, Targets
+from ncclean.storage.catalog import columns_of
 from ncclean.storage.column_names import JoinedFile
 from ncclean.storage.differences import differences
 from ncclean.storage.expressions import missing_column
@@ -223,6 +225,8 @@ def export_uids(selection: str, out: UPath, fixes: str | None = None) -> ExportS
     digits.
     """
     connection = open_selection(selection, fixes)
+    if fixes is not None:
+        check_fixes(connection, columns_of(connection, "selected"), selection)
     odd = connection.execute(
         "SELECT uid FROM scores WHERE NOT regexp_full_match(uid, '[0-9a-fA-F]{32}') LIMIT 1"
     ).fetchall()
