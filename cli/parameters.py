@@ -30,8 +30,6 @@ def typer_parameter(parameter: Parameter) -> inspect.Parameter:
     is_several = typing.get_origin(kind) is list
     if not option.shows_default or (is_several and default is not ...):
         default = None
-    if option.commas:
-        kind, default = str, parameter.default and ",".join(parameter.default)
     bounds: dict[str, Any] = {}
     if kind in (int, float):  # of a list, each value is checked by the declaration
         bounds = {"min": option.low, "max": option.high}
@@ -63,6 +61,8 @@ def typed_as(parameter: Parameter) -> Any:
     """The Python type that Typer parses an option as: text, a number, a switch, or a list."""
     if parameter.is_mapping:
         return list[str]
+    if parameter.option.commas:  # and also given several times: the last one alone would count
+        return list[str]
     members = [kind for kind in union_members(parameter.takes) if kind is not type(None)]
     kind = members[0]
     if typing.get_origin(kind) is list:
@@ -74,8 +74,8 @@ def typed_as(parameter: Parameter) -> Any:
 
 
 def parsed(parameter: Parameter, value: Any) -> Any:
-    if parameter.option.commas and isinstance(value, str):
-        return [name.strip() for name in value.split(",") if name.strip()]
+    if parameter.option.commas and value is not None:
+        return [name.strip() for text in value for name in text.split(",") if name.strip()]
     return value
 
 

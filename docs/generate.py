@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -83,10 +83,22 @@ def _columns(columns: Iterable[schema.Column]) -> str:
     return "\n".join(f"- `{c.name}` ({_type(c.type)}): {c.meaning}" for c in columns)
 
 
+# Shared options that a command's section names together, if the command has all of them.
+_GROUPS = {
+    "Images": ("--image-root", "--class-template", "--split..."),
+    "Models": ("--precision", "--device", "--decode-threads"),
+    "Evaluated models": ("--pretrained...", "--space", "--batch-size"),
+    "Scoring": ("--calibrate-by SQL", "--signals", "--words", "--caption-parts"),
+    "Tables": ("--join...", "--memory-limit"),
+    "Judges": ("--judge-answers", "--judge-column"),
+    "Ray": ("--engine", "--ray-address"),
+}
+
+
 def cli_page() -> str:
     """Usage and options of every command; what several have in common stands at the end."""
     described = {
-        name: {(label(p, brief=True), meaning(p, brief=True)): p for p in parameters(kind).values()}
+        name: {(_label(p), meaning(p, brief=True)): p for p in parameters(kind).values()}
         for name, kind in COMMANDS.items()
     }
     users: dict[Entry, list[str]] = {}
@@ -94,49 +106,79 @@ def cli_page() -> str:
         for entry in found:
             users.setdefault(entry, []).append(name)
     # Of several meanings of one label, the most frequent is the shared one.
-    shared: dict[str, dict[str, Entry]] = {"Shared": {}, "Shared by evaluate": {}}
+    shared: dict[tuple[str, str], Entry] = {}
     for entry in sorted(users, key=lambda entry: len(users[entry])):
         is_inner = all(name.startswith("evaluate ") for name in users[entry])
-        if len(users[entry]) > 1 and entry[0] != "-o, --out":
-            shared["Shared by evaluate" if is_inner else "Shared"][entry[0]] = entry
-    common = {entry for found in shared.values() for entry in found.values()}
+        if len(users[entry]) > 1 and entry[0] != "--out":
+            shared["evaluate" if is_inner else "", entry[0]] = entry
+    most = {entry for entry in shared.values() if 2 * len(users[entry]) > len(COMMANDS)}
+    blocks = {
+        title: {entry for entry in shared.values() if entry[0] in labels}
+        for title, labels in _GROUPS.items()
+    }
+    grouped = most.union(*blocks.values())
+    for title, place in (("Others", ""), ("Others, of evaluate", "evaluate")):
+        blocks[title] = {
+            entry for (inner, _), entry in shared.items() if inner == place and entry not in grouped
+        }
     return TEMPLATES.get_template("cli.md").render(
         about=app.info.help,
         options=entries("Options", [switch(info) for info in (DEBUG, VERSION)], WIDTH),
         every=entries("Every command", [switch(info) for info in (JSON, QUIET)], WIDTH),
-        commands=[(name, *_command(name, found, common)) for name, found in described.items()],
-        shared=[
-            entries(title, sorted(found.values(), key=lambda entry: entry[0].lstrip("-")), WIDTH)
-            for title, found in shared.items()
+        most=_block("Most commands", most),
+        commands=[
+            (name, *_command(name, found, set(shared.values()), most, blocks))
+            for name, found in described.items()
         ],
+        shared=[_block(title, found) for title, found in blocks.items()],
     )
 
 
+def _label(parameter: Parameter) -> str:
+    return label(parameter, brief=True).removeprefix("-o, ")
+
+
+def _block(title: str, described: Iterable[Entry]) -> str:
+    return entries(title, sorted(described, key=lambda entry: entry[0].lstrip("-")), WIDTH)
+
+
 def _command(
-    name: str, described: Mapping[Entry, Parameter], shared: Collection[Entry]
-) -> tuple[str, str, list[str]]:
-    """The text of a command, that of its options for experiments, and its shared options."""
+    name: str,
+    described: Mapping[Entry, Parameter],
+    shared: set[Entry],
+    most: set[Entry],
+    groups: Mapping[str, set[Entry]],
+) -> tuple[str, str, str, str, list[str]]:
+    """What a command does, its example, its options, those for experiments and the shared ones."""
     own = {entry: parameter for entry, parameter in described.items() if entry not in shared}
     listed = [entry for entry, parameter in own.items() if parameter.option.is_listed]
     listed.sort(key=lambda entry: not own[entry].option.argument)
     unlisted = [entry for entry in own if entry not in listed]
-    names = [
-        p.option.metavar if p.option.argument else p.flag
+    complete = [title for title in _GROUPS if groups[title] <= described.keys()]
+    named = most.union(*(groups[title] for title in complete))
+    names = complete + [
+        f"`{p.option.metavar if p.option.argument else p.flag}`"
         for entry, p in described.items()
-        if entry in shared
+        if entry in shared and entry not in named
     ]
-    text = f"{about(COMMANDS[name], WIDTH, brief=True)}\n\n{_by_method(listed, own)}"
-    return text, _by_method(unlisted, own), names
+    first, example = about(COMMANDS[name], WIDTH, brief=True).split("\n\n")
+    return (
+        " ".join(first.split()),
+        " ".join(example.split()).removeprefix("Example: "),
+        _by_method(listed, own),
+        _by_method(unlisted, own),
+        names,
+    )
 
 
 def _by_method(listed: Iterable[Entry], own: Mapping[Entry, Parameter]) -> str:
-    """The entries below a heading for each method of `finetune` that reads them."""
+    """The entries, below a heading for each method of `finetune` that reads them."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in listed:
         groups.setdefault(own[entry].option.methods, []).append(entry)
     return "\n\n".join(
-        entries(
-            f"Options of {', '.join(methods)}" if methods else "Options", groups[methods], WIDTH
+        entries(f"Options of {', '.join(methods)}", groups[methods], WIDTH).removeprefix(
+            "Options of :\n"
         )
         for methods in sorted(groups, key=bool)
     )

@@ -26,6 +26,7 @@ CalibrateOn = Literal["auto", "similarity", "neg_clip_loss"]
 FROM_CORPUS = "corpus"  # in place of a file of word classes: learn them from the captions
 WORDS_PER_CAPTION = 3
 CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps its logit scale
+DRY_RUN = "Write nothing; estimate the work and the hours."
 RAY_ADDRESS = "Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:10001`."
 CalibrateBy = Annotated[
     str | None,
@@ -95,7 +96,7 @@ class ScoreOptions(Options):
     max_pixels: Annotated[
         int,
         Option(
-            "Maximum pixels of an image.",
+            "Maximum pixels of an image; larger ones get no scores.",
             low=1,
             source="images",
         ),

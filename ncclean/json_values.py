@@ -17,12 +17,12 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def json_text(fields: dict[str, Any]) -> str:
-    """Fields of any values as a JSON object: bytes as base64, times and decimals as text.
+def json_text(value: Any) -> str:
+    """Any value as JSON: bytes as base64, times and decimals as text.
 
-    What is no text becomes question marks.
+    What no text can hold becomes question marks.
     """
-    text = json.dumps(finite(fields), ensure_ascii=False, default=_text)
+    text = json.dumps(finite(value), ensure_ascii=False, default=_text)
     return text.encode("utf-8", "replace").decode()
 
 

@@ -242,7 +242,7 @@ CaptionKeys = Annotated[
     Sequence[str] | None,
     Option(
         "Extension, json field or column of the caption (default: `.txt`, "
-        "`caption` and the like). Each one makes a row."
+        "`caption` and the like). Each one given makes a row."
     ),
 ]
 Seed = Annotated[int, Option("Random seed.", low=0)]

@@ -71,14 +71,15 @@ class _Loader(yaml.SafeLoader):
 
     def number(self, node: yaml.ScalarNode) -> Any:
         """A number. Raises `InputError` for one with a leading 0, or of base 60."""
-        digits = node.value.lstrip("+-")
         is_float = node.tag == "tag:yaml.org,2002:float"
-        is_octal = not is_float and digits[0] == "0" and digits[1:].replace("_", "").isdigit()
+        # First, as it refuses what is no scalar: a tag may stand before anything.
         value = self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
+        digits = node.value.lstrip("+-")
+        is_octal = not is_float and digits[0] == "0" and digits[1:].replace("_", "").isdigit()
         if ":" in digits or is_octal:
             raise InputError(
                 f"line {node.start_mark.line + 1}: {node.value} is the number {value} in YAML: "
-                f"write that number, or '{node.value}' in quotes for a text"
+                f"write {value}, or '{node.value}' with its quotes for a text"
             )
         return value
 
@@ -98,7 +99,8 @@ def load_yaml(text: str, where: object) -> Any:
         return yaml.load(text, _Loader)
     except InputError as error:
         raise InputError(f"{where}, {error}") from None
-    except (ValueError, TypeError, OverflowError) as error:  # such as the 99th of a month
+    # Such as the 99th of a month, or `!!int ''`.
+    except (ValueError, TypeError, OverflowError, IndexError) as error:
         raise yaml.YAMLError(str(error)) from error
 
 

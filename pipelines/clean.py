@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.config import RAY_ADDRESS, CalibrateBy, CaptionParts, Signals, Words
+from ncclean.config import DRY_RUN, RAY_ADDRESS, CalibrateBy, CaptionParts, Signals, Words
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.estimates import Estimate
@@ -80,7 +80,7 @@ class Clean(Command):
     device: Device = "auto"
     engine: ScoreEngine = "auto"
     ray_address: Annotated[str | None, Option(RAY_ADDRESS)] = None
-    dry_run: Annotated[bool, Option("Only estimate the work and the hours.")] = False
+    dry_run: Annotated[bool, Option(DRY_RUN)] = False
 
     def run(self, progress: Progress = SILENT) -> Result[Any]:
         """Run or resume the bundled recipe `clean`, or show its plan."""

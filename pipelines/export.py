@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from ncclean.config import TaskOptions
+from ncclean.config import DRY_RUN, TaskOptions
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.options import CaptionKeys, Option, Reads
@@ -60,7 +60,7 @@ class Export(Command):
     columns: Annotated[
         Sequence[str],
         Option(
-            "Columns of --scores and --join to add.",
+            "Columns of --scores and --join to add; of several captions, the best one's.",
             commas=True,
             columns_of=("scores", "join"),
         ),
@@ -77,9 +77,7 @@ class Export(Command):
     repeat: Annotated[bool, Option("Repeat each sample by its weight, once on average.")] = False
     tasks: TaskOptions = field(default_factory=TaskOptions)
     overwrite: Overwrite = False
-    dry_run: Annotated[bool, Option("Only estimate the work and the hours.", in_recipes=False)] = (
-        False
-    )
+    dry_run: Annotated[bool, Option(DRY_RUN, in_recipes=False)] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -61,8 +61,8 @@ class Finetune(Command):
     init: Annotated[
         Literal["pretrained", "random"],
         Option(
-            "Start from `pretrained` or `random` weights (--model: an "
-            "architecture, a model's folder or a json)."
+            "Start from `pretrained` or `random` weights; for `random`, --model is an "
+            "architecture, a model's folder or a json."
         ),
     ] = "pretrained"
     batch_size: Annotated[int, Option("Pairs per step, over all GPUs.", low=2)] = 256

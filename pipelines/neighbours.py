@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import TaskOptions, parse_keys, parse_memory
+from ncclean.config import DRY_RUN, TaskOptions, parse_keys, parse_memory
 from ncclean.errors import InputError
 from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.options import Option, Reads
@@ -60,7 +60,7 @@ class Neighbours(Command):
     memory_limit: Annotated[
         str | None,
         Option(
-            "Memory to use (default: half of the machine's); on Ray, per task.",
+            "Memory to use, such as `8GB` (default: half of the machine's); on Ray, per task.",
             is_idle=True,
         ),
     ] = None
@@ -68,9 +68,7 @@ class Neighbours(Command):
     overwrite: Annotated[
         bool, Option("Replace existing output instead of resuming or refusing.", in_recipes=False)
     ] = False
-    dry_run: Annotated[bool, Option("Only estimate the work and the hours.", in_recipes=False)] = (
-        False
-    )
+    dry_run: Annotated[bool, Option(DRY_RUN, in_recipes=False)] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -87,14 +87,12 @@ class _Rows(Mapping[str, Any]):
 
 
 def _python_rows(relation: duckdb.DuckDBPyRelation) -> list[tuple[Any, ...]]:
-    """All rows, times with a zone as text: for their values DuckDB needs a package."""
-    from ncclean.storage.quoting import identifier
-
+    """All rows, times with a zone as text: for their values DuckDB needs pytz."""
     columns = [
-        f"{identifier(name)}::{str(kind).replace(_ZONED, 'VARCHAR')} AS {identifier(name)}"
+        f"#{number}::{str(kind).replace(_ZONED, 'VARCHAR')}"
         if _ZONED in str(kind)
-        else identifier(name)
-        for name, kind in zip(relation.columns, relation.types, strict=True)
+        else f"#{number}"
+        for number, kind in enumerate(relation.types, start=1)
     ]
     return relation.project(", ".join(columns)).fetchall()
 

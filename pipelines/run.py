@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ncclean.config import DRY_RUN
 from ncclean.options import Option, OptionError
 
 from .command import Command, Result
@@ -53,7 +54,7 @@ class Run(Command):
         str | None,
         Option("Run this stage and all later ones again.", flags=("--from",), metavar="STAGE"),
     ] = None
-    dry_run: Annotated[bool, Option("Only estimate the work and the hours.")] = False
+    dry_run: Annotated[bool, Option(DRY_RUN)] = False
     list_recipes: Annotated[bool, Option("List the bundled recipes.", flags=("--list",))] = False
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import (
     CLIP_SCALE,
+    DRY_RUN,
     CalibrationOptions,
     ClusterOptions,
     ScoreOptions,
@@ -118,9 +119,7 @@ class Score(Command):
         Option("Remove the rows of shards that no longer exist.", is_idle=True),
     ] = False
     overwrite: Overwrite = False
-    dry_run: Annotated[bool, Option("Only estimate the work and the hours.", in_recipes=False)] = (
-        False
-    )
+    dry_run: Annotated[bool, Option(DRY_RUN, in_recipes=False)] = False
     finalize_only: Annotated[
         bool,
         Option("Only calibrate again, e.g. with another --shift.", in_recipes=False),
@@ -128,7 +127,7 @@ class Score(Command):
     calibrate_with: Annotated[
         str | None,
         Option(
-            "With --finalize-only: answers of `ncclean audit` to calibrate to.",
+            "With --finalize-only: answers of `ncclean audit` to calibrate by.",
             reads=Reads.PATH,
             in_recipes=False,
         ),

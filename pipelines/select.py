@@ -199,8 +199,9 @@ def decision_lines(selected: SelectionSummary) -> Iterator[Shown]:
     if selected.decided_alike:
         yield Note(
             f"{counted(selected.decided_alike, 'pair')} share a decision with others of the same "
-            "uid: look whether it is right for each. If the uid is that of a user, say, rename its "
-            "column and score again; `ncclean export --fix shift` tells pairs by shard and key"
+            "uid: check that it is right for each. A column `uid` that names something else, "
+            "such as users, must be renamed before scoring; `ncclean export --fix shift` tells "
+            "pairs by shard and key"
         )
     if selected.conflicts:
         first = selected.conflicting[0]

@@ -119,7 +119,9 @@ Donors = Annotated[
 ]
 CaptionKey = Annotated[
     str | None,
-    Option("Extension or field of the caption."),
+    Option(
+        "Extension, json field or column of the caption (default: `.txt`, `caption` and the like)."
+    ),
 ]
 EmbeddingKeys = Annotated[
     str | None,

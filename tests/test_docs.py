@@ -155,21 +155,31 @@ def test_the_command_line_has_exactly_the_declared_options(name: str) -> None:
 
 @pytest.mark.parametrize("name", DECLARATIONS)
 def test_every_option_of_a_command_has_a_meaning(name: str) -> None:
-    """In its section of cli.md or among the shared options, which the section then names."""
+    """In its section of cli.md, or in one that the section names: alone, or with its group."""
     page = (DOCS / "cli.md").read_text("utf-8")
-    section, shared = (
-        page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-        for title in (f"ncclean {name}", "Shared options")
-    )
+    usage, section, shared = (
+        page.partition(f"\n## {title}\n")[2].partition("\n## ")[0] if title else
+        page.partition("\nMost commands:\n")[2].partition("\n```")[0]
+        for title in ("", name, "Shared options")
+    )  # fmt: skip
+    groups = dict(re.findall(r"^(\w[^:\n]*):\n(.*?)(?=^\S)", shared, re.MULTILINE | re.DOTALL))
+    assert {"Images", "Others"} < set(groups)
+    named = re.findall(r"^\[Shared\]\(#shared-options\): (.*)\.$", section, re.MULTILINE)
+    names = named[0].split(", ") if named else []
+    assert {each for each in names if not each.startswith("`")} <= set(groups)
+    together = "".join(groups[each] for each in names if each in groups)
     for parameter in parameters(DECLARATIONS[name]).values():
         option = parameter.option
         flag = option.metavar if option.argument else parameter.flag
         assert option.help
-        line = rf"^  (-o, )?{re.escape(flag)}(?![\w-]).*  \S"
-        is_named = re.search(rf"^\[Shared\].*`{flag}`", section, re.MULTILINE) is not None
-        described = [bool(re.search(line, text, re.MULTILINE)) for text in (section, shared)]
-        assert described[0] != is_named
-        assert described[1] or not is_named
+        line = re.compile(rf"^  {re.escape(flag)}(?![\w-]).*  \S", re.MULTILINE)
+        is_own, is_grouped, is_shared = (
+            line.search(text) is not None for text in (section, together, shared)
+        )
+        is_named = f"`{flag}`" in names
+        is_usual = line.search(usage) is not None and not is_own
+        assert is_own + is_grouped + is_named + is_usual == 1
+        assert is_shared or not is_named
 
 
 def test_what_recipes_do_not_have_is_listed() -> None:

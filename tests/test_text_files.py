@@ -69,7 +69,17 @@ def test_yaml_with_aliases_that_fit():
     assert load_yaml("a: &a [1, 2]\nb: [*a, *a]", "x") == {"a": [1, 2], "b": [[1, 2], [1, 2]]}
 
 
-@pytest.mark.parametrize("text", ["x: 2020-13-45", "!!python/object/apply:os.system [ls]", "a: ["])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: 2020-13-45",
+        "!!python/object/apply:os.system [ls]",
+        "a: [",
+        "a: !!int {x: 1}",
+        "a: !!float [1]",
+        "a: !!int ''",
+    ],
+)
 def test_yaml_that_is_none(text):
     with pytest.raises(yaml.YAMLError):
         load_yaml(text, "x")

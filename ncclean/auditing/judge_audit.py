@@ -151,7 +151,10 @@ def answers_needed(
 
 
 def _needed_of_half(cells: Cells, width: float) -> int:
-    """The number of answers where every pair is judged: half of them tell what fewer would do."""
+    """The number of answers where every pair has one.
+
+    Their interval has no width to scale, so half of them stand for a sample.
+    """
     alone = cells if cells.judged is None else cells.without_judge()
     half = Cells(alone.pairs, alone.answers / 2, alone.mismatched / 2)
     return _needed(half, mismatched_share(half)[0], width, is_half=True)[0]

@@ -12,7 +12,7 @@ _TOO_FAR = "<value out of range"  # as Arrow writes it
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The values of a column; times too fine for Python are text, what is no text is bytes.
 
-    Times too far for Python are None.
+    Times too far for Python are None. So are values inside lists, structs and dictionaries.
     """
     try:
         values: list[Any] = column.to_pylist()
@@ -24,10 +24,20 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 def _value(value: pa.Scalar) -> Any:
     try:
         return value.as_py()
-    except UnicodeDecodeError:
-        return value.as_buffer().to_pybytes()
-    except (ValueError, OverflowError):
+    except (UnicodeDecodeError, ValueError, OverflowError):
         pass
+    kind = value.type
+    if isinstance(value, pa.DictionaryScalar | pa.ExtensionScalar):
+        return _value(value.value)
+    if isinstance(value, pa.StructScalar):
+        return {kind.field(n).name: _value(value[n]) for n in range(kind.num_fields)}
+    if isinstance(value, pa.MapScalar):
+        keys, items = (python_values(value.values.field(n)) for n in range(2))
+        return list(zip(keys, items, strict=True))
+    if isinstance(value, pa.ListScalar):
+        return python_values(value.values)
+    if isinstance(value, pa.StringScalar):
+        return value.as_buffer().to_pybytes()
     try:
         text: str | None = value.cast(pa.string()).as_py()
     except pa.ArrowException:

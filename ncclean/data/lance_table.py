@@ -45,14 +45,10 @@ def open_lance(url: str) -> Any:  # a `lance.LanceDataset`
     except ImportError as error:
         raise InputError(f"{url} needs an extra: pip install 'ncclean[lance]'") from error
 
-    def opened() -> Any:
-        dataset = lance.dataset(url)
-        _ = (
-            dataset.schema
-        )  # is only read here, and the library panics at types that it does not know
-        return dataset
-
-    return _read(url, opened)
+    dataset = _read(url, lambda: lance.dataset(url))
+    # At types that it does not know the library panics as late as here.
+    _read(url, lambda: dataset.schema)
+    return dataset
 
 
 def lance_columns(url: str) -> pa.Schema:

@@ -6,10 +6,10 @@ smaller number of distinct values. The literature on Flickr8k reports tau_c for 
 tau_b for CrowdFlower [1].
 
 The judgements of one image are not independent, so the intervals are those of a jackknife that
-leaves out whole images [2]. A bootstrap would draw an image twice, and a copy ties with itself. No
-jackknife knows of images unlike those that it has. To the pairwise accuracy two more are therefore
-added, one that is ordered right and one that is not, and a tau that no image changes has no
-interval.
+leaves out whole images [2]. A bootstrap would draw an image twice, and a copy ties with itself. A
+jackknife has no width where all images are alike, though others may not be. The pairwise accuracy
+therefore gets two more images, one that is ordered right and one that is not; a tau that no image
+changes has no interval.
 
 [1] Hessel et al. 2021, "CLIPScore: A Reference-free Evaluation Metric for Image Captioning".
 [2] Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 11; in groups of images
@@ -30,7 +30,7 @@ from ncclean.estimates import Estimate
 MOST_GROUPS = 500
 _BOUNDS = np.array([[-1.0, 1.0], [-1.0, 1.0], [0.0, 1.0]])
 _TAIL = 0.975
-_NONE = 1e-20  # a variance up to this is rounding
+_ROUNDING = 1e-20  # a variance up to this is rounding
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,11 @@ def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agre
     spread = (count - 1) / count * ((replicates - replicates.mean(axis=0)) ** 2).sum(axis=0)
     centre, extra = _with_two_more(values[2], paired)
     middle = np.array([*values[:2], centre])
-    spread = np.array([*np.where(spread[:2] > _NONE, spread[:2], np.nan), spread[2] + extra])
+    spread = np.array([*np.where(spread[:2] > _ROUNDING, spread[:2], np.nan), spread[2] + extra])
     half = student_t.ppf(_TAIL, count - 1) * np.sqrt(spread)
-    ends = (np.clip(middle + sign * half, *_BOUNDS.T) for sign in (-1, 1))
-    low, high = (
-        side(end, values) for side, end in zip((np.minimum, np.maximum), ends, strict=True)
-    )
+    # Two more images may move the middle past the value.
+    low = np.minimum(np.clip(middle - half, *_BOUNDS.T), values)
+    high = np.maximum(np.clip(middle + half, *_BOUNDS.T), values)
     tau_b, tau_c, accuracy = (
         Estimate(*map(float, ends)) for ends in zip(values, low, high, strict=True)
     )
@@ -99,8 +98,10 @@ def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agre
 
 
 def _with_two_more(accuracy: float, images: int) -> tuple[float, float]:
-    """The accuracy with an image more that is ordered right and one that is not, of `images`, and
-    the variance that the two bring."""
+    """The accuracy with two more images, one ordered right and one not, and their variance.
+
+    `images` is the number of those with pairs that people rate differently.
+    """
     centre = (images * accuracy + 1) / (images + 2)
     return centre, (accuracy**2 + (1 - accuracy) ** 2) / (images + 2) ** 2
 

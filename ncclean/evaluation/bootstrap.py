@@ -5,10 +5,11 @@ difference therefore varies much less than the accuracy of either, and the boots
 images, not the results of each model. The captions of an image are drawn with it, because they
 depend on each other.
 
-Images that only one of the models gets right may be so rare that none was seen. Two more images are
-therefore drawn from, one that only a gets right and one that only b does (Agresti and Min 2005).
-Without them, of few images or models that are nearly always right, the interval misses the truth up
-to half of the time, and has no width where the models agree on every image.
+Images that only one of the models gets right may be so rare that none was seen. Every draw
+therefore also chooses among two more images, one that only a gets right and one that only b does
+(Agresti and Min 2005). Without them, with few images or models that are nearly always right, the
+interval misses the truth up to half of the time, and has no width where the models agree on every
+image.
 """
 
 from __future__ import annotations

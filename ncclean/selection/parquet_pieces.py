@@ -14,6 +14,7 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.data.images.columns import PATH_COLUMNS
+from ncclean.json_values import json_text
 from ncclean.selection.exported_rows import ExportedRow
 
 _GROUP_BYTES = 64 << 20  # of images in a row group: a viewer reads one whole
@@ -131,7 +132,7 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
 def _text(value: object) -> str:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
-    return json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace").decode()
+    return json_text(value)
 
 
 def join_parquet(

@@ -108,19 +108,21 @@ def replayed(records: Iterable[dict[str, Any]]) -> list[Decision]:
     batches: dict[int, list[Decision]] = {}
     for record in records:
         if "undo" in record:
-            batches.pop(_batch(record["undo"]), None)
+            if (undone := _batch(record["undo"])) is not None:
+                batches.pop(undone, None)
         else:
             batches.setdefault(batch_of(record), []).extend(_decisions(record))
     return [decision for batch in batches.values() for decision in batch]
 
 
 def batch_of(record: dict[str, Any]) -> int:
-    """The batch of a line of a journal; -1 for one that says none."""
-    return _batch(record.get("batch"))
+    """The batch of a line of a journal; -1, which nothing undoes, for one that says none."""
+    number = _batch(record.get("batch"))
+    return -1 if number is None else number
 
 
-def _batch(number: object) -> int:
-    return number if isinstance(number, int) and 0 <= number <= _LARGEST_BATCH else -1
+def _batch(number: object) -> int | None:
+    return number if isinstance(number, int) and 0 <= number <= _LARGEST_BATCH else None
 
 
 def _decisions(record: dict[str, Any]) -> Iterator[Decision]:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pyarrow as pa
+import pytest
 
 from ncclean.data.arrow_values import python_values
 
@@ -35,3 +36,29 @@ def test_a_value_that_cannot_be_read_costs_only_itself():
     assert python_values(far) == [datetime.date(1970, 1, 1), None]
     texts = pa.array([b"a", b"\xff"]).view(pa.string())
     assert python_values(texts) == ["a", b"\xff"]
+
+
+_TEXTS = pa.array([b"a", b"\xff"]).view(pa.string())
+_ENDS = pa.array([0, 1, 2], pa.int32())
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (pa.ListArray.from_arrays(_ENDS, _TEXTS), [["a"], [b"\xff"]]),
+        (pa.StructArray.from_arrays([_TEXTS], ["t"]), [{"t": "a"}, {"t": b"\xff"}]),
+        (_TEXTS.dictionary_encode(), ["a", b"\xff"]),
+        (pa.ListArray.from_arrays(_ENDS, _TEXTS.dictionary_encode()), [["a"], [b"\xff"]]),
+        (
+            pa.MapArray.from_arrays(_ENDS, pa.array(["k", "l"]), _TEXTS),
+            [[("k", "a")], [("l", b"\xff")]],
+        ),
+        (
+            pa.array([[1, 2**62], None], pa.list_(pa.timestamp("s"))),
+            [[datetime.datetime(1970, 1, 1, 0, 0, 1), None], None],
+        ),
+    ],
+    ids=lambda one: str(one.type) if isinstance(one, pa.Array) else "",
+)
+def test_a_value_inside_another_costs_only_itself(column, values):
+    assert python_values(column) == values

@@ -118,3 +118,16 @@ def test_a_broken_first_line_does_not_hide_a_table(tmp_path, first, status):
     (tmp_path / "t.jsonl").write_text(first + '\n{"file_name": "a.jpg", "text": "fine"}\n')
     samples, _ = read(tmp_path)
     assert statuses(samples) == [status, "ok"]
+
+
+def test_a_byte_that_is_no_text_costs_one_caption_of_a_list(tmp_path):
+    texts = pa.array([b"a dog", b"a \xff cat", b"a cow"]).view(pa.string())
+    captions = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), texts)
+    pq.write_table(pa.table({"jpg": [b"x", b"y"], "captions": captions}), tmp_path / "t.parquet")
+    samples, errors = read(tmp_path)
+    assert errors == []
+    assert [one.status.value for sample in samples for one in sample.captions] == [
+        "ok",
+        "caption_not_text",
+        "ok",
+    ]

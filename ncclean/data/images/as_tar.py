@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import re
 import tarfile
 import tempfile
@@ -23,7 +22,7 @@ from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import TarSamples
 from ncclean.data.tar_members import add_member
 from ncclean.errors import ShardError
-from ncclean.json_values import finite
+from ncclean.json_values import json_text
 
 _PLAIN = re.compile(r"(?!__)[^./\0\n][^/\0\n]*(/[^./\0\n][^/\0\n]*)*")
 _HASH_BYTES = 6
@@ -120,7 +119,7 @@ def _add(
 ) -> None:
     key = tar_key(sample.key)
     uid = sample_uid(sample.metadata, name, sample.key)
-    record = json.dumps(finite({**fields, "uid": uid}), default=str)
+    record = json_text({**fields, "uid": uid})
     if sample.image is not None:
         add_member(tar, f"{key}.{image_ending(sample.image)}", sample.image)
     if caption is not None:

@@ -105,8 +105,8 @@ SCORE = HEAD + "  score:\n    shards: /s\n"
         (HEAD + "  score:\n", "line 5: score needs shards"),
         (SCORE + "    batch_size: many\n", "line 7: batch_size: input should be a valid integer"),
         (SCORE + "    batch_size: yes\n", "line 7: batch_size takes a number, got True"),
-        (SCORE + "    batch_size: 010\n", "line 7: 010 is the number 8 in YAML: write that number, "
-         "or '010' in quotes"),
+        (SCORE + "    batch_size: 010\n", "line 7: 010 is the number 8 in YAML: write 8, or '010' "
+         "with its quotes"),
         (SCORE + "    forget_percent: 1:30.5\n", "line 7: 1:30.5 is the number 90.5 in YAML"),
         (SCORE + "  n:\n    command: inject-noise\n    shards: x\n    noise: {ncr: on}\n",
          "line 10: noise takes a number, got True"),
