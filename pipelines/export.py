@@ -147,7 +147,7 @@ class Export(Command):
         from ncclean.selection.export import export_shards
         from ncclean.selection.out_layout import out_layout
 
-        shards = self._selected_shards()
+        shards = self._selected_shards(fixes)
         with open_runner(self.tasks, self.tasks.workers or usable_cores()) as runner:
             return export_shards(
                 self.selection,
@@ -170,7 +170,7 @@ class Export(Command):
         from ncclean.selection.export_cost import plan
         from ncclean.selection.out_layout import out_layout
 
-        shards = self._selected_shards()
+        shards = self._selected_shards(fixes)
         return plan(
             self.selection,
             shards,
@@ -187,13 +187,13 @@ class Export(Command):
             progress=progress,
         )
 
-    def _selected_shards(self) -> list[ShardRef]:
-        """The shards to read. Raises `InputError` if the selection or the scores are of others."""
+    def _selected_shards(self, fixes: str | None) -> list[ShardRef]:
+        """The shards to read. Raises `InputError` if one of the tables is about others."""
         from ncclean.data.sources import resolve_pairs
         from ncclean.storage.same_corpus import check_same_corpus
 
         shards = resolve_pairs(self.shards, self.source_options)
-        for tables in filter(None, ([self.selection], list(self.scores))):
+        for tables in filter(None, ([self.selection], list(self.scores), [fixes] if fixes else [])):
             check_same_corpus(tables, shards)
         return shards
 

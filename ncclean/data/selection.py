@@ -71,6 +71,11 @@ def not_captions(selection: str, kind: object) -> str:
     )
 
 
+def not_weights(selection: str) -> str:
+    """The error for a selection with a weight that is negative or not finite."""
+    return f"{selection}: its column weight has a value that is negative or not a finite number"
+
+
 def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -120,7 +125,15 @@ class SelectionReader:
         return counts
 
     def has_weights(self) -> bool:
-        """Whether any selected pair has a weight other than 1."""
+        """Whether any selected pair has a weight other than 1.
+
+        Raises `InputError` if one is negative or not finite, or all are 0.
+        """
+        weight = ds.field("weight")
+        if self._holds(~(pc.is_finite(weight) & (weight >= 0))):
+            raise InputError(not_weights(self.path))
+        if self._holds(weight == 0) and not self._holds(weight.is_null() | (weight > 0)):
+            raise InputError(f"{self.path}: all weights are 0, which trains on nothing")
         return self._holds(ds.field("weight") != 1.0)
 
     def has_forget_set(self) -> bool:

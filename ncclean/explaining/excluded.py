@@ -23,13 +23,17 @@ def without_causes(
     """
     causes = chosen(read_causes(path), path, numbers)
     joined = {JoinedFile.parse(table).name for table in join}
+    conditions = []
     for cause in causes:
-        one_expression(cause.condition, f"{path}: the condition of cause {cause.number}")
+        # As DuckDB writes it: without a comment, which would hide what stands behind it.
+        conditions.append(
+            one_expression(cause.condition, f"{path}: the condition of cause {cause.number}")
+        )
         if cause.join is not None and JoinedFile.parse(cause.join).name not in joined:
             raise InputError(f"{path}: cause {cause.number} needs --join {cause.join}")
     if not causes:
         return policy
-    any_of = " OR ".join(f"coalesce(({cause.condition}), false)" for cause in causes)
+    any_of = " OR ".join(f"coalesce(({one}), false)" for one in conditions)
     where = f"NOT ({any_of})"
     if policy.where is not None:
         where = f"({policy.where}) AND {where}"

@@ -19,6 +19,7 @@ from ncclean.explaining.cause_table import read_causes
 from ncclean.explaining.shifts import Shift
 from ncclean.schema import DECISIONS
 from ncclean.storage.decisions import CORRECT, DROP, read_decisions, write_decisions
+from ncclean.storage.small_tables import read_small_table
 
 COMMAND = "explain"
 FIXES = pa.schema([*DECISIONS, ("shard", pa.string()), ("key", pa.string())])
@@ -80,4 +81,9 @@ def read_fixes(causes: str) -> tuple[str, int]:
             "on scores that have captions"
         )
     kinds = [decision.decision for decision in read_decisions(path)]
+    rows = read_small_table(path, FIXES, f"decisions of `ncclean {COMMAND}`")
+    if any(row["shard"] is None or row["key"] is None for row in rows):
+        raise InputError(
+            f"{path} is not as `ncclean {COMMAND}` wrote it: a shard or key is missing"
+        )
     return path, kinds.count(CORRECT)

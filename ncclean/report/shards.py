@@ -40,6 +40,10 @@ class ShardTable:
     rows: tuple[ShardRow, ...]
     quantiles: tuple[float, ...] | None
 
+    @property
+    def is_complete(self) -> bool:
+        return len(self.rows) == self.total
+
 
 def shard_table(table: ScoreTable, most: int = MOST_SHOWN) -> ShardTable:
     # The z-score of a share x of n pairs around the corpus's share p: (x - p) / sqrt(p q / n). The

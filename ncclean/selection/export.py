@@ -37,8 +37,10 @@ from ncclean.selection.export_shard import export_shard
 from ncclean.selection.export_task import ExportOptions
 from ncclean.selection.exported_files import path_is_taken
 from ncclean.selection.file_lists import lists_in, names_in, replaced_images
+from ncclean.selection.fixed_selection import check_fixes
 from ncclean.selection.join_parts import agree, join_parts
 from ncclean.selection.out_layout import RECORD, TARS, OutLayout, Targets
+from ncclean.storage.catalog import columns_of
 from ncclean.storage.column_names import JoinedFile
 from ncclean.storage.differences import differences
 from ncclean.storage.expressions import missing_column
@@ -53,14 +55,14 @@ _SCORES = "_scores.parquet"  # joined, for the workers of a cluster
 _DERIVED = ("written_shards", "digits")
 _LABELS = {
     "selection": "the selection",
-    "selection_size": "the size of the selection",
     "fixes": "the decisions of --fix",
-    "fixes_size": "the size of the decisions of --fix",
-    "contents.selection": "the digest of the selection",
-    "contents.fixes": "the digest of the decisions of --fix",
-    "contents.tables": "the digest of --scores and --join",
     "repeats": "the factor of --repeat",
-    "input": "the digest of the input shards",
+}
+_DIGESTS = ("selection_size", "fixes_size", "input")
+_CONTENTS = {
+    "selection": "the selection has",
+    "fixes": "the decisions of --fix have",
+    "tables": "--scores and --join have",
 }
 
 
@@ -223,6 +225,8 @@ def export_uids(selection: str, out: UPath, fixes: str | None = None) -> ExportS
     digits.
     """
     connection = open_selection(selection, fixes)
+    if fixes is not None:
+        check_fixes(connection, columns_of(connection, "selected"), selection)
     odd = connection.execute(
         "SELECT uid FROM scores WHERE NOT regexp_full_match(uid, '[0-9a-fA-F]{32}') LIMIT 1"
     ).fetchall()
@@ -307,11 +311,35 @@ def _size(file: str) -> int | None:
 
 
 def _compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences less those that follow from the others, or that older records cannot have."""
-    left_out = {*_DERIVED, *({"contents"} - before.keys())}
-    earlier = {name: value for name, value in before.items() if name not in left_out}
-    later = {name: value for name, value in now.items() if name not in left_out}
-    return differences(earlier, later, _LABELS)
+    """The differences less those that follow from the others, or that older records cannot have.
+
+    A layout is told by its name. A digest tells a person nothing: its noun is enough.
+    """
+    left_out = {*_DERIVED, *_DIGESTS, "layout", "contents"}
+    earlier, later = (
+        {name: value for name, value in identity.items() if name not in left_out}
+        for identity in (before, now)
+    )
+    layouts = [identity.get("layout") or TARS.to_json() for identity in (before, now)]
+    earlier["layout"], later["layout"] = (layout["name"] for layout in layouts)
+    clauses = differences(earlier, later, _LABELS)
+    if layouts[0] != layouts[1] and earlier["layout"] == later["layout"]:
+        clauses.append("the tables of the output are others")
+    # Records from before there were digests have the sizes.
+    old, new = (one["contents"] if "contents" in before else _sizes(one) for one in (before, now))
+    clauses += [
+        f"{noun} other content"
+        for name, noun in _CONTENTS.items()
+        if old.get(name) != new.get(name) and earlier.get(name) == later.get(name)
+    ]
+    # Its digest has the numbers of selected samples too.
+    if not clauses and before["input"] != now["input"]:
+        clauses.append("the input shards have other content")
+    return clauses
+
+
+def _sizes(identity: Mapping[str, Any]) -> dict[str, int | None]:
+    return {name: identity.get(f"{name}_size") for name in ("selection", "fixes")}
 
 
 def _files(targets: Targets, identity: Mapping[str, Any]) -> Iterator[UPath]:

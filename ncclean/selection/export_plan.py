@@ -11,7 +11,14 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, COLUMNS, MENDED, not_captions
+from ncclean.data.selection import (
+    CAPTION_NUMBER,
+    CAPTION_RANK,
+    COLUMNS,
+    MENDED,
+    not_captions,
+    not_weights,
+)
 from ncclean.data.shards import ShardRef, match_shards
 from ncclean.errors import InputError
 from ncclean.selection.fixed_selection import check_fixes, fixed_selection
@@ -64,7 +71,7 @@ def plan_selection(
     with contextlib.closing(open_selection(selection, fixes)) as connection:
         if fixes is not None:
             check_fixes(connection, columns_of(connection, "selected"), selection)
-        repeats = repeat_scale(connection) if repeat else None
+        repeats = repeat_scale(connection, selection) if repeat else None
         counts = {name: n for name, n in count_by_shard(connection, repeats).items() if n}
     return plan_export(counts, shards, samples_per_shard), repeats
 
@@ -128,13 +135,18 @@ def count_by_shard(connection: duckdb.DuckDBPyConnection, repeats: float | None)
     return counts
 
 
-def repeat_scale(connection: duckdb.DuckDBPyConnection) -> float:
+def repeat_scale(connection: duckdb.DuckDBPyConnection, selection: str) -> float:
     """The factor that makes the mean weight 1, so that repeating keeps the number of samples.
 
-    Raises `InputError` if all weights are 0.
+    Raises `InputError` if all weights are 0, or one is negative or not finite.
     """
-    rows = connection.execute("SELECT sum(weight), count(*) FROM scores").fetchall()
-    total, count = rows[0]
+    rows = connection.execute(
+        "SELECT sum(weight), count(*), "
+        "coalesce(bool_and(isfinite(weight::DOUBLE) AND weight >= 0), true) FROM scores"
+    ).fetchall()
+    total, count, are_weights = rows[0]
+    if not are_weights:
+        raise InputError(not_weights(selection))
     if not total:
         raise InputError("the weights of the selection sum to 0: leave --repeat out")
     return float(count / total)

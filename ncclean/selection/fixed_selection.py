@@ -44,7 +44,29 @@ def fixed_selection(columns: Collection[str]) -> str:
 def check_fixes(
     connection: duckdb.DuckDBPyConnection, columns: Collection[str], selection: str
 ) -> None:
-    """Raise `InputError` if the selection already has other captions for shifted pairs."""
+    """Raise `InputError` if the fixes are those of another corpus, or say two things of a pair.
+
+    Also if the selection already has other captions for shifted pairs. img2dataset calls the
+    first shard of every corpus 00000, and its first pair 000000000: their uids differ.
+    """
+    (several,) = connection.execute(
+        "SELECT count(*) - count(DISTINCT (shard, key, caption_number)) FROM fixes"
+    ).fetchall()[0]
+    if several:
+        raise InputError(
+            "the decisions beside --causes are not those of `ncclean explain`: "
+            f"{several:,} are about a pair that another one is about"
+        )
+    foreign = connection.execute(
+        "SELECT fixes.shard, fixes.key, selected.uid, fixes.uid FROM selected JOIN fixes "
+        f"ON {_same_pair(columns)} WHERE selected.uid <> fixes.uid LIMIT 1"
+    ).fetchall()
+    if foreign:
+        shard, key, uid, other = foreign[0]
+        raise InputError(
+            f"the causes are of another corpus than {selection}: sample {key} of {shard} has the "
+            f"uid {uid} in the selection, and {other} in the decisions beside --causes"
+        )
     (others,) = connection.execute(
         f"SELECT count(*) FROM selected JOIN fixes ON {_same_pair(columns)} "
         f"WHERE fixes.caption <> {_mended(columns)}"

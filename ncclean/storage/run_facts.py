@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclean.estimates import UNKNOWN, Estimate
+from ncclean.scoring.noise_rate import why_vague
 from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.recalibration import Audited
 from ncclean.scoring.stats import unpack_histogram
@@ -54,6 +55,16 @@ class RunFacts:
     audited: Audited | None = None
     captions_cut: int | None = None
     context_length: int | None = None
+
+    @property
+    def tells_near_misses(self) -> bool:
+        """Whether `--words` was asked for and the estimator could tell."""
+        return self.near_miss_rate.is_known and why_vague(self.near_miss_rate) is None
+
+    @property
+    def tells_parts(self) -> bool:
+        """Whether `--caption-parts` was asked for and the estimator could tell."""
+        return self.part_noise_rate.is_known and why_vague(self.part_noise_rate) is None
 
     @property
     def model_name(self) -> str | None:

@@ -64,3 +64,20 @@ def test_mended_captions_are_read(path, tmp_path):
     samples = SelectionReader(str(tmp_path / "mended.parquet")).samples("s")
     assert [one.text for one in samples["x"]] == [None, "m"]
     assert [one.text for one in samples["y"]] == [None, "n"]
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_weights_that_are_none_are_refused(path, tmp_path, weight):
+    table = pq.read_table(path)
+    weights = pa.array([0.5, 1, 1, weight, 1], pa.float32())
+    pq.write_table(table.set_column(3, "weight", weights), tmp_path / "odd.parquet")
+    with pytest.raises(InputError, match="negative or not a finite number"):
+        SelectionReader(str(tmp_path / "odd.parquet")).has_weights()
+
+
+def test_weights_that_are_all_0_are_refused(path, tmp_path):
+    table = pq.read_table(path)
+    weights = pa.array([0] * 5, pa.float32())
+    pq.write_table(table.set_column(3, "weight", weights), tmp_path / "zero.parquet")
+    with pytest.raises(InputError, match="all weights are 0"):
+        SelectionReader(str(tmp_path / "zero.parquet")).has_weights()

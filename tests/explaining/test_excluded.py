@@ -89,3 +89,12 @@ def test_a_condition_that_is_none_is_named_by_its_cause(explained, tmp_path, con
     write_causes(UPath(causes), [cause], {})
     with pytest.raises(InputError, match=r"causes.parquet: the condition of cause 1 takes one SQL"):
         without_causes(Policy(), str(causes))
+
+
+def test_a_comment_in_a_condition_hides_nothing(explained):
+    folder, scores, _, causes = explained
+    path = str(folder / "comment.parquet")
+    write_causes(UPath(path), [dataclasses.replace(causes[0], condition="width = 100 -- all")], {})
+    kept = Select(scores=[scores], out=str(folder / "c.parquet"), exclude_causes=path).run().summary
+    wide = duckdb.sql(f"SELECT count(*) FROM '{scores}' WHERE width IS DISTINCT FROM 100")
+    assert kept.kept == wide.fetchall()[0][0]

@@ -6,9 +6,11 @@ A rendered corpus of which every third hundred of one shard, or of a folder, los
 import csv
 import dataclasses
 import json
+import shutil
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.explain import Explain
@@ -145,6 +147,26 @@ def test_causes_without_shifts_are_refused(explained):
         dataclasses.replace(export, fix="shift")
     with pytest.raises(InputError, match="need one another"):
         dataclasses.replace(export, causes=causes)
+
+
+def test_decisions_without_their_place_are_refused(explained, tmp_path):
+    """The file was written again by a program of one's own."""
+    _, source, found, selection = explained
+    causes, fixes = str(tmp_path / "causes.parquet"), tmp_path / "causes.fixes.parquet"
+    shutil.copy(found.out, causes)
+    table = pq.read_table(found.fixes)
+    export = Export(
+        selection=selection, shards=[str(source)], out=str(tmp_path / "out"), fix="shift",
+        causes=causes,
+    )  # fmt: skip
+    pq.write_table(table.drop_columns(["shard", "key"]), fixes)
+    with pytest.raises(InputError, match="has no decisions of `ncclean explain`"):
+        export.run()
+    rows = table.to_pylist()
+    rows[0]["shard"] = None
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), fixes)
+    with pytest.raises(InputError, match="a shard or key is missing"):
+        export.run()
 
 
 def test_other_captions_in_the_selection_are_not_overruled(explained, tmp_path):

@@ -28,6 +28,7 @@ def table(tmp_path):
 
 def test_all_shards_by_name(table):
     shards = shard_table(table)
+    assert shards.is_complete
     assert (shards.total, shards.with_failures) == (20, 1)
     assert [row.shard for row in shards.rows] == [f"{i:05d}" for i in range(20)]
     assert shards.rows[7].noise_rate == pytest.approx(0.6)
@@ -40,6 +41,7 @@ def test_all_shards_by_name(table):
 
 def test_of_too_many_the_most_unusual(table):
     shards = shard_table(table, most=2)
+    assert not shards.is_complete
     assert shards.total == 20
     assert {row.shard for row in shards.rows} == {"00007", "00011"}
     assert shards.rows[0].unusual >= shards.rows[1].unusual

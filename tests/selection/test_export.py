@@ -369,7 +369,15 @@ def test_an_export_of_another_selection_of_as_many_bytes_is_refused(tmp_path):
     for _ in range(2):  # the same again is no other export
         export_shards(str(selection), shards, UPath(tmp_path / "x"))
     selection.write_bytes(tan)
-    with pytest.raises(ResumeError, match="the digest of the selection was"):
+    with pytest.raises(ResumeError, match=r"run: the selection has other content\. Use"):
+        export_shards(str(selection), shards, UPath(tmp_path / "x"))
+    selection.write_bytes(red)
+    rows = OutLayout("parquet")
+    with pytest.raises(ResumeError, match=r"run: --layout was webdataset, is parquet\. Use"):
+        export_shards(str(selection), shards, UPath(tmp_path / "x"), layout=rows)
+    os.utime(tmp_path / "s.tar", ns=(1, 1))
+    shards = resolve_shards([str(tmp_path / "s.tar")])
+    with pytest.raises(ResumeError, match=r"run: the input shards have other content\. Use"):
         export_shards(str(selection), shards, UPath(tmp_path / "x"))
     assert dict(members(tmp_path / "x"))["a.txt"] == b"a red cat"
 
@@ -385,7 +393,7 @@ def test_an_export_with_other_scores_of_the_same_name_is_refused(tmp_path):
 
     export_with(0.5)
     export_with(0.5)
-    with pytest.raises(ResumeError, match="the digest of --scores and --join was"):
+    with pytest.raises(ResumeError, match="run: --scores and --join have other content"):
         export_with(0.25)
 
 

@@ -1,5 +1,6 @@
 """Which samples go where, and how often."""
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -94,7 +95,7 @@ def selection(path, weights, **columns):
 
 def test_the_mean_weight_is_written_once(tmp_path):
     connection = open_selection(selection(tmp_path / "s.parquet", [1.0, 2.0, 3.0, 2.0]))
-    assert repeat_scale(connection) == pytest.approx(0.5)
+    assert repeat_scale(connection, "s.parquet") == pytest.approx(0.5)
     assert count_by_shard(connection, None) == {"a": 3, "b": 1}
     assert count_by_shard(connection, 0.5)["b"] == 1
     assert count_by_shard(connection, 2.0) == {"a": 12, "b": 4}
@@ -103,7 +104,7 @@ def test_the_mean_weight_is_written_once(tmp_path):
 def test_weights_of_nothing_and_tables_that_are_no_selection_are_refused(tmp_path):
     connection = open_selection(selection(tmp_path / "s.parquet", [0.0, 0.0]))
     with pytest.raises(InputError, match="sum to 0"):
-        repeat_scale(connection)
+        repeat_scale(connection, "s.parquet")
     pq.write_table(pa.table({"uid": ["1"], "shard": ["a"], "key": ["k"]}), tmp_path / "t.parquet")
     with pytest.raises(InputError, match="is not a selection: it has no column weight"):
         open_selection(str(tmp_path / "t.parquet"))
@@ -145,3 +146,11 @@ def test_a_column_caption_must_be_text(tmp_path, captions, fits):
     if fits:
         (sample,) = SelectionReader(path).samples("a")["k"]
         assert sample.text == captions[0].as_py()
+
+
+@pytest.mark.parametrize("weight", ["-1", "'nan'::FLOAT", "'inf'::FLOAT"])
+def test_weights_that_are_none_are_refused(weight):
+    connection = duckdb.connect()
+    connection.execute(f"CREATE VIEW scores AS SELECT unnest([2.0, {weight}]) AS weight")
+    with pytest.raises(InputError, match=r"s\.parquet: its column weight"):
+        repeat_scale(connection, "s.parquet")

@@ -3,9 +3,11 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from upath import UPath
 
 from ncclean.errors import InputError
 from ncclean.explaining.fixes import FIXES
+from ncclean.selection.export import export_uids
 from ncclean.selection.export_plan import open_selection, plan_selection
 
 
@@ -76,3 +78,17 @@ def test_other_captions_are_not_overruled_in_silence(tmp_path):
         else:
             with pytest.raises(InputError, match="already has other captions for 1 "):
                 plan_selection(selection, [], 10, repeat=False, fixes=fixes)
+
+
+def test_fixes_of_another_corpus_or_two_of_a_pair_are_refused(tmp_path):
+    """Every corpus of img2dataset has a shard 00000 with a sample 000000000."""
+    selection = write_selection(tmp_path / "s.parquet", ["x", "y"], uid=["other", "other too"])
+    fixes = write_fixes(tmp_path / "f.parquet", [("x", 0, "X"), ("w", 0, "W")])
+    with pytest.raises(InputError, match="the uid other in the selection"):
+        plan_selection(selection, [], 10, repeat=False, fixes=fixes)
+    with pytest.raises(InputError, match="of another corpus than"):
+        export_uids(selection, UPath(tmp_path / "uids.npy"), fixes)
+    selection = write_selection(tmp_path / "s.parquet", ["x", "y"])
+    fixes = write_fixes(tmp_path / "f.parquet", [("x", 0, "X"), ("x", 0, "another")])
+    with pytest.raises(InputError, match="1 are about a pair that another one"):
+        plan_selection(selection, [], 10, repeat=False, fixes=fixes)
