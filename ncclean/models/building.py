@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from ncclean.data.decode import Preprocessing
 from ncclean.errors import ModelError
-from ncclean.models.checkpoint import ModelSource
+from ncclean.models.checkpoint import ModelSource, why
 from ncclean.models.model_config import check_config, check_fits, without_remote_code
 
 
@@ -64,7 +63,7 @@ def build(
                 "is never run: take a tokenizer that transformers knows"
             ) from error
         raise ModelError(
-            f"the tokenizer of {source.label} cannot be loaded ({_first_line(error)}); models with "
+            f"the tokenizer of {source.label} cannot be loaded ({why(error)}); models with "
             "a Hugging Face tokenizer need `pip install transformers sentencepiece`, and offline "
             "their tokenizer files in the folder of local-dir:"
         ) from error
@@ -82,7 +81,7 @@ def build(
 
 
 def _explain(source: ModelSource, error: Exception) -> str:
-    reason = _first_line(error)
+    reason = why(error)
     fetches = source.name.startswith("hf-hub:") or (
         source.pretrained is not None and source.pretrained == source.tag
     )
@@ -93,11 +92,6 @@ def _explain(source: ModelSource, error: Exception) -> str:
         "them from a machine that has them and pass --pretrained FILE, or use --model "
         "local-dir:DIR; --model demo is bundled, for trying out"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return textwrap.shorten(text.splitlines()[0], 300, placeholder=" ...")
 
 
 def _triple(value: float | Sequence[float]) -> tuple[float, float, float]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import logging
+import pickle
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +128,7 @@ def infer_architecture(checkpoint: Path) -> str:
         state = read_state_dict(checkpoint)
         shapes = {name: tuple(value.shape) for name, value in state.items()}
     except Exception as error:
-        raise ModelError(f"{checkpoint} is not a readable checkpoint: {error}") from error
+        raise ModelError(f"{checkpoint} is not a readable checkpoint: {why(error)}") from error
     matches = [
         name
         for name in open_clip.list_models()
@@ -147,6 +149,19 @@ def infer_architecture(checkpoint: Path) -> str:
             checkpoint,
         )
     return str(matches[0])
+
+
+def why(error: BaseException) -> str:
+    """The reason why a model cannot be loaded, in a line.
+
+    torch advises to read pickles with `weights_only=False`, which runs what they hold.
+    """
+    if isinstance(error, pickle.UnpicklingError):
+        return "the file does not hold tensors alone, and nothing else is read"
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    shown = 2 if lines[0].startswith("Error(s) in loading state_dict") else 1
+    reason = " ".join(line.strip() for line in lines[:shown])
+    return textwrap.shorten(reason, 300, placeholder=" ...")
 
 
 def _local_folder(folder: Path, label: str) -> ModelSource:
