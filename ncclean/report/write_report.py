@@ -19,7 +19,7 @@ from ncclean.errors import InputError
 from ncclean.explaining.cause_table import read_causes
 from ncclean.figure_files import marked
 from ncclean.progress import SILENT, Progress
-from ncclean.report.causes import cards_of
+from ncclean.report.causes import cards_of, check_examples
 from ncclean.report.figures import FIGURES
 from ncclean.report.measurements import Measurements, measure_table
 from ncclean.report.page import Page, render
@@ -95,6 +95,11 @@ def write_report(
     begin = time.perf_counter()
     progress.say("reading the score table")
     table = ScoreTable.open(scores, memory_limit, join)
+    cards = None
+    if causes is not None:
+        found = read_causes(causes)
+        check_examples(found, table, causes)
+        cards = cards_of(found)
     numbers = measure_table(table)
     shown = choose_pairs(table, pairs)
     audit = None
@@ -103,7 +108,6 @@ def write_report(
         audit = measure(scores, answers, judge=judge, memory_limit=memory_limit)
     made = Decisions.read(decisions) if decisions else None
     decided = made.counts() if made is not None else None
-    cards = cards_of(read_causes(causes)) if causes is not None else None
     thumbnails = None
     if shards is not None:
         check_same_corpus(scores, shards)

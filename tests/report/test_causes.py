@@ -3,9 +3,12 @@
 import dataclasses
 from datetime import date
 
+import pytest
+
+from ncclean.errors import InputError
 from ncclean.estimates import Estimate
 from ncclean.explaining.cause_table import Cause, Example
-from ncclean.report.causes import MOST_CARDS, cards_of
+from ncclean.report.causes import MOST_CARDS, cards_of, check_examples
 from ncclean.report.measurements import measure_table
 from ncclean.report.page import Page, render
 from ncclean.report.table import ScoreTable
@@ -67,6 +70,16 @@ def test_hostile_text_makes_no_element(tmp_path):
     assert names.count("script") == 2
     assert not {"img", "iframe", "object"} & set(names)
     assert "\u202e" not in html
+
+
+def test_causes_of_another_table_are_refused(tmp_path):
+    table = ScoreTable.open([str(write_scores(tmp_path / "s.parquet", graded()))])
+    (uid,) = table.rows("SELECT uid FROM pairs LIMIT 1")[0]
+    own = dataclasses.replace(CAUSE, examples=(Example(uid, "0", "k", 1, 0, "a", 0.9),))
+    check_examples([own, CAUSE], table, "causes.parquet")
+    check_examples([dataclasses.replace(CAUSE, examples=())], table, "causes.parquet")
+    with pytest.raises(InputError, match=r"causes\.parquet is about another table"):
+        check_examples([CAUSE], table, "causes.parquet")
 
 
 def test_at_most_so_many_cards():
