@@ -127,14 +127,16 @@ class SelectionReader:
     def has_weights(self) -> bool:
         """Whether any selected pair has a weight other than 1.
 
-        Raises `InputError` if one is negative or not finite, or all are 0.
+        Raises `InputError` if one is negative or not finite, all are 0, or there is none.
         """
         weight = ds.field("weight")
+        if self._dataset.count_rows() == 0:
+            raise InputError(f"{self.path} selects no pair")
         if self._holds(~(pc.is_finite(weight) & (weight >= 0))):
             raise InputError(not_weights(self.path))
         if self._holds(weight == 0) and not self._holds(weight.is_null() | (weight > 0)):
             raise InputError(f"{self.path}: all weights are 0, which trains on nothing")
-        return self._holds(ds.field("weight") != 1.0)
+        return self._holds(weight != 1.0)
 
     def has_forget_set(self) -> bool:
         """Whether the selection marks pairs to forget."""

@@ -75,6 +75,12 @@ def test_weights_that_are_none_are_refused(path, tmp_path, weight):
         SelectionReader(str(tmp_path / "odd.parquet")).has_weights()
 
 
+def test_a_selection_of_no_pair_has_no_weights(path, tmp_path):
+    pq.write_table(pq.read_table(path).slice(0, 0), tmp_path / "empty.parquet")
+    with pytest.raises(InputError, match="selects no pair"):
+        SelectionReader(str(tmp_path / "empty.parquet")).has_weights()
+
+
 def test_weights_that_are_all_0_are_refused(path, tmp_path):
     table = pq.read_table(path)
     weights = pa.array([0] * 5, pa.float32())
