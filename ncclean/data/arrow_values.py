@@ -12,7 +12,7 @@ _TOO_FAR = "<value out of range"  # as Arrow writes it
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The values of a column; times too fine for Python are text, what is no text is bytes.
 
-    Times too far for Python are None. So are values inside lists, structs and dictionaries.
+    Times too far for Python are None. Values inside lists and structs are treated alike.
     """
     try:
         values: list[Any] = column.to_pylist()

@@ -83,7 +83,7 @@ def described(
 
 
 def share_outside(rate: float, pairs: float) -> Estimate:
-    """The share with Wilson's interval, which is no point where nothing or all is wrong."""
+    """The share elsewhere with Wilson's 95 % interval, which has a width even at 0 and 1."""
     doubt = 1.96**2 / max(pairs, 1)
     centre = (rate + doubt / 2) / (1 + doubt)
     half = math.sqrt(doubt * (rate * (1 - rate) + doubt / 4)) / (1 + doubt)

@@ -58,7 +58,6 @@ _LABELS = {
     "fixes": "the decisions of --fix",
     "repeats": "the factor of --repeat",
 }
-_DIGESTS = ("selection_size", "fixes_size", "input")
 _CONTENTS = {
     "selection": "the selection has",
     "fixes": "the decisions of --fix have",
@@ -270,11 +269,9 @@ def _identity(
     options: ExportOptions, join: Sequence[str], tasks: list[ExportTask], samples_per_shard: int
 ) -> dict[str, Any]:
     """The options and inputs of an export, and the number of its shards."""
-    fixes = {"fixes": options.fixes, "fixes_size": _size(options.fixes)} if options.fixes else {}
     return {
         "selection": options.selection,
-        "selection_size": _size(options.selection),
-        **fixes,
+        **({"fixes": options.fixes} if options.fixes else {}),
         "samples_per_shard": samples_per_shard,
         "scores": list(options.scores),
         "columns": list(options.columns),
@@ -305,17 +302,12 @@ def _contents(options: ExportOptions, join: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _size(file: str) -> int | None:
-    path = stores.location(file)
-    return int(stores.ask("read", path, path.stat).st_size) if path.is_file() else None
-
-
 def _compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences less those that follow from the others, or that older records cannot have.
+    """The differences, less those that follow from the others.
 
     A layout is told by its name. A digest tells a person nothing: its noun is enough.
     """
-    left_out = {*_DERIVED, *_DIGESTS, "layout", "contents"}
+    left_out = {*_DERIVED, "input", "layout", "contents"}
     earlier, later = (
         {name: value for name, value in identity.items() if name not in left_out}
         for identity in (before, now)
@@ -325,8 +317,7 @@ def _compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     clauses = differences(earlier, later, _LABELS)
     if layouts[0] != layouts[1] and earlier["layout"] == later["layout"]:
         clauses.append("the tables of the output are others")
-    # Records from before there were digests have the sizes.
-    old, new = (one["contents"] if "contents" in before else _sizes(one) for one in (before, now))
+    old, new = (identity.get("contents", {}) for identity in (before, now))
     clauses += [
         f"{noun} other content"
         for name, noun in _CONTENTS.items()
@@ -336,10 +327,6 @@ def _compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     if not clauses and before["input"] != now["input"]:
         clauses.append("the input shards have other content")
     return clauses
-
-
-def _sizes(identity: Mapping[str, Any]) -> dict[str, int | None]:
-    return {name: identity.get(f"{name}_size") for name in ("selection", "fixes")}
 
 
 def _files(targets: Targets, identity: Mapping[str, Any]) -> Iterator[UPath]:

@@ -116,7 +116,7 @@ def replayed(records: Iterable[dict[str, Any]]) -> list[Decision]:
 
 
 def batch_of(record: dict[str, Any]) -> int:
-    """The batch of a line of a journal; -1, which nothing undoes, for one that says none."""
+    """The batch that a journal's line names; -1, which nothing undoes, if it names none."""
     number = _batch(record.get("batch"))
     return -1 if number is None else number
 

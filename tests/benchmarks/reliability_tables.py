@@ -80,7 +80,7 @@ def breaks_line(record: Record) -> Iterator[str]:
     totals = Counter(row["set"] for row in record["rows"])
     yield (
         f"Of {totals['planted']} mistakes the tests noticed {len(first)} at first, and notice "
-        f"{len(now)} now. Of {totals['later']} more, planted in new code, they noticed "
+        f"{len(now)} now. Of {totals['later']} more, planted later, they noticed "
         f"{len(later)}: expect that of new code."
     )
 
