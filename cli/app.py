@@ -10,11 +10,12 @@ from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
-from ncclean_pipelines.command import Command, Result, build, help_text, parse_settings
+from ncclean_pipelines.command import Command, Result, build, help_text
 from ncclean_pipelines.progress import SILENT
 from ncclean_pipelines.registry import COMMANDS
 from typer.core import TyperCommand
 
+from ncclean.option_values import parse_settings
 from ncclean.options import parameters
 
 from .command_help import command_help
@@ -55,7 +56,8 @@ def typer_command(kind: type[Command]) -> Callable[..., None]:
             for name, value in values.items()
             if is_typed(context, name)
         }
-        command = build(kind, {**assumed, **typed, **parse_settings(kind, settings or [])})
+        given = parse_settings(declared, settings or [], kind.name)
+        command = build(kind, {**assumed, **typed, **given})
         is_first = not kind.runs_in_ranks or os.environ.get("RANK", "0") == "0"
         _run(command, as_json=json_, is_quiet=quiet, is_first=is_first)
 

@@ -179,6 +179,10 @@ class Options:
     methods: ClassVar[tuple[str, ...]] = ()
     in_recipes: ClassVar[bool] = True
 
+    @classmethod
+    def check_given(cls, values: Mapping[str, Any]) -> None:
+        """Raise `OptionError` if the given options contradict one another."""
+
     def __post_init__(self) -> None:
         for parameter in parameters(type(self)).values():
             if len(parameter.place) == 1:  # groups check their own

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
+from ncclean.config import DEFAULT_MODEL, DEFAULT_PRETRAINED
 from ncclean.data.options import SourceOptions
 from ncclean.options import Option, Reads
+from ncclean.storage.inputs import identity
 from ncclean.training.options import AdaptOptions
 
-from .command import Command, Result, identity
+from .command import Command, Result
 from .display import Shown
 from .progress import SILENT, Progress
 from .shared_options import Device, Overwrite, Precision, Pretrained, ScoredShards, Scores
@@ -41,8 +43,8 @@ class Adapt(Command):
     model: Annotated[
         str,
         Option("Model to adapt; preferably the one that scored.", reads=Reads.MODEL),
-    ] = "ViT-B-32"
-    pretrained: Pretrained = "laion2b_s34b_b79k"
+    ] = DEFAULT_MODEL
+    pretrained: Pretrained = DEFAULT_PRETRAINED
     source_options: SourceOptions = field(default_factory=SourceOptions)
     threshold: Annotated[
         float, Option("Train on pairs whose clean_posterior is above this.", low=0, below=1)

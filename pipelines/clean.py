@@ -8,13 +8,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.config import DRY_RUN, RAY_ADDRESS, CalibrateBy, CaptionParts, Signals, Words
+from ncclean.config import (
+    DEFAULT_MODEL,
+    DEFAULT_PRETRAINED,
+    DRY_RUN,
+    RAY_ADDRESS,
+    CalibrateBy,
+    CaptionParts,
+    Signals,
+    Words,
+)
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.estimates import Estimate
+from ncclean.option_values import values_by_name
 from ncclean.options import CaptionKeys, Option, parameters
 
-from .command import Command, Result, options_of
+from .command import Command, Result
 from .display import Note, Shown, counted, failure_notes, interval
 from .export import Export
 from .progress import SILENT, Progress
@@ -61,8 +71,8 @@ class Clean(Command):
 
     source: Annotated[Sequence[str], sources_option("SOURCE")]
     out: Annotated[str, Option("Folder of the results.", metavar="PATH", local=True)]
-    model: Model = "ViT-B-32"
-    pretrained: Pretrained = "laion2b_s34b_b79k"
+    model: Model = DEFAULT_MODEL
+    pretrained: Pretrained = DEFAULT_PRETRAINED
     caption_key: CaptionKeys = None
     embedding_keys: EmbeddingKeys = None
     source_options: SourceOptions = field(default_factory=SourceOptions)
@@ -99,7 +109,7 @@ class Clean(Command):
             _check_outside(self.out, self.source)
         is_embedded = are_embeddings(first)
         recipe = find_recipe("clean_embeddings" if is_embedded else "clean")
-        options = options_of(self)
+        options = values_by_name(self)
         changes = [
             f"{target}={json.dumps(options[option])}"
             for target, option in _targets()

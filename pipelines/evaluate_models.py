@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from ncclean.config import DEFAULT_PRETRAINED
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
@@ -16,7 +17,6 @@ from ncclean.options import Option, Reads, Seed, parameters
 
 from .command import Command, Result
 from .display import Shown, Table
-from .inputs import DEFAULT_PRETRAINED
 from .progress import SILENT, Progress
 from .shared_options import Device, Precision, Replace
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.config import CLIP_SCALE, parse_keys, parse_scale
+from ncclean.config import CLIP_SCALE, DEFAULT_MODEL, DEFAULT_PRETRAINED, parse_keys, parse_scale
 from ncclean.errors import InputError
 from ncclean.estimates import flattened
 from ncclean.options import Option, Options, Reads, check_source, check_unset, parameters
 
 from .command import Command, Result
 from .display import Note, Shown, Table, decimal, interval, partner_lines, share
-from .inputs import DEFAULT_PRETRAINED
 from .progress import SILENT, Progress
 from .shared_options import Join, MemoryLimit, Replace, Scores, json_option, plot_option
 
@@ -43,7 +42,7 @@ class TrialOptions(Options):
     ] = ()
     pairs: Annotated[int, Option("With --inject: pairs to draw, roughly.", low=2)] = 20_000
     model: Annotated[str, Option("With --inject: model that scores shards.", source="images")] = (
-        "ViT-B-32"
+        DEFAULT_MODEL
     )
     pretrained: Annotated[
         str | None, Option("Pretrained tag or checkpoint file of an open_clip name.")

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ncclean.config import ClusterOptions
+from ncclean.config import DEFAULT_MODEL, DEFAULT_PRETRAINED, ClusterOptions
 from ncclean.data.options import LoaderOptions, TrainingSourceOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, OptionError, Reads, Seed, parameters, value_of
+from ncclean.storage.inputs import identity
 from ncclean.training.objectives.options import METHODS, Method, ObjectiveOptions
 from ncclean.training.options import TrainOptions
 
-from .command import Command, Result, identity
+from .command import Command, Result
 from .display import Shown
 from .progress import SILENT, Progress
 from .shared_options import Device, Engine, Overwrite, Precision, Pretrained
@@ -56,8 +57,8 @@ class Finetune(Command):
         str | None,
         Option("Output of `ncclean select`, with weights and forget marks.", reads=Reads.TABLE),
     ] = None
-    model: Annotated[str, Option("Model to train.", reads=Reads.MODEL)] = "ViT-B-32"
-    pretrained: Pretrained = "laion2b_s34b_b79k"
+    model: Annotated[str, Option("Model to train.", reads=Reads.MODEL)] = DEFAULT_MODEL
+    pretrained: Pretrained = DEFAULT_PRETRAINED
     init: Annotated[
         Literal["pretrained", "random"],
         Option(

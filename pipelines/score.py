@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import (
     CLIP_SCALE,
+    DEFAULT_MODEL,
+    DEFAULT_PRETRAINED,
     DRY_RUN,
     CalibrationOptions,
     ClusterOptions,
@@ -84,8 +86,8 @@ class Score(Command):
         ),
     ] = "auto"
     source_options: SourceOptions = field(default_factory=SourceOptions)
-    model: Model = "ViT-B-32"
-    pretrained: Pretrained = "laion2b_s34b_b79k"
+    model: Model = DEFAULT_MODEL
+    pretrained: Pretrained = DEFAULT_PRETRAINED
     embedding_keys: EmbeddingKeys = None
     scale: Annotated[
         str | float | None,

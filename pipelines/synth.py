@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from ncclean.data.options import CorpusOptions
 from ncclean.options import Option, Seed
+from ncclean.storage.inputs import identity
 
-from .command import Command, Result, identity
+from .command import Command, Result
 from .display import Shown, counted
 from .progress import SILENT, Progress
 from .shared_options import Overwrite, Processes

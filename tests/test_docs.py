@@ -21,12 +21,12 @@ from ncclean_cli.parameters import flags_of
 from ncclean_pipelines.command import Command
 from ncclean_pipelines.evaluate_noise import TrialOptions
 from ncclean_pipelines.functions import FUNCTIONS, signature_of
-from ncclean_pipelines.recipe.model import EngineModel, RecipeModel, StageModel
 from ncclean_pipelines.registry import COMMANDS as DECLARATIONS
 from typer.testing import CliRunner
 
 import ncclean
 from ncclean.options import parameters
+from ncclean.recipes.model import EngineModel, RecipeModel, StageModel
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

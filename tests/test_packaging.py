@@ -90,6 +90,7 @@ LAYERS = (
     "execution",
     "explaining",
     "evaluation",
+    "recipes",
     "report",
     "judging",
     "reviewing",

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ncclean.config import DEFAULT_MODEL, DEFAULT_PRETRAINED
 from ncclean.data.decode import Preprocessing
 from ncclean.models import text_tower
 from ncclean.models.building import build, weights_fingerprint
@@ -118,8 +119,8 @@ class Estimator:
     @classmethod
     def load(
         cls,
-        model: str = "ViT-B-32",
-        pretrained: str | None = "laion2b_s34b_b79k",
+        model: str = DEFAULT_MODEL,
+        pretrained: str | None = DEFAULT_PRETRAINED,
         *,
         precision: str = "auto",
         device: str = "auto",

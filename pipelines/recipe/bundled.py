@@ -6,10 +6,9 @@ from pathlib import Path
 
 import yaml
 
+from ncclean.option_values import closest
+from ncclean.recipes.source import RecipeError
 from ncclean.regular_files import why_missing
-
-from ..command import closest
-from .source import RecipeError
 
 FOLDER = Path(__file__).parent.parent / "recipes"
 

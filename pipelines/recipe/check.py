@@ -10,21 +10,22 @@ from collections.abc import Iterator, Sequence
 import duckdb
 
 from ncclean import schema
+from ncclean.config import DEFAULT_PRETRAINED
 from ncclean.data import image_signals, languages
 from ncclean.errors import InputError, ModelError
 from ncclean.evaluation.noise_scores import named_score
+from ncclean.option_values import as_list
 from ncclean.options import Parameter, Reads, parameters, value_of
+from ncclean.recipes.references import RUN, names_in
 from ncclean.storage.catalog import columns_of, connect
 from ncclean.storage.column_names import ColumnNames, JoinedFile
 from ncclean.storage.expressions import bind_expression
+from ncclean.storage.inputs import check_there
 from ncclean.storage.tables import table_files
 
-from ..command import listed
 from ..evaluate_noise import EvaluateNoise
 from ..finetune import Finetune
-from ..inputs import DEFAULT_PRETRAINED, check_there
 from .load import Recipe, Stage
-from .references import RUN, names_in
 
 
 def check_inputs(recipe: Recipe) -> None:
@@ -49,7 +50,7 @@ def check_columns(recipe: Recipe, *, look: bool = True) -> None:
             tables = parameter.option.columns_of or parameter.option.sql_over
             if not tables or stage.values.get(name) is None:
                 continue
-            named = listed(stage.values[name])
+            named = as_list(stage.values[name])
             if not any(stage.values.get(table) for table in tables):
                 continue
             try:
@@ -65,8 +66,8 @@ def inputs_of(stage: Stage) -> Iterator[tuple[str, Reads, str]]:
     for name, parameter in parameters(type(stage.command)).items():
         if parameter.option.reads is None:
             continue
-        symbolic = listed(stage.symbolic.get(name))
-        values = listed(value_of(stage.command, parameter))
+        symbolic = as_list(stage.symbolic.get(name))
+        values = as_list(value_of(stage.command, parameter))
         if len(symbolic) != len(values):  # a default, or a list that a reference stands for
             symbolic = values if not names_in(stage.symbolic.get(name)) else []
         for text, value in zip(symbolic, values, strict=False):
@@ -83,7 +84,7 @@ def _tag_of(stage: Stage, model: str) -> str | None:
     if pretrained is None or isinstance(pretrained, str):
         return pretrained
     tags = list(pretrained or [DEFAULT_PRETRAINED])
-    models = listed(value_of(stage.command, declared["model"]))
+    models = as_list(value_of(stage.command, declared["model"]))
     return str(tags[models.index(model)] if len(tags) > 1 and model in models else tags[-1])
 
 
@@ -122,7 +123,7 @@ def _names(recipe: Recipe, stage: Stage, tables: Sequence[str], look: bool) -> C
     scores: dict[str, str] = {}
     joined: list[tuple[JoinedFile, dict[str, str]]] = []
     for option in tables:
-        symbolic, values = (listed(of.get(option)) for of in (stage.symbolic, stage.values))
+        symbolic, values = (as_list(of.get(option)) for of in (stage.symbolic, stage.values))
         for text, value in zip(symbolic, values, strict=True):
             file = JoinedFile.parse(value) if option == "join" else JoinedFile("", value)
             columns = _columns(recipe, text, file.path, look)

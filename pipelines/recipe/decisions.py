@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from ncclean.recipes.folder import RunFolder, StageRecord
 from ncclean.storage.differences import differences
 
-from .folder import RunFolder, StageRecord
 from .identity import stage_identity
 from .load import Recipe, Stage
 

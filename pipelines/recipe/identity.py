@@ -9,9 +9,9 @@ from typing import Any
 
 import ncclean
 from ncclean.options import parameters
+from ncclean.storage.inputs import stamps
 from ncclean.url_secrets import values_without_secrets
 
-from ..inputs import stamps
 from .check import inputs_of
 from .load import Stage
 

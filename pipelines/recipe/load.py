@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from ncclean.errors import InputError
+from ncclean.option_values import accept, check_known, closest
 from ncclean.options import OptionError, parameters
+from ncclean.recipes.matrix import expand
+from ncclean.recipes.model import COMMON, check_common, check_recipe
+from ncclean.recipes.references import RUN, check_size, fill, names_in, written
+from ncclean.recipes.source import Source, read_source
+from ncclean.storage.inputs import LOCAL_MODEL
 from ncclean.storage.made_files import absolute, is_within
 from ncclean.stores import is_url
 
-from ..command import Command, accept, build, check_known, closest
-from ..inputs import LOCAL_MODEL
+from ..command import Command, build
 from ..stages import STAGES
-from .matrix import expand
-from .model import COMMON, check_common, check_recipe
-from .references import RUN, check_size, fill, names_in, written
-from .source import Source, read_source
 
 
 @dataclass(frozen=True)
@@ -245,7 +246,7 @@ def _check_code(source: Source, where: tuple[str, ...], kind: type[Command], val
 def _accepted(kind: type[Command], filled: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """The options in their types; paths that are left to the stage lie in its folder, `place`."""
     declared = {name: p for name, p in parameters(kind).items() if p.option.in_recipes}
-    check_known(kind, filled, declared)
+    check_known(filled, declared, kind.name)
     values = {}
     for name, value in filled.items():
         inside = declared[name].option.inside

@@ -9,11 +9,11 @@ from statistics import mean, stdev
 from typing import Any
 
 from ncclean.evaluation.noise_evaluation import ALL
+from ncclean.recipes.folder import StageRecord
+from ncclean.recipes.matrix import of_cell
 
 from ..display import Table
-from .folder import StageRecord
 from .load import Recipe
-from .matrix import of_cell
 from .tables import MODEL_COMMANDS, model_name, result_tables
 
 _Cell = tuple[tuple[str, Any], ...]

@@ -13,12 +13,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ncclean import stores
+from ncclean.recipes.folder import RunFolder, StageRecord
+from ncclean.recipes.versions import versions
 from ncclean.report.page import asset, content_hash
 
-from .folder import RunFolder, StageRecord
 from .load import Recipe
 from .matrix_tables import tables_of
-from .versions import versions
 
 _LEADS = 2  # figures beside the number of stages and the time
 

@@ -17,6 +17,8 @@ from ncclean.errors import NccleanError
 from ncclean.execution.cost import Rates, estimate
 from ncclean.models.estimator import Estimator
 from ncclean.options import Reads
+from ncclean.recipes.folder import RunFolder, StageRecord
+from ncclean.recipes.references import names_in
 from ncclean.training.objectives.registry import make_objective
 
 from ..finetune import Finetune
@@ -24,9 +26,7 @@ from ..score import Score
 from ..synth import Synth
 from .check import inputs_of
 from .decisions import Decision, decide_all
-from .folder import RunFolder, StageRecord
 from .load import Recipe, Stage
-from .references import names_in
 from .run import check
 
 # A training step: forward, and backward at twice its cost; NCU encodes the captions twice more.

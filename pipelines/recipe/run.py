@@ -19,6 +19,8 @@ from ncclean.atomic import reported
 from ncclean.errors import NccleanError, ResumeError
 from ncclean.options import parameters
 from ncclean.output_mark import mark
+from ncclean.recipes.folder import RunFolder, StageRecord, single_files
+from ncclean.recipes.versions import versions
 from ncclean.url_secrets import values_without_secrets
 from ncclean.visible_text import MessageFormatter
 
@@ -27,11 +29,9 @@ from ..display import Table
 from ..progress import SILENT, Both, Lines, OfStage, Progress
 from .check import check_columns, check_inputs
 from .decisions import Decision, Start, decide
-from .folder import RunFolder, StageRecord, files_of
 from .load import Recipe
 from .matrix_tables import tables_of
 from .page import write_page
-from .versions import versions
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,18 @@ def _run_stage(
                 where = f"{recipe.name}, stage {stage.name!r}"
                 raise type(error)(f"{where}: {error}") from error
             raise
-        opened.made(*files_of(stage.command, result))
-        now = datetime.now(timezone.utc).isoformat()
-        record = dataclasses.replace(record, finished=now)
-        record = folder.finish(opened, record, result, time.monotonic() - begin)
+        if not stage.command.has_record:  # else it lists what it wrote by itself
+            opened.made(*single_files(result.made))
+        record = folder.finish(
+            opened,
+            record,
+            finished=datetime.now(timezone.utc).isoformat(),
+            seconds=round(time.monotonic() - begin, 2),
+            figures=dict(result.figures),
+            result=result.to_json(),
+            made=list(result.made),
+            failures=dict(result.failures),
+        )
         lines.say(f"done in {record.seconds:,.1f} s: {json.dumps(record.figures)}")
     return record
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncclean.evaluation.noise_evaluation import ALL
+from ncclean.recipes.folder import StageRecord
 
 from ..display import Table, decimal, share
 from ..evaluate_models import percentage
-from .folder import StageRecord
 from .load import Recipe
 
 MODEL_COMMANDS = tuple(f"evaluate {name}" for name in ("zeroshot", "retrieval", "linear-probe"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ncclean_pipelines.adapt import Adapt
-from ncclean_pipelines.command import Result, build, identity, options_of, parse_settings
+from ncclean_pipelines.command import Result, build
 from ncclean_pipelines.evaluate_models import EvaluateZeroshot
 from ncclean_pipelines.evaluate_noise import EvaluateNoise
 from ncclean_pipelines.export import Export
@@ -19,7 +19,9 @@ from ncclean_pipelines.synth import Synth
 
 import ncclean
 from ncclean.errors import InputError
+from ncclean.option_values import parse_settings, values_by_name
 from ncclean.options import OptionError, parameters
+from ncclean.storage.inputs import identity
 
 
 @pytest.mark.parametrize("kind", COMMANDS.values(), ids=lambda kind: kind.name)
@@ -49,7 +51,7 @@ def test_options_reach_the_groups_that_hold_them():
     command = build(Finetune, {**required, "gamma": 0.4, "epochs": 2})
     assert command.objective.ncu.gamma == 0.4
     assert command.objective.epochs == 2
-    assert options_of(command)["gamma"] == 0.4
+    assert values_by_name(command)["gamma"] == 0.4
 
 
 def test_an_unknown_option_is_named_with_what_is_like_it():
@@ -194,13 +196,13 @@ def test_identity_sees_into_a_model_folder(shards, tmp_path):
 
 def test_settings_are_options_in_yaml():
     settings = ["a_neg=20", "betas=[0.9, 0.99]", "tensorboard=false", "b_pos=null"]
-    assert parse_settings(Finetune, settings) == {
+    assert parse_settings(parameters(Finetune), settings, "finetune") == {
         "a_neg": 20.0,
         "betas": (0.9, 0.99),
         "tensorboard": False,
         "b_pos": None,
     }
-    assert parse_settings(Finetune, []) == {}
+    assert parse_settings(parameters(Finetune), [], "finetune") == {}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_settings_are_options_in_yaml():
 )
 def test_wrong_settings_are_refused(setting, message):
     with pytest.raises(InputError, match=message):
-        parse_settings(Finetune, [setting])
+        parse_settings(parameters(Finetune), [setting], "finetune")
 
 
 def test_a_result_shows_figures_failures_and_files():

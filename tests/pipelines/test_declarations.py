@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import pytest
-from ncclean_pipelines.command import Command, build, identity, options_of, parse_settings
+from ncclean_pipelines.command import Command, build
 from ncclean_pipelines.evaluate_noise import TrialOptions
 from ncclean_pipelines.finetune import Finetune
 from ncclean_pipelines.registry import COMMANDS
 from ncclean_pipelines.stages import STAGES
 
 from ncclean.errors import InputError
+from ncclean.option_values import parse_settings, values_by_name
 from ncclean.options import Option, OptionError, Options, parameters
+from ncclean.storage.inputs import identity
 
 # The demo and the whole cleaning are recipes themselves.
 NO_STAGES = {"audit", "clean", "query", "review", "run", "demo", "annotate"}
@@ -87,7 +89,7 @@ def test_options_of_groups_are_set_by_name():
     ]  # fmt: skip
     made = build(Example, {"paths": "x", "out": "o", "length": "4", "rate": "1e-3"})
     assert made == Example(paths=["x"], out="o", outer=Outer(inner=Inner(size=4), rate=1e-3))
-    assert options_of(made) == {
+    assert values_by_name(made) == {
         "paths": ["x"], "out": "o", "length": 4, "mode": "a", "rate": 1e-3, "shares": (),
         "threads": 1, "overwrite": False,
     }  # fmt: skip
@@ -149,7 +151,7 @@ def test_the_options_of_other_methods_are_left_out_of_the_identity(tmp_path):
 
 def settings(*given, method="bayes"):
     values = {"method": method, "shards": ["a"], "out": "b"}
-    return build(Finetune, {**values, **parse_settings(Finetune, given)})
+    return build(Finetune, {**values, **parse_settings(parameters(Finetune), given, "finetune")})
 
 
 def test_values_are_set_where_they_belong_and_nowhere_else():

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from machine import machine_facts
-from ncclean_pipelines.command import build, parse_settings
+from ncclean_pipelines.command import build
 from ncclean_pipelines.finetune import Finetune
 from records import CODE_VERSION, command_line
 
@@ -49,6 +49,8 @@ from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.evaluation.retrieval import recall_at_k
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import SPACES
+from ncclean.option_values import parse_settings
+from ncclean.options import parameters
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
 from ncclean.training.objectives.disncl import filtered
@@ -258,7 +260,10 @@ def facts_of_run(arguments: argparse.Namespace) -> dict[str, Any]:
 def trained(arm: str, pairs: Known, seed: int, arguments: argparse.Namespace) -> Disncl:
     """The objective of an arm after training its heads on the pairs."""
     unused = {"method": "disncl", "shards": [], "out": "unused"}
-    command = build(Finetune, {**unused, **parse_settings(Finetune, arguments.set)})
+    given = parse_settings(parameters(Finetune), arguments.set, "finetune")
+    command = build(Finetune, {**unused, **given})
+        Finetune, {**unused, **parse_settings(parameters(Finetune), arguments.set, "finetune")}
+    )
     options = dataclasses.replace(
         command.objective_options.disncl, freeze_towers=True, **ARMS[arm].options
     )

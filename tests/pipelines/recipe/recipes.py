@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from ncclean_pipelines.recipe.load import Recipe, resolve
-from ncclean_pipelines.recipe.source import parse
+
+from ncclean.recipes.source import parse
 
 # Everything from a corpus to a model, in seconds: parts of it are run by several tests.
 WHOLE = """\

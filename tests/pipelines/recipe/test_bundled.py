@@ -7,7 +7,8 @@ from ncclean_pipelines.recipe.bundled import FOLDER, bundled_recipes, find_recip
 from ncclean_pipelines.recipe.check import check_columns
 from ncclean_pipelines.recipe.load import load_recipe
 from ncclean_pipelines.recipe.plan import plan
-from ncclean_pipelines.recipe.source import RecipeError
+
+from ncclean.recipes.source import RecipeError
 
 NAMES = list(bundled_recipes())
 EMBEDDED = ("clean_embeddings", "datacomp_pack")

@@ -9,10 +9,10 @@ import pytest
 from ncclean_pipelines.recipe.bundled import bundled_recipes, find_recipe
 from ncclean_pipelines.recipe.load import load_recipe, resolve
 from ncclean_pipelines.recipe.run import run
-from ncclean_pipelines.recipe.source import read_source
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.synthetic.heldout import write_heldout
+from ncclean.recipes.source import read_source
 
 pytestmark = pytest.mark.slow
 SETS = {

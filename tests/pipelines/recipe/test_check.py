@@ -4,9 +4,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.recipe.check import check_columns, check_inputs, inputs_of
-from ncclean_pipelines.recipe.source import RecipeError
 
 from ncclean.options import Reads
+from ncclean.recipes.source import RecipeError
 
 from .recipes import made
 

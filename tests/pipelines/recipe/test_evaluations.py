@@ -4,9 +4,9 @@ import json
 
 import pytest
 from ncclean_pipelines.recipe.run import run
-from ncclean_pipelines.recipe.source import RecipeError
 
 from ncclean.data.synthetic.heldout import write_retrieval_set
+from ncclean.recipes.source import RecipeError
 
 from .recipes import made
 

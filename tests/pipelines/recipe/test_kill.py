@@ -9,10 +9,10 @@ import time
 import pyarrow.parquet as pq
 import pytest
 import torch
-from ncclean_pipelines.recipe.folder import RunFolder
 from safetensors.torch import load_file
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.recipes.folder import RunFolder
 from tests.pipelines.test_score import assert_same_rows, read
 
 from .recipes import whole

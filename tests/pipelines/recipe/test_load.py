@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from ncclean_pipelines.recipe.load import load_recipe
-from ncclean_pipelines.recipe.source import RecipeError
 
 from ncclean.config import ClusterOptions
+from ncclean.recipes.source import RecipeError
 
 from .recipes import made
 

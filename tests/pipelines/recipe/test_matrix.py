@@ -7,11 +7,11 @@ import pytest
 from ncclean_pipelines.recipe.load import resolve
 from ncclean_pipelines.recipe.plan import budget, plan
 from ncclean_pipelines.recipe.run import run
-from ncclean_pipelines.recipe.source import RecipeError, parse
 from ncclean_pipelines.run import Run
 
 from ncclean.data.synthetic.heldout import write_heldout
 from ncclean.errors import InputError
+from ncclean.recipes.source import RecipeError, parse
 
 from .recipes import made
 

@@ -4,9 +4,10 @@ import re
 from datetime import datetime, timezone
 
 import pytest
-from ncclean_pipelines.recipe.folder import RunFolder, StageRecord
 from ncclean_pipelines.recipe.page import duration, write_page
 from ncclean_pipelines.recipe.tables import result_tables
+
+from ncclean.recipes.folder import RunFolder, StageRecord
 
 from .recipes import made
 

@@ -6,12 +6,12 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
-from ncclean_pipelines.recipe.folder import RunFolder
 from ncclean_pipelines.recipe.run import run
-from ncclean_pipelines.recipe.source import RecipeError
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, NccleanError
+from ncclean.recipes.folder import RunFolder
+from ncclean.recipes.source import RecipeError
 
 from .recipes import made, whole
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..command import closest
-from .source import Source
+from ncclean.option_values import closest
+from ncclean.recipes.source import Source
 
 NAME = r"^[a-z][a-z0-9_-]*$"
 _Name = Annotated[str, Field(pattern=NAME)]

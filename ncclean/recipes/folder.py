@@ -14,7 +14,7 @@ import dataclasses
 import fcntl
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,11 +26,9 @@ from ncclean import stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.output_mark import check_free
+from ncclean.recipes.references import RUN, written
 from ncclean.storage.log import exists
 from ncclean.storage.run_record import RunRecord
-
-from ..command import Command, Result
-from .references import RUN, written
 
 _COMMAND = "run"  # whose records these are
 
@@ -122,19 +120,10 @@ class RunFolder:
             opened.append("begun", stage=record.stage, command=record.command, run_id=record.run_id)
         return opened
 
-    def finish(
-        self, opened: RunRecord, record: StageRecord, result: Result[Any], seconds: float
-    ) -> StageRecord:
-        """Note what a stage did."""
-        done: dict[str, Any] = {
-            "done": True,
-            "seconds": round(seconds, 2),
-            "figures": dict(result.figures),
-            "result": result.to_json(),
-            "made": [self.recorded(path) for path in result.made],
-            "failures": dict(result.failures),
-        }
-        opened.append("done", finished=record.finished, **done)
+    def finish(self, opened: RunRecord, record: StageRecord, **done: Any) -> StageRecord:
+        """Note what a stage did, in fields of `StageRecord`."""
+        done |= {"done": True, "made": [self.recorded(path) for path in done["made"]]}
+        opened.append("done", **done)
         return dataclasses.replace(record, **done)
 
     def write(self, path: Path, text: str) -> None:
@@ -190,9 +179,7 @@ def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def files_of(command: Command, result: Result[Any]) -> list[UPath]:
-    """The single files that a command wrote; folders have a record of their own, or are named."""
-    if command.has_record:
-        return []
-    places = [stores.location(path) for path in result.made]
+def single_files(made: Iterable[str]) -> list[UPath]:
+    """Those of the paths that are files; folders have a record of their own, or are named."""
+    places = map(stores.location, made)
     return [place for place in places if stores.is_url(place) or place.is_file()]

@@ -1,22 +1,54 @@
-"""Checks of inputs: that they exist, and stamps that tell whether they have changed."""
+"""Inputs of commands: whether they exist, stamps that change with them, and what a result has
+been made from."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import ncclean
+from ncclean.config import DEFAULT_PRETRAINED
 from ncclean.errors import InputError
-from ncclean.options import Reads
+from ncclean.option_values import as_list
+from ncclean.options import Options, Reads, parameters, value_of
 from ncclean.url_secrets import without_secrets
 
 if TYPE_CHECKING:
     from ncclean.data.shards import ShardRef
 
 LOCAL_MODEL = "local-dir:"
-DEFAULT_PRETRAINED = "laion2b_s34b_b79k"
 Stamp = tuple[str, int, str]  # path, size, version
+# More files of an input are recorded as a digest.
+_LISTED_FILES = 100
+
+
+def identity(options: Options) -> dict[str, Any]:
+    """The options, inputs and version that a result depends on, as JSON.
+
+    Options that change no result, and those of other methods, are left out.
+    """
+    values, inputs = {}, {}
+    for name, parameter in parameters(type(options)).items():
+        option, value = parameter.option, value_of(options, parameter)
+        if name == "out" or option.is_idle or not option.in_recipes:
+            continue
+        if option.methods and getattr(options, "method", None) not in option.methods:
+            continue
+        values[name] = _plain(value)
+        if option.reads is not None:
+            files = [stamp for path in as_list(value) for stamp in stamps(option.reads, path)]
+            inputs[name] = {
+                path: f"{size:,} bytes, version {version}" if version else "by its name"
+                for path, size, version in files
+            }
+            if len(files) > _LISTED_FILES:
+                digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
+                inputs[name] = {f"of {name}": f"{len(files):,} files, {digest}"}
+    return {"version": ncclean.__version__, "options": values, "inputs": inputs}
 
 
 def check_there(
@@ -96,3 +128,10 @@ def _stamp(path: str) -> Stamp:
     info = stores.ask("read", path, filesystem.info, inside)
     version = info.get("ETag") or info.get("etag") or info.get("mtime")
     return without_secrets(path), int(info.get("size") or 0), str(version or "")
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON keeps it."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

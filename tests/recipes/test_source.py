@@ -1,7 +1,8 @@
 """YAML with the lines of its values."""
 
 import pytest
-from ncclean_pipelines.recipe.source import RecipeError, parse, read_source
+
+from ncclean.recipes.source import RecipeError, parse, read_source
 
 TEXT = """\
 vars:

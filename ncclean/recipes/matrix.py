@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclean.errors import InputError
-
-from .references import fill, names_in, written
-from .source import Source
+from ncclean.recipes.references import fill, names_in, written
+from ncclean.recipes.source import Source
 
 REPEAT = "repeat"
 # What means and deviations are taken over.

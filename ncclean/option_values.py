@@ -1,0 +1,144 @@
+"""Options made from values as recipes, Python and the command line have them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import typing
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ncclean.errors import InputError
+from ncclean.options import OptionError, Options, Parameter, parameters, union_members, value_of
+
+Kind = TypeVar("Kind", bound=Options)
+
+
+def build_options(kind: type[Kind], values: Mapping[str, Any], owner: str) -> Kind:
+    """Build a dataclass of options by name; those left out keep their defaults.
+
+    Values may be as a recipe has them: one where a list is taken, a number as text. Raises
+    `OptionError`, which names the `owner`, for an unknown option, a missing one and a value that
+    it does not take.
+    """
+    declared = parameters(kind)
+    check_known(values, declared, owner)
+    accepted = {name: accept(declared[name], value) for name, value in values.items()}
+    options = {
+        name: value
+        for name, value in accepted.items()
+        if value is not None or declared[name].default is not None
+    }
+    for name, parameter in declared.items():
+        if parameter.is_required and name not in options:
+            raise OptionError(name, f"{owner} needs {name}")
+    kind.check_given(options)
+    built: Kind = _build(kind, (), {declared[name].place: value for name, value in options.items()})
+    return built
+
+
+def check_known(names: Iterable[str], options: Collection[str], owner: str) -> None:
+    """Raise `OptionError` for the first name that is not one of the options."""
+    for name in names:
+        if name not in options:
+            raise OptionError(name, f"{owner} has no option {name!r}{closest(name, options)}")
+
+
+def accept(parameter: Parameter, value: Any) -> Any:
+    """Convert a value to the type of an option. Raises `OptionError` if that fails."""
+    from pydantic import TypeAdapter, ValidationError
+
+    if value is None and not parameter.is_required:
+        return None if type(None) in union_members(parameter.takes) else parameter.default
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, list | tuple):
+        value = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in value]
+    if (parameter.is_list or parameter.is_mapping) and isinstance(value, str | int | float):
+        value = [value]
+    is_number = _can_be(parameter.takes, int) or _can_be(parameter.takes, float)
+    if is_number and not _can_be(parameter.takes, bool):
+        # Else true counts as 1: `keep_fraction: yes` would keep everything.
+        given = _boolean_in(value)
+        if given is not None:
+            raise OptionError(parameter.name, f"{parameter.name} takes a number, got {given}")
+    try:
+        return TypeAdapter(parameter.takes).validate_python(value)
+    except ValidationError as error:
+        if parameter.choices:
+            parameter.check(value)
+        message = error.errors()[0]["msg"]
+        raise OptionError(
+            parameter.name, f"{parameter.name}: {message[0].lower()}{message[1:]}, got {value!r}"
+        ) from None
+
+
+def parse_settings(
+    declared: Mapping[str, Parameter], settings: Sequence[str], owner: str
+) -> dict[str, Any]:
+    """Parse `--set NAME=VALUE`, values as YAML. Raises `InputError` for an unknown name."""
+    import yaml
+
+    from ncclean.text_files import load_yaml
+
+    values = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set takes NAME=VALUE, got {setting!r}")
+        check_known([name], declared, owner)
+        try:
+            values[name] = accept(declared[name], load_yaml(text, name))
+        except OptionError as error:
+            raise InputError(f"--set {error}") from None
+        except yaml.YAMLError:
+            raise InputError(f"--set {name}: {text!r} is not YAML") from None
+    return values
+
+
+def closest(word: str, words: Iterable[str]) -> str:
+    """` (did you mean ...?)` with the most similar word; empty if none is similar."""
+    close = difflib.get_close_matches(word, list(words), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def values_by_name(options: Options) -> dict[str, Any]:
+    """The values of all options, those of groups too."""
+    return {name: value_of(options, p) for name, p in parameters(type(options)).items()}
+
+
+def as_list(value: Any) -> list[Any]:
+    """The value or values of an option as a list; the keys of a mapping."""
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _can_be(takes: Any, kind: Any) -> bool:
+    """Whether a type, or one inside it, is this one or any."""
+    return takes in (kind, Any) or any(_can_be(inner, kind) for inner in typing.get_args(takes))
+
+
+def _boolean_in(value: Any) -> bool | None:
+    """The first true or false in a value."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    inner = value if isinstance(value, list | tuple) else [value]
+    return next((one for one in inner if isinstance(one, bool)), None)
+
+
+def _build(
+    kind: Any, place: tuple[str, ...], values_by_place: Mapping[tuple[str, ...], Any]
+) -> Any:
+    values = {}
+    for one in dataclasses.fields(kind):
+        inner = (*place, one.name)
+        if inner in values_by_place:
+            values[one.name] = values_by_place[inner]
+        elif any(
+            other[: len(inner)] == inner for other in values_by_place
+        ):  # a group with options in it
+            factory: Any = one.default_factory
+            values[one.name] = _build(type(factory()), inner, values_by_place)
+    return kind(**values)

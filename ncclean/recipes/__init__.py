@@ -1,0 +1,1 @@
+"""Recipe files, YAML whose values know their lines, and the records of their runs."""
