@@ -262,8 +262,6 @@ def trained(arm: str, pairs: Known, seed: int, arguments: argparse.Namespace) ->
     unused = {"method": "disncl", "shards": [], "out": "unused"}
     given = parse_settings(parameters(Finetune), arguments.set, "finetune")
     command = build(Finetune, {**unused, **given})
-        Finetune, {**unused, **parse_settings(parameters(Finetune), arguments.set, "finetune")}
-    )
     options = dataclasses.replace(
         command.objective_options.disncl, freeze_towers=True, **ARMS[arm].options
     )
