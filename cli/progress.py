@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ncclean_pipelines.progress import Lines, Pace, Progress, fact_text
+from ncclean_pipelines.progress import Lines, Progress
 
+from ncclean.progress import Pace, fact_text
 from ncclean.visible_text import message
 
 if TYPE_CHECKING:

@@ -1,8 +1,12 @@
-"""The protocol of progress: the library reports to it, whoever watches."""
+"""The protocol of progress, which the library reports to whoever watches; speed and time left."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
+
+from ncclean.formats import clock_time
 
 
 @runtime_checkable
@@ -26,11 +30,40 @@ class Silent:
 SILENT = Silent()
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: `1 shard`, `1,200 shards`."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+class Pace:
+    """Speed and time left, from the first report of what is counted: all before was resumed."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counted: tuple[int, str] | None = None
+        self._first, self._last, self._begin = 0, 0, 0.0
+
+    def facts(self, done: int, total: int, unit: str) -> dict[str, str]:
+        """Speed and remaining time as text; empty in the first report and before any progress."""
+        now = self._clock()
+        if self._counted != (total, unit) or done < self._last:  # something else, or once more
+            self._counted, self._first, self._begin = (total, unit), done, now
+        self._last = done
+        units, seconds = done - self._first, now - self._begin
+        if units <= 0 or seconds <= 0:
+            return {}
+        speed = units / seconds
+        facts = {"speed": f"{speed:,.0f} {unit}/s" if speed >= 1 else f"{1 / speed:,.1f} s each"}
+        if total > done:
+            facts["ETA"] = clock_time((total - done) / speed)
+        return facts
 
 
-def file_size(size: float) -> str:
-    """A size in bytes as text, such as `12.3 MB` or `9.6 kB`."""
-    return f"{size / 1e6:,.1f} MB" if size == 0 or size >= 1e5 else f"{size / 1e3:,.1f} kB"
+def count_line(done: int, total: int, unit: str, facts: Mapping[str, object]) -> str:
+    """A line of progress: `score: 1,200 of 20,000 samples, loss 3.1`."""
+    of = f" of {total:,}" if total else ""
+    others = (fact for fact in facts.items() if fact[0] != "stage")
+    line = ", ".join([f"{done:,}{of} {unit}", *map(fact_text, others)])
+    return f"{facts['stage']}: {line}" if "stage" in facts else line
+
+
+def fact_text(fact: tuple[str, object]) -> str:
+    """A fact beside the progress as text: `loss 3.1`; a speed is printed without its name."""
+    name, value = fact
+    text = f"{value:.3f}" if isinstance(value, float) else f"{value}"
+    return text if name == "speed" else f"{name.replace('_', ' ')} {text}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .display import Note, Shown, counted, facts, share
+from ncclean.formats import counted, share
+
+from .display import Note, Shown, facts
 
 if TYPE_CHECKING:
     from ncclean.judging.judged import Judged, JudgePlan, NamedWords

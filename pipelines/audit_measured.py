@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .display import Note, Shown, Table, interval, share
+from ncclean.formats import interval, share
+
+from .display import Note, Shown, Table
 
 if TYPE_CHECKING:
     from ncclean.auditing.audit import Audit, RuleAudit

@@ -21,11 +21,12 @@ from ncclean.config import (
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.estimates import Estimate
+from ncclean.formats import counted, interval
 from ncclean.option_values import values_by_name
 from ncclean.options import CaptionKeys, Option, parameters
 
 from .command import Command, Result
-from .display import Note, Shown, counted, failure_notes, interval
+from .display import Note, Shown, failure_notes
 from .export import Export
 from .progress import SILENT, Progress
 from .report import Report

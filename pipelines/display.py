@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclean.data.sample_groups import IMAGE_EXTENSIONS
-from ncclean.estimates import Estimate
-from ncclean.progress import counted, file_size
-
-__all__ = ["counted", "file_size"]
+from ncclean.formats import counted
 
 
 @dataclass(frozen=True)
@@ -79,32 +75,3 @@ def _none_scored(failures: Mapping[str, int], fields: Sequence[str] = ()) -> Not
 def partner_lines(joined: Mapping[str, int], rows: int) -> list[str]:
     """Lines that say how many rows of the scores each joined table has."""
     return [f"{name}: joined to {count:,} of {rows:,} rows" for name, count in joined.items()]
-
-
-def share(value: float | None, digits: int = 1) -> str:
-    """A share as text, `12.3%`; `-` for None and NaN."""
-    return "-" if value is None or math.isnan(value) else f"{value:.{digits}%}"
-
-
-def decimal(value: float | None, digits: int = 3) -> str:
-    """A number as text, `0.123`; `-` for None and NaN."""
-    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
-
-
-def interval(rate: Estimate, called: str = "95 % interval ") -> str:
-    """An estimate as text, `20.1% (95 % interval 18.9% to 21.3%)`.
-
-    The interval alone where the value is not known, `-` where neither is.
-    """
-    if not rate.has_interval:
-        return share(rate.value)
-    if not rate.is_known:
-        return f"{share(rate.low)} to {share(rate.high)}"
-    return f"{share(rate.value)} ({called}{share(rate.low)} to {share(rate.high)})"
-
-
-def hours(count: float) -> str:
-    """A duration as text: `2.50 hours`, `12.3 minutes` or `4.5 seconds`."""
-    if count < 1 / 60:
-        return f"{3600 * count:,.1f} seconds"
-    return f"{60 * count:,.1f} minutes" if count < 1 else f"{count:,.2f} hours"

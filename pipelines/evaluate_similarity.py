@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from ncclean.formats import decimal, share
 from ncclean.options import Option, Reads
 
 from .command import Result
-from .display import Shown, Table, decimal, share
+from .display import Shown, Table
 from .evaluate_models import ModelOptions, skipped_counts
 from .progress import SILENT, Progress
 from .shared_options import plot_option

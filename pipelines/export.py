@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from ncclean.config import DRY_RUN, TaskOptions
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
+from ncclean.formats import counted, file_size, hours
 from ncclean.options import CaptionKeys, Option, Reads
 
 from .command import Command, Result
-from .display import Note, Shown, counted, file_size, hours
+from .display import Note, Shown
 from .progress import SILENT, Progress
 from .shared_options import Join, OutputLayout, Overwrite, ScoredShards
 

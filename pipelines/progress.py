@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from ncclean.progress import SILENT, Progress
+from ncclean.progress import SILENT, Pace, Progress, count_line
 from ncclean.visible_text import message
 
 __all__ = ["SILENT", "Progress"]
@@ -97,49 +97,3 @@ class OfStage:
 
     def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
         self._receiver.advance(done, total, unit, stage=self._name, **facts)
-
-
-class Pace:
-    """Speed and time left, from the first report of what is counted: all before was resumed."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._counted: tuple[int, str] | None = None
-        self._first, self._last, self._begin = 0, 0, 0.0
-
-    def facts(self, done: int, total: int, unit: str) -> dict[str, str]:
-        """Speed and remaining time as text; empty in the first report and before any progress."""
-        now = self._clock()
-        if self._counted != (total, unit) or done < self._last:  # something else, or once more
-            self._counted, self._first, self._begin = (total, unit), done, now
-        self._last = done
-        units, seconds = done - self._first, now - self._begin
-        if units <= 0 or seconds <= 0:
-            return {}
-        speed = units / seconds
-        facts = {"speed": f"{speed:,.0f} {unit}/s" if speed >= 1 else f"{1 / speed:,.1f} s each"}
-        if total > done:
-            facts["ETA"] = duration((total - done) / speed)
-        return facts
-
-
-def count_line(done: int, total: int, unit: str, facts: Mapping[str, object]) -> str:
-    """A line of progress: `score: 1,200 of 20,000 samples, loss 3.1`."""
-    of = f" of {total:,}" if total else ""
-    others = (fact for fact in facts.items() if fact[0] != "stage")
-    line = ", ".join([f"{done:,}{of} {unit}", *map(fact_text, others)])
-    return f"{facts['stage']}: {line}" if "stage" in facts else line
-
-
-def fact_text(fact: tuple[str, object]) -> str:
-    """A fact beside the progress as text: `loss 3.1`; a speed is printed without its name."""
-    name, value = fact
-    text = f"{value:.3f}" if isinstance(value, float) else f"{value}"
-    return text if name == "speed" else f"{name.replace('_', ' ')} {text}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as text: `0:42`, `12:05`, `3:20:00`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

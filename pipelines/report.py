@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
+from ncclean.formats import counted, file_size, interval
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
-from .display import Note, Shown, counted, interval, partner_lines
+from .display import Note, Shown, partner_lines
 from .progress import SILENT, Progress
 from .shared_options import Join, MemoryLimit, PageTitle, PictureShards, Replace, Scores
 
@@ -112,8 +113,6 @@ class Report(Command):
 
 
 def _summary(written: WrittenReport) -> Iterator[Shown]:
-    from ncclean.report import formats
-
     counts, run = written.numbers.counts, written.numbers.facts
     yield f"{counts.ok:,} of {counts.rows:,} pairs scored"
     if run.noise_rate.is_known:
@@ -129,5 +128,5 @@ def _summary(written: WrittenReport) -> Iterator[Shown]:
     if written.thumbnails is not None and written.thumbnails.missing_shards:
         missing = written.thumbnails.missing_shards
         yield f"note: not among --shards: {counted(len(missing), 'shard')} (first: {missing[0]})"
-    yield f"written to {written.out} ({formats.size(written.bytes)})"
+    yield f"written to {written.out} ({file_size(written.bytes)})"
     yield from (f"written to {path}" for path in written.figures)

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ncclean.data.options import CorpusOptions
+from ncclean.formats import counted
 from ncclean.options import Option, Seed
 from ncclean.storage.inputs import identity
 
 from .command import Command, Result
-from .display import Shown, counted
+from .display import Shown
 from .progress import SILENT, Progress
 from .shared_options import Overwrite, Processes
 

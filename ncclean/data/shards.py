@@ -21,7 +21,7 @@ from ncclean import stores
 from ncclean.data.lance_table import is_lance, lance_size_and_version
 from ncclean.errors import InputError
 from ncclean.file_names import short_name
-from ncclean.progress import counted
+from ncclean.formats import counted
 from ncclean.regular_files import open_file, why_missing
 from ncclean.text_files import read_text
 from ncclean.url_secrets import name_without_secrets, without_secrets

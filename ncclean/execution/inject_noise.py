@@ -30,7 +30,8 @@ from ncclean.data.noise_files import FilePlaces, write_noise_file
 from ncclean.data.shard_index import ShardIndex, index_shard
 from ncclean.errors import InputError
 from ncclean.execution.noise_shards import WriteTask, pack_images, write_shard
-from ncclean.progress import SILENT, Progress, counted
+from ncclean.formats import counted
+from ncclean.progress import SILENT, Progress
 from ncclean.runners.opened import open_runner
 from ncclean.runners.process_runner import processes_worth
 from ncclean.runners.runner import Runner

@@ -34,9 +34,10 @@ from ncclean.execution.encoder import EncoderRequest
 from ncclean.execution.engine import Engine, PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.engines import open_engine
 from ncclean.execution.image_encoder import ImageRequest
+from ncclean.formats import counted
 from ncclean.models.estimator import ModelIdentity
 from ncclean.models.request import ModelRequest
-from ncclean.progress import SILENT, Progress, counted
+from ncclean.progress import SILENT, Progress
 from ncclean.scoring.calibration import Calibration
 from ncclean.storage.calibration import asks_for_noise, calibrate
 from ncclean.storage.finalize import finalize

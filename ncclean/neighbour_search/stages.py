@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ncclean.formats import counted
 from ncclean.neighbour_search.chunked import VALUES, chunks
-from ncclean.progress import Progress, counted
+from ncclean.progress import Progress
 from ncclean.runners.runner import Runner
 from ncclean.storage.array_files import ArrayFolder, Arrays, Shapes
 

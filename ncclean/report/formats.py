@@ -37,8 +37,3 @@ def decimal(value: float | None, digits: int = 3) -> str:
     if value is None or not math.isfinite(value):
         return NONE
     return f"{value:.{digits}f}".replace("-", _MINUS)
-
-
-def size(value: int) -> str:
-    """The size of a file as text: 1.2 MB."""
-    return f"{value / 1e6:.1f} MB" if value >= 1e5 else f"{value / 1e3:.0f} kB"

@@ -21,6 +21,7 @@ from ncclean.auditing.audit import Audit
 from ncclean.data.images.units import FOLDER
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
+from ncclean.formats import file_size
 from ncclean.report import formats
 from ncclean.report.captions import shown_text
 from ncclean.report.causes import CauseCard
@@ -105,7 +106,7 @@ def render(numbers: Measurements, page: Page) -> str:
     size = len(html.encode())
     if size > LARGEST_PAGE:
         raise InputError(
-            f"the report would take {formats.size(size)}, more than {formats.size(LARGEST_PAGE)}: "
+            f"the report would take {file_size(size)}, more than {file_size(LARGEST_PAGE)}: "
             "show fewer pairs with --pairs"
         )
     return html

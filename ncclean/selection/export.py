@@ -22,8 +22,9 @@ from ncclean.atomic import published, remove_leftovers
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
+from ncclean.formats import file_size
 from ncclean.output_mark import npy_header
-from ncclean.progress import SILENT, Progress, file_size
+from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner
 from ncclean.selection.export_plan import (
     WRITTEN,

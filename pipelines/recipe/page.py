@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ncclean import stores
+from ncclean.formats import hours
 from ncclean.recipes.folder import RunFolder, StageRecord
 from ncclean.recipes.versions import versions
 from ncclean.report.page import asset, content_hash
@@ -47,17 +48,6 @@ def write_page(recipe: Recipe, folder: RunFolder, records: Mapping[str, StageRec
         "base-uri 'none'; form-action 'none'",
     )  # fmt: skip
     folder.write(folder.page, html)
-
-
-def duration(seconds: float) -> str:
-    """`4.2 s`, `12 min 5 s`, `3 h 20 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:,} h {minutes} min"
 
 
 def _stage_row(
@@ -113,5 +103,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["duration"] = duration
+    environment.filters["duration"] = lambda seconds: hours(seconds / 3600)
     return environment

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncclean.evaluation.noise_evaluation import ALL
+from ncclean.formats import decimal, share
 from ncclean.recipes.folder import StageRecord
 
-from ..display import Table, decimal, share
+from ..display import Table
 from ..evaluate_models import percentage
 from .load import Recipe
 

@@ -4,17 +4,10 @@ import io
 import re
 
 import pytest
-from ncclean_pipelines.progress import (
-    SILENT,
-    Both,
-    Calls,
-    Lines,
-    OfStage,
-    Pace,
-    Report,
-    count_line,
-    duration,
-)
+from ncclean_pipelines.progress import Both, Calls, Lines, OfStage, Report
+
+from ncclean.formats import clock_time
+from ncclean.progress import SILENT, Pace, count_line
 
 
 class Clock:
@@ -149,4 +142,4 @@ def test_facts_as_text():
     [(0.4, "0:00"), (42, "0:42"), (725, "12:05"), (12000, "3:20:00"), (3599.6, "1:00:00")],
 )
 def test_durations(seconds, text):
-    assert duration(seconds) == text
+    assert clock_time(seconds) == text

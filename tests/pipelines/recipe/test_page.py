@@ -4,7 +4,7 @@ import re
 from datetime import datetime, timezone
 
 import pytest
-from ncclean_pipelines.recipe.page import duration, write_page
+from ncclean_pipelines.recipe.page import write_page
 from ncclean_pipelines.recipe.tables import result_tables
 
 from ncclean.recipes.folder import RunFolder, StageRecord
@@ -48,7 +48,7 @@ def test_the_page_has_figures_files_and_failures_and_loads_nothing(tmp_path):
     assert 'href="score/scores.parquet"' in html
     assert 'href="logs/score.log"' in html
     assert "s3://bucket/e" in html
-    assert "1 min 5 s" in html
+    assert "1.1 minutes" in html
     assert "1 of 2" in html
     assert "&lt;script&gt;" in html
     assert "<script>" not in html
@@ -71,10 +71,6 @@ def test_models_are_columns_named_after_their_stages(tmp_path):
     (table,) = result_tables(recipe, {"z": record("z", "evaluate zeroshot", result=found)})
     assert table.heads == ("figure", "demo", "a")
     assert table.rows == (("shapes acc1", "50.0%", "75.0%"), ("pairs rsum", "400.0", ""))
-
-
-def test_durations():
-    assert [duration(s) for s in (4.21, 725, 12_000)] == ["4.2 s", "12 min 5 s", "3 h 20 min"]
 
 
 def test_noise_is_shown_by_kind_and_what_is_flagged_of_the_clean_pairs(tmp_path):

@@ -1,0 +1,53 @@
+"""Numbers as text for people."""
+
+from __future__ import annotations
+
+import math
+
+from ncclean.estimates import Estimate
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: `1 shard`, `1,200 shards`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def file_size(size: float) -> str:
+    """A size in bytes as text, such as `12.3 MB` or `9.6 kB`."""
+    return f"{size / 1e6:,.1f} MB" if size == 0 or size >= 1e5 else f"{size / 1e3:,.1f} kB"
+
+
+def share(value: float | None, digits: int = 1) -> str:
+    """A share as text, `12.3%`; `-` for None and NaN."""
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}%}"
+
+
+def decimal(value: float | None, digits: int = 3) -> str:
+    """A number as text, `0.123`; `-` for None and NaN."""
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def interval(rate: Estimate, called: str = "95 % interval ") -> str:
+    """An estimate as text, `20.1% (95 % interval 18.9% to 21.3%)`.
+
+    The interval alone where the value is not known, `-` where neither is.
+    """
+    if not rate.has_interval:
+        return share(rate.value)
+    if not rate.is_known:
+        return f"{share(rate.low)} to {share(rate.high)}"
+    return f"{share(rate.value)} ({called}{share(rate.low)} to {share(rate.high)})"
+
+
+def hours(count: float) -> str:
+    """A duration as text: `2.50 hours`, `12.3 minutes` or `4.5 seconds`."""
+    if count < 1 / 60:
+        return f"{3600 * count:,.1f} seconds"
+    return f"{60 * count:,.1f} minutes" if count < 1 else f"{count:,.2f} hours"
+
+
+def clock_time(seconds: float) -> str:
+    """Seconds as text: `0:42`, `12:05`, `3:20:00`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
