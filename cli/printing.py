@@ -17,8 +17,9 @@ from ncclean.visible_text import message, visible
 
 if TYPE_CHECKING:
     from ncclean_pipelines.command import Result
-    from ncclean_pipelines.display import Table
     from rich.console import Console
+
+    from ncclean.formats import Table
 
 _LEAST_PROSE = 24
 _END = re.compile(r"(?:\s|\x1b\[[0-9;]*m)+$")  # blanks and the codes of styles between them
@@ -32,8 +33,10 @@ def print_json(result: Result[Any]) -> None:
 
 def print_shown(result: Result[Any]) -> None:
     """Print the tables and lines of a result, then its failures."""
-    from ncclean_pipelines.display import Note, Table
+    from ncclean_pipelines.display import Note
     from rich.console import Console
+
+    from ncclean.formats import Table
 
     console = Console(highlight=False)
     after_table = False

@@ -1,10 +1,31 @@
-"""Numbers as text for people."""
+"""Numbers and tables as text for people."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from ncclean.estimates import Estimate
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first `left` columns are aligned to the left, and the last one if it is prose.
+
+    Without heads, plain facts.
+    """
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: int = 1
+    last_left: bool = False
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Table:
+    """A table of names and values, without heads."""
+    return Table("", (), tuple(rows), left=2)
 
 
 def counted(number: int, noun: str) -> str:
@@ -37,6 +58,21 @@ def interval(rate: Estimate, called: str = "95 % interval ") -> str:
     if not rate.is_known:
         return f"{share(rate.low)} to {share(rate.high)}"
     return f"{share(rate.value)} ({called}{share(rate.low)} to {share(rate.high)})"
+
+
+def percentage(metric: str, value: float | None, *, is_signed: bool = False) -> str:
+    """A metric as text: shares as percentages; `rsum` is a sum of percentages already."""
+    if value is None:
+        return "-"
+    sign = "+" if is_signed else ""
+    if metric.endswith("rsum"):
+        return f"{value:{sign}.1f}"
+    return f"{100 * value:{sign}.1f}" if is_signed else f"{100 * value:.1f}%"
+
+
+def skipped_counts(skipped: Mapping[str, int]) -> str:
+    """Unusable samples as text, such as `3 image_corrupt, 1 caption_missing`."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
 
 
 def hours(count: float) -> str:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.formats import counted, file_size
+from ncclean.formats import Table, counted, file_size
 from ncclean.judging.options import JudgeOptions
 from ncclean.options import Option, Reads, check_unset, parameters
 
 from .audit_judge import judged_figures, judged_lines, plan_lines
 from .audit_measured import estimate, measured_lines
 from .command import Command, Result
-from .display import Note, Shown, Table
+from .display import Note, Shown
 from .progress import SILENT, Progress
 from .shared_options import MemoryLimit, PageTitle, PictureShards, Scores
 

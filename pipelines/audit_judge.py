@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ncclean.formats import counted, share
+from ncclean.formats import counted, facts, share
 
-from .display import Note, Shown, facts
+from .display import Note, Shown
 
 if TYPE_CHECKING:
     from ncclean.judging.judged import Judged, JudgePlan, NamedWords

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ncclean.formats import interval, share
+from ncclean.formats import Table, interval, share
 
-from .display import Note, Shown, Table
+from .display import Note, Shown
 
 if TYPE_CHECKING:
     from ncclean.auditing.audit import Audit, RuleAudit

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclean.data.sample_groups import IMAGE_EXTENSIONS
-from ncclean.formats import counted
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; the first `left` columns are aligned to the left, and the last one if it is prose.
-
-    Without heads, plain facts.
-    """
-
-    title: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: int = 1
-    last_left: bool = False
+from ncclean.formats import Table, counted
 
 
 @dataclass(frozen=True)
@@ -32,11 +18,6 @@ class Note:
 
 
 Shown = Table | Note | str
-
-
-def facts(rows: Iterable[tuple[str, str]]) -> Table:
-    """A table of names and values, without heads."""
-    return Table("", (), tuple(rows), left=2)
 
 
 def failure_notes(

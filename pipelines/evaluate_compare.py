@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from ncclean.formats import Table, percentage
 from ncclean.options import Option, Reads, Seed
 
 from .command import Command, Result
-from .display import Shown, Table
-from .evaluate_models import LEADING_METRICS, percentage
+from .display import Shown
+from .evaluate_models import LEADING_METRICS
 from .progress import SILENT, Progress
 from .shared_options import Replace, json_option
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.estimates import Estimate
-from ncclean.formats import decimal
+from ncclean.formats import Table, decimal, skipped_counts
 from ncclean.options import Option, Reads
 
 from .command import Result
-from .display import Note, Shown, Table
-from .evaluate_models import ModelOptions, skipped_counts
+from .display import Note, Shown
+from .evaluate_models import ModelOptions
 from .progress import SILENT, Progress
 from .shared_options import MemoryLimit, json_option
 

@@ -7,16 +7,17 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ncclean.config import DEFAULT_PRETRAINED
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
+from ncclean.formats import Table, percentage, skipped_counts
 from ncclean.options import Option, Reads, Seed, parameters
 
 from .command import Command, Result
-from .display import Shown, Table
+from .display import Shown
 from .progress import SILENT, Progress
 from .shared_options import Device, Precision, Replace
 
@@ -263,21 +264,6 @@ class EvaluateLinearProbe(ModelEvaluation):
             weighting = SampleWeights(tuple(self.scores), self.weights)
         probe = dataclasses.replace(self.probe, seed=self.seed)
         return linear_probe_task(self.embedding, probe, self.epochs_by_set, weighting)
-
-
-def percentage(metric: str, value: Any, *, is_signed: bool = False) -> str:
-    """A metric as text: shares as percentages; `rsum` is a sum of percentages already."""
-    if value is None:
-        return "-"
-    sign = "+" if is_signed else ""
-    if metric.endswith("rsum"):
-        return f"{value:{sign}.1f}"
-    return f"{100 * value:{sign}.1f}" if is_signed else f"{100 * value:.1f}%"
-
-
-def skipped_counts(skipped: dict[str, int]) -> str:
-    """Unusable samples as text, such as `3 image_corrupt, 1 caption_missing`."""
-    return ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
 
 
 def _figures(results: Sequence[Evaluation]) -> dict[str, str]:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ncclean.config import CLIP_SCALE, DEFAULT_MODEL, DEFAULT_PRETRAINED, parse_keys, parse_scale
 from ncclean.errors import InputError
 from ncclean.estimates import flattened
-from ncclean.formats import decimal, interval, share
+from ncclean.formats import Table, decimal, interval, share
 from ncclean.options import Option, Options, Reads, check_source, check_unset, parameters
 
 from .command import Command, Result
-from .display import Note, Shown, Table, partner_lines
+from .display import Note, Shown, partner_lines
 from .progress import SILENT, Progress
 from .shared_options import Join, MemoryLimit, Replace, Scores, json_option, plot_option
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.formats import decimal, share
+from ncclean.formats import Table, decimal, share, skipped_counts
 from ncclean.options import Option, Reads
 
 from .command import Result
-from .display import Shown, Table
-from .evaluate_models import ModelOptions, skipped_counts
+from .display import Shown
+from .evaluate_models import ModelOptions
 from .progress import SILENT, Progress
 from .shared_options import plot_option
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import parse_keys
 from ncclean.explaining.options import ExplainOptions
-from ncclean.formats import counted, interval, share
+from ncclean.formats import Table, counted, interval, share
 from ncclean.options import Option, Reads
 from ncclean.storage.inputs import identity
 
 from .command import Command, Result
-from .display import Note, Shown, Table, partner_lines
+from .display import Note, Shown, partner_lines
 from .progress import SILENT, Progress
 from .shared_options import EmbeddingKeys, Join, MemoryLimit, Overwrite, Scores
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 from ncclean.config import TaskOptions
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.formats import counted
+from ncclean.formats import Table, counted
 from ncclean.options import Option, Seed
 
 from .command import Command, Result
-from .display import Note, Shown, Table
+from .display import Note, Shown
 from .progress import SILENT, Progress
 from .shared_options import CaptionKey, Donors, Overwrite, Shards
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import DRY_RUN, TaskOptions, parse_keys, parse_memory
 from ncclean.errors import InputError
-from ncclean.formats import counted, file_size, hours, share
+from ncclean.formats import counted, facts, file_size, hours, share
 from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
-from .display import Note, Shown, facts
+from .display import Note, Shown
 from .progress import SILENT, Progress
 from .shared_options import EmbeddingKeys
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.config import DRY_RUN
-from ncclean.formats import hours
+from ncclean.formats import Table, hours
 from ncclean.options import Option, OptionError
 
 from .command import Command, Result
-from .display import Shown, Table
+from .display import Shown
 from .progress import SILENT, Progress
 
 if TYPE_CHECKING:

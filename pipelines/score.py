@@ -20,11 +20,11 @@ from ncclean.config import (
 )
 from ncclean.data.options import SourceFormat, SourceOptions
 from ncclean.errors import InputError
-from ncclean.formats import counted, file_size, hours, interval, share
+from ncclean.formats import Table, counted, facts, file_size, hours, interval, share
 from ncclean.options import Option, Reads, check_source
 
 from .command import Command, Result
-from .display import Note, Shown, Table, facts, failure_notes
+from .display import Note, Shown, failure_notes
 from .progress import SILENT, Progress
 from .shared_options import (
     CalibrateOnOption,

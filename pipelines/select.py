@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.errors import InputError
-from ncclean.formats import counted, interval, share
+from ncclean.formats import Table, counted, interval, share
 from ncclean.options import Option, Reads
 from ncclean.selection.policy import Policy
 
 from .command import Command, Result
-from .display import Note, Shown, Table, partner_lines
+from .display import Note, Shown, partner_lines
 from .progress import SILENT, Progress
 from .shared_options import Decisions, Join, MemoryLimit, Replace, Scores
 

@@ -90,8 +90,8 @@ LAYERS = (
     "execution",
     "explaining",
     "evaluation",
-    "recipes",
     "report",
+    "recipes",
     "judging",
     "reviewing",
 )

@@ -19,6 +19,7 @@ from ncclean.recipes.matrix import expand
 from ncclean.recipes.model import COMMON, check_common, check_recipe
 from ncclean.recipes.references import RUN, check_size, fill, names_in, written
 from ncclean.recipes.source import Source, read_source
+from ncclean.recipes.stage_facts import StageFacts
 from ncclean.storage.inputs import LOCAL_MODEL
 from ncclean.storage.made_files import absolute, is_within
 from ncclean.stores import is_url
@@ -27,26 +28,21 @@ from ..command import Command, build
 from ..stages import STAGES
 
 
-@dataclass(frozen=True)
-class Stage:
+@dataclass(frozen=True, kw_only=True)
+class Stage(StageFacts):
     """A stage: its command, ready to run, and its options as text that names other stages.
 
     `values` are the options that it was given, `symbolic` the same with references to stages left
     in. `uses` are the earlier stages that it refers to, `elsewhere` the places outside of the run's
-    folder that it writes to. `pairs_per_second` is the stated speed. Of a stage that is repeated,
-    `base` is its name in the file, and `cell` has the values that it stands for.
+    folder that it writes to. `pairs_per_second` is the stated speed.
     """
 
-    name: str
     command: Command
     values: dict[str, Any]
     symbolic: dict[str, Any]
     uses: tuple[str, ...]
     elsewhere: tuple[str, ...]
-    about: str | None
     pairs_per_second: float | None
-    base: str
-    cell: Mapping[str, Any]
 
     @property
     def out(self) -> str:
@@ -55,7 +51,7 @@ class Stage:
     @property
     def reference(self) -> str:
         """The text that the name of the stage stands for in later stages."""
-        return f"{LOCAL_MODEL}{self.out}" if self.command.makes_model else self.out
+        return self.out if self.model is None else self.model
 
 
 @dataclass(frozen=True)
@@ -205,6 +201,8 @@ def _stage(
         raise source.error(("stages", name, *([blamed] if blamed else [])), str(error)) from error
     return Stage(
         name=name,
+        command_name=kind.name,
+        model=f"{LOCAL_MODEL}{values['out']}" if kind.makes_model else None,
         command=command,
         values=values,
         symbolic=symbolic,

@@ -17,21 +17,21 @@ import yaml
 
 from ncclean.atomic import reported
 from ncclean.errors import NccleanError, ResumeError
+from ncclean.formats import Table
 from ncclean.options import parameters
 from ncclean.output_mark import mark
 from ncclean.recipes.folder import RunFolder, StageRecord, single_files
+from ncclean.recipes.matrix_tables import tables_of
+from ncclean.recipes.page import write_page
 from ncclean.recipes.versions import versions
 from ncclean.url_secrets import values_without_secrets
 from ncclean.visible_text import MessageFormatter
 
 from ..command import Command, Result
-from ..display import Table
 from ..progress import SILENT, Both, Lines, OfStage, Progress
 from .check import check_columns, check_inputs
 from .decisions import Decision, Start, decide
 from .load import Recipe
-from .matrix_tables import tables_of
-from .page import write_page
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,15 @@ def run(recipe: Recipe, progress: Progress = SILENT, start_from: str | None = No
             ran.append(stage.name)
             figures = ", ".join(f"{name} {value}" for name, value in record.figures.items())
             progress.say(f"{stage.name}: done in {record.seconds:,.1f} s; {figures}")
-            write_page(recipe, folder, records)
-        write_page(recipe, folder, records)
+            write_page(recipe.name, recipe.about, recipe.stages, folder, records)
+        write_page(recipe.name, recipe.about, recipe.stages, folder, records)
     return RunSummary(
         recipe=recipe.name,
         folder=str(recipe.folder),
         page=str(folder.page),
         records=records,
         ran=tuple(ran),
-        tables=tuple(tables_of(recipe, records)),
+        tables=tuple(tables_of(recipe.stages, records)),
     )
 
 

@@ -12,10 +12,10 @@ from ncclean_cli.errors import _say
 from ncclean_cli.printing import print_json, print_shown
 from ncclean_cli.progress import Bar, shown_progress
 from ncclean_pipelines.command import Result
-from ncclean_pipelines.display import Note, Table, facts
+from ncclean_pipelines.display import Note
 from ncclean_pipelines.progress import Lines
 
-from ncclean.formats import file_size, hours
+from ncclean.formats import Table, facts, file_size, hours
 
 WIDE = Table(
     "Figures",

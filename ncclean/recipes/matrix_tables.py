@@ -9,12 +9,11 @@ from statistics import mean, stdev
 from typing import Any
 
 from ncclean.evaluation.noise_evaluation import ALL
+from ncclean.formats import Table
 from ncclean.recipes.folder import StageRecord
 from ncclean.recipes.matrix import of_cell
-
-from ..display import Table
-from .load import Recipe
-from .tables import MODEL_COMMANDS, model_name, result_tables
+from ncclean.recipes.stage_facts import StageFacts
+from ncclean.recipes.tables import MODEL_COMMANDS, model_name, result_tables
 
 _Cell = tuple[tuple[str, Any], ...]
 
@@ -58,15 +57,17 @@ class Means:
         return Table(self.title, heads, tuple(rows), left=len(variables) + 1)
 
 
-def tables_of(recipe: Recipe, records: Mapping[str, StageRecord]) -> Iterator[Table]:
+def tables_of(
+    stages: Mapping[str, StageFacts], records: Mapping[str, StageRecord]
+) -> Iterator[Table]:
     """The tables of a run, means and deviations where its stages are repeated."""
-    if not recipe.is_matrix:
-        yield from result_tables(recipe, records)
+    if not any(stage.cell for stage in stages.values()):
+        yield from result_tables(stages, records)
         return
     models: dict[str, Means] = {}
     noise: dict[str, Means] = {}
     for name, record in records.items():
-        stage = recipe.stages[name]
+        stage = stages[name]
         if not record.done:
             continue
         if record.command == "evaluate noise":
@@ -81,7 +82,7 @@ def tables_of(recipe: Recipe, records: Mapping[str, StageRecord]) -> Iterator[Ta
                 means = models.setdefault(f"{result['dataset']} {record.command}", Means(title))
                 for metric, value in result["metrics"].items():
                     percent = value if value is None or metric.endswith("rsum") else 100 * value
-                    means.add(model_name(recipe, result), stage.cell, _short(metric), percent)
+                    means.add(model_name(stages, result), stage.cell, _short(metric), percent)
     yield from (means.table("stage", 3) for means in noise.values())
     yield from (means.table("model", 1) for means in models.values())
 

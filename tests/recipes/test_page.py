@@ -4,12 +4,11 @@ import re
 from datetime import datetime, timezone
 
 import pytest
-from ncclean_pipelines.recipe.page import write_page
-from ncclean_pipelines.recipe.tables import result_tables
 
 from ncclean.recipes.folder import RunFolder, StageRecord
-
-from .recipes import made
+from ncclean.recipes.page import write_page
+from ncclean.recipes.tables import result_tables
+from tests.pipelines.recipe.recipes import made
 
 TEXT = """\
 about: A <b>bold</b> recipe.
@@ -42,7 +41,7 @@ def test_the_page_has_figures_files_and_failures_and_loads_nothing(tmp_path):
         made=["${run}/score/scores.parquet", "s3://bucket/e"],
         failures={"00001": "<script>alert(1)</script>"},
     )
-    write_page(recipe, folder, {"score": done})
+    write_page(recipe.name, recipe.about, recipe.stages, folder, {"score": done})
     html = folder.page.read_text()
     assert "12.5%" in html
     assert 'href="score/scores.parquet"' in html
@@ -68,7 +67,7 @@ def test_models_are_columns_named_after_their_stages(tmp_path):
             result("demo", "pairs", {"rsum": 400.0}),
         ]
     }
-    (table,) = result_tables(recipe, {"z": record("z", "evaluate zeroshot", result=found)})
+    (table,) = result_tables(recipe.stages, {"z": record("z", "evaluate zeroshot", result=found)})
     assert table.heads == ("figure", "demo", "a")
     assert table.rows == (("shapes acc1", "50.0%", "75.0%"), ("pairs rsum", "400.0", ""))
 
@@ -88,7 +87,7 @@ def test_noise_is_shown_by_kind_and_what_is_flagged_of_the_clean_pairs(tmp_path)
         ],
     }
     records = {"n": record("n", "evaluate noise", result=found)}
-    scores, rules = result_tables(made(TEXT, tmp_path), records)
+    scores, rules = result_tables(made(TEXT, tmp_path).stages, records)
     kinds = ("all noise (1,200)", "permuted caption (1,000)", "one wrong word (200)")
     assert scores.heads == ("score", *kinds)
     (row,) = scores.rows

@@ -15,27 +15,34 @@ from markupsafe import Markup
 from ncclean import stores
 from ncclean.formats import hours
 from ncclean.recipes.folder import RunFolder, StageRecord
+from ncclean.recipes.matrix_tables import tables_of
+from ncclean.recipes.stage_facts import StageFacts
 from ncclean.recipes.versions import versions
 from ncclean.report.page import asset, content_hash
-
-from .load import Recipe
-from .matrix_tables import tables_of
 
 _LEADS = 2  # figures beside the number of stages and the time
 
 
-def write_page(recipe: Recipe, folder: RunFolder, records: Mapping[str, StageRecord]) -> None:
-    """Write `index.html`; it needs no other file, and links those of the run."""
+def write_page(
+    name: str,
+    about: str | None,
+    stages: Mapping[str, StageFacts],
+    folder: RunFolder,
+    records: Mapping[str, StageRecord],
+) -> None:
+    """Write `index.html` for a run of the recipe `name`; it needs no other file, and links those of
+    the run."""
     style = asset("report.css")
     html = _environment().get_template("run.html").render(
-        recipe=recipe,
-        stages=[_stage_row(recipe, folder, name, records.get(name)) for name in recipe.stages],
+        name=name,
+        about=about,
+        stages=[_stage_row(stage, folder, records.get(name)) for name, stage in stages.items()],
         done=sum(record.done for record in records.values()),
         seconds=sum(record.seconds for record in records.values()),
         finished=max((record.finished or "" for record in records.values()), default="")[:16]
         .replace("T", " "),
         leads=_leads(records),
-        tables=list(tables_of(recipe, records)),
+        tables=list(tables_of(stages, records)),
         failures=[
             (name, what, reason)
             for name, record in records.items()
@@ -50,16 +57,11 @@ def write_page(recipe: Recipe, folder: RunFolder, records: Mapping[str, StageRec
     folder.write(folder.page, html)
 
 
-def _stage_row(
-    recipe: Recipe, folder: RunFolder, name: str, record: StageRecord | None
-) -> dict[str, Any]:
-    stage = recipe.stages[name]
+def _stage_row(stage: StageFacts, folder: RunFolder, record: StageRecord | None) -> dict[str, Any]:
     return {
-        "name": name,
-        "command": stage.command.name,
-        "about": stage.about,
+        "stage": stage,
         "record": record,
-        "log": f"logs/{quote(name)}.log",
+        "log": f"logs/{quote(stage.name)}.log",
         "files": [
             (folder.place(path), _link(folder, folder.place(path)))
             for path in (record.made if record else [])
@@ -97,7 +99,7 @@ def _leads(records: Mapping[str, StageRecord]) -> list[tuple[str, str, str]]:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader(__package__ or "ncclean_pipelines.recipe"),
+        loader=PackageLoader(__package__ or "ncclean.recipes"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -6,12 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncclean.evaluation.noise_evaluation import ALL
-from ncclean.formats import decimal, share
+from ncclean.formats import Table, decimal, percentage, share
 from ncclean.recipes.folder import StageRecord
-
-from ..display import Table
-from ..evaluate_models import percentage
-from .load import Recipe
+from ncclean.recipes.stage_facts import StageFacts
 
 MODEL_COMMANDS = tuple(f"evaluate {name}" for name in ("zeroshot", "retrieval", "linear-probe"))
 # What is shown of each task; all of it is in the results.
@@ -26,7 +23,9 @@ KIND_NAMES = {
 }
 
 
-def result_tables(recipe: Recipe, records: Mapping[str, StageRecord]) -> Iterator[Table]:
+def result_tables(
+    stages: Mapping[str, StageFacts], records: Mapping[str, StageRecord]
+) -> Iterator[Table]:
     """The tables that the finished stages have results for."""
     for name, record in records.items():
         if record.done and record.command == "evaluate noise":
@@ -38,7 +37,7 @@ def result_tables(recipe: Recipe, records: Mapping[str, StageRecord]) -> Iterato
         for result in record.result["results"]
     ]
     if results:
-        yield _model_table(recipe, results)
+        yield _model_table(stages, results)
 
 
 def _noise_tables(stage: str, evaluation: Mapping[str, Any]) -> Iterator[Table]:
@@ -62,12 +61,12 @@ def _noise_tables(stage: str, evaluation: Mapping[str, Any]) -> Iterator[Table]:
         yield Table(title, ("rule", *heads, "clean pairs"), rules)
 
 
-def _model_table(recipe: Recipe, results: list[Mapping[str, Any]]) -> Table:
+def _model_table(stages: Mapping[str, StageFacts], results: list[Mapping[str, Any]]) -> Table:
     """A row for each leading figure of each data set, a column for each model."""
     rows: dict[str, dict[str, str]] = {}
     models: list[str] = []
     for result in results:
-        name = model_name(recipe, result)
+        name = model_name(stages, result)
         models += [name] if name not in models else []
         for metric in _LEADING:
             value = result["metrics"].get(metric)
@@ -81,9 +80,7 @@ def _model_table(recipe: Recipe, results: list[Mapping[str, Any]]) -> Table:
     )
 
 
-def model_name(recipe: Recipe, result: Mapping[str, Any]) -> str:
+def model_name(stages: Mapping[str, StageFacts], result: Mapping[str, Any]) -> str:
     """The stage that made the model, else the model's own name."""
-    for stage in recipe.stages.values():
-        if stage.command.makes_model and result["model"] == stage.reference:
-            return stage.base
-    return str(result["model"])
+    model = result["model"]
+    return next((stage.base for stage in stages.values() if stage.model == model), str(model))
