@@ -11,14 +11,14 @@ from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.formats import Table, counted, file_size
 from ncclean.judging.options import JudgeOptions
-from ncclean.options import Option, Reads, check_unset, parameters
+from ncclean.options import Option, Reads, Seed, check_unset, parameters
 
 from .audit_judge import judged_figures, judged_lines, plan_lines
 from .audit_measured import estimate, measured_lines
 from .command import Command, Result
 from .display import Note, Shown
 from .progress import SILENT, Progress
-from .shared_options import MemoryLimit, PageTitle, PictureShards, Scores
+from .shared_options import MemoryLimit, PageTitle, ScoredShards, Scores
 
 if TYPE_CHECKING:
     from ncclean.auditing.audit import Audit as Measured
@@ -57,13 +57,13 @@ class Audit(Command):
 
     scores: Scores
     out: Annotated[str | None, Option("Folder or URL for the page and the sample.")] = None
-    shards: PictureShards = ()
+    shards: ScoredShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
     pairs: Annotated[
         int,
         Option(f"Pairs to judge, at most {_MOST_ON_PAGE:,} on a page.", low=10, high=_MOST_JUDGED),
     ] = 300
-    seed: Annotated[int, Option("Random seed.", low=0)] = 0
+    seed: Seed = 0
     title: PageTitle = None
     judging: JudgeOptions = field(default_factory=JudgeOptions)
     answers: Annotated[

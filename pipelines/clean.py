@@ -36,11 +36,11 @@ from .select import Select, mended_line
 from .shared_options import (
     Device,
     EmbeddingKeys,
+    Engine,
     Model,
     OutputLayout,
     Precision,
     Pretrained,
-    ScoreEngine,
     sources_option,
 )
 
@@ -89,7 +89,7 @@ class Clean(Command):
     samples_per_shard: Annotated[int, Option("Samples per shard.", low=1)] = 10_000
     precision: Precision = "auto"
     device: Device = "auto"
-    engine: ScoreEngine = "auto"
+    engine: Engine = "auto"
     ray_address: Annotated[str | None, Option(RAY_ADDRESS)] = None
     dry_run: Annotated[bool, Option(DRY_RUN)] = False
 

@@ -13,7 +13,7 @@ from .command import Command, Result
 from .display import Shown
 from .evaluate_models import LEADING_METRICS
 from .progress import SILENT, Progress
-from .shared_options import Replace, json_option
+from .shared_options import Overwrite, json_option
 
 if TYPE_CHECKING:
     from ncclean.evaluation.comparison import Comparison
@@ -47,7 +47,7 @@ class EvaluateCompare(Command):
     out: Annotated[str | None, json_option("comparison.json")] = None
     draws: Annotated[int, Option("Bootstrap resamples.", low=100)] = 2000
     seed: Seed = 0
-    overwrite: Replace = False
+    overwrite: Overwrite = False
 
     def run(self, progress: Progress = SILENT) -> Result[list[Comparison]]:
         """Compare two models' results on common data; see `ncclean.evaluation.comparison`."""

@@ -19,7 +19,7 @@ from ncclean.options import Option, Reads, Seed, parameters
 from .command import Command, Result
 from .display import Shown
 from .progress import SILENT, Progress
-from .shared_options import Device, Precision, Replace
+from .shared_options import Device, Overwrite, Precision
 
 if TYPE_CHECKING:
     from ncclean.evaluation.models_on_sets import Task
@@ -64,7 +64,7 @@ class ModelOptions(Command):
     embedding: EmbeddingOptions = field(default_factory=EmbeddingOptions)
     precision: Precision = "auto"
     device: Device = "auto"
-    overwrite: Replace = False
+    overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,16 +9,29 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.config import CLIP_SCALE, DEFAULT_MODEL, DEFAULT_PRETRAINED, parse_keys, parse_scale
+from ncclean.config import DEFAULT_MODEL, DEFAULT_PRETRAINED, parse_keys, parse_scale
 from ncclean.errors import InputError
 from ncclean.estimates import flattened
 from ncclean.formats import Table, decimal, interval, share
-from ncclean.options import Option, Options, Reads, check_source, check_unset, parameters
+from ncclean.options import Option, Options, Seed, check_source, check_unset, parameters
 
 from .command import Command, Result
 from .display import Note, Shown, partner_lines
 from .progress import SILENT, Progress
-from .shared_options import Join, MemoryLimit, Replace, Scores, json_option, plot_option
+from .shared_options import (
+    Device,
+    Donors,
+    EmbeddingKeys,
+    Join,
+    MemoryLimit,
+    Model,
+    Overwrite,
+    Pretrained,
+    Scale,
+    Scores,
+    json_option,
+    plot_option,
+)
 
 if TYPE_CHECKING:
     from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreEvaluation
@@ -34,39 +47,14 @@ class TrialOptions(Options):
 
     in_recipes = False
 
-    donors: Annotated[
-        Sequence[str],
-        Option(
-            "Corpus whose captions become wrong ones.",
-            reads=Reads.SOURCE,
-        ),
-    ] = ()
+    donors: Donors = ()
     pairs: Annotated[int, Option("With --inject: pairs to draw, roughly.", low=2)] = 20_000
-    model: Annotated[str, Option("With --inject: model that scores shards.", source="images")] = (
-        DEFAULT_MODEL
-    )
-    pretrained: Annotated[
-        str | None, Option("Pretrained tag or checkpoint file of an open_clip name.")
-    ] = DEFAULT_PRETRAINED
-    embedding_keys: Annotated[
-        str | None,
-        Option(
-            "With --inject: as in `score`.",
-            metavar="IMG,TEXT",
-            source="embeddings",
-        ),
-    ] = None
-    scale: Annotated[
-        str | float | None,
-        Option(
-            "With --inject: as in `score`.",
-            source="embeddings",
-        ),
-    ] = None
-    device: Annotated[str, Option("`auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)] = (
-        "auto"
-    )
-    seed: Annotated[int, Option("Random seed.")] = 0
+    model: Model = DEFAULT_MODEL
+    pretrained: Pretrained = DEFAULT_PRETRAINED
+    embedding_keys: EmbeddingKeys = None
+    scale: Scale = None
+    device: Device = "auto"
+    seed: Seed = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +118,7 @@ class EvaluateNoise(Command):
     trial: TrialOptions = field(default_factory=TrialOptions)
     plot: Annotated[str | None, plot_option("noise.pdf")] = None
     memory_limit: MemoryLimit = None
-    overwrite: Replace = False
+    overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -198,26 +186,23 @@ class EvaluateNoise(Command):
         """The trial of `--inject`. Raises `InputError` for options of another kind of source."""
         from ncclean.data.sources import are_embeddings, resolve_sources
         from ncclean.evaluation.noise_trial import TrialRequest
-        from ncclean.models.request import ModelRequest
+        from ncclean.models.request import ModelRequest, scale_of
 
         options = self.trial
         shards = resolve_sources(self.scores)
         check_source(options, "embeddings" if are_embeddings(shards) else "images")
 
-        def model(name: str) -> ModelRequest:
-            return ModelRequest(
-                model=name, pretrained=options.pretrained, device=options.device, space="auto"
-            )
-
-        scale = parse_scale(options.scale)
+        model = ModelRequest(
+            model=options.model, pretrained=options.pretrained, device=options.device, space="auto"
+        )
         return TrialRequest(
             shards=shards,
             share=share,
             donors=resolve_sources(options.donors) if options.donors else [],
             pairs=options.pairs,
-            model=model(options.model),
+            model=model,
             keys=parse_keys(options.embedding_keys),
-            scale=model(scale) if isinstance(scale, str) else scale or CLIP_SCALE,
+            scale=scale_of(parse_scale(options.scale), model),
             seed=options.seed,
         )
 

@@ -80,13 +80,7 @@ class Finetune(Command):
     loader: LoaderOptions = field(default_factory=LoaderOptions)
     precision: Precision = "auto"
     device: Device = "auto"
-    engine: Annotated[
-        Engine,
-        Option(
-            "`local` or `ray`; `auto` is `ray` with --ray-address, or to score on several GPUs.",
-            is_idle=True,
-        ),
-    ] = "auto"
+    engine: Engine = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     resume: Annotated[
         bool,

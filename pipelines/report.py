@@ -15,7 +15,7 @@ from ncclean.options import Option, Reads
 from .command import Command, Result
 from .display import Note, Shown, partner_lines
 from .progress import SILENT, Progress
-from .shared_options import Join, MemoryLimit, PageTitle, PictureShards, Replace, Scores
+from .shared_options import Join, MemoryLimit, Overwrite, PageTitle, ScoredShards, Scores
 
 if TYPE_CHECKING:
     from ncclean.report.write_report import WrittenReport
@@ -37,7 +37,7 @@ class Report(Command):
 
     scores: Scores
     out: Annotated[str, Option("HTML file or URL.", inside="report.html")]
-    shards: PictureShards = ()
+    shards: ScoredShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
     title: PageTitle = None
     pairs: Annotated[
@@ -68,7 +68,7 @@ class Report(Command):
     ] = None
     join: Join = ()
     memory_limit: MemoryLimit = None
-    overwrite: Replace = False
+    overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,7 +15,7 @@ from ncclean.options import Option, Reads
 from .command import Command, Result
 from .display import Shown
 from .progress import SILENT, Progress
-from .shared_options import EmbeddingKeys, Join, MemoryLimit, PictureShards, Replace, Scores
+from .shared_options import EmbeddingKeys, Join, MemoryLimit, Overwrite, ScoredShards, Scores
 
 if TYPE_CHECKING:
     from ncclean.reviewing.serve import Reviewed
@@ -41,7 +41,7 @@ class Review(Command):
     scores: Scores
     out: Annotated[str, Option("Parquet file of the decisions.", endings=(".parquet",),
                                extra="review")]  # fmt: skip
-    shards: PictureShards = ()
+    shards: ScoredShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
     join: Join = ()
     dedup: Annotated[
@@ -80,7 +80,7 @@ class Review(Command):
     port: Annotated[int, Option("Port of the page; 0 takes a free one.", low=0, high=65535)] = 0
     browser: Annotated[bool, Option("Open the page in the browser.")] = True
     memory_limit: MemoryLimit = _MEMORY
-    overwrite: Replace = False
+    overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

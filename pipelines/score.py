@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import (
-    CLIP_SCALE,
     DEFAULT_MODEL,
     DEFAULT_PRETRAINED,
     DRY_RUN,
@@ -30,11 +29,12 @@ from .shared_options import (
     CalibrateOnOption,
     Device,
     EmbeddingKeys,
+    Engine,
     Model,
     OsaFunction,
     Overwrite,
     Pretrained,
-    ScoreEngine,
+    Scale,
     ScoresOut,
     Shift,
     sources_option,
@@ -79,13 +79,7 @@ class Score(Command):
     model: Model = DEFAULT_MODEL
     pretrained: Pretrained = DEFAULT_PRETRAINED
     embedding_keys: EmbeddingKeys = None
-    scale: Annotated[
-        str | float | None,
-        Option(
-            "For embeddings: logit scale, or the model that has it (default: 100).",
-            source="embeddings",
-        ),
-    ] = None
+    scale: Scale = None
     options: ScoreOptions = field(default_factory=ScoreOptions)
     shift: Shift = "auto"
     osa_function: OsaFunction = "high_degree"
@@ -104,7 +98,7 @@ class Score(Command):
             "torch.compile the image tower; pays off only on GPUs.", name="compile", source="images"
         ),
     ] = False
-    engine: ScoreEngine = "auto"
+    engine: Engine = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     drop_missing: Annotated[
         bool,
@@ -203,23 +197,21 @@ class Score(Command):
         from ncclean.data.sources import are_embeddings
         from ncclean.execution.embedding_encoder import EmbeddingRequest
         from ncclean.execution.image_encoder import ImageRequest
-        from ncclean.models.request import ModelRequest
+        from ncclean.models.request import ModelRequest, scale_of
 
-        def model(name: str, precision: str = "auto") -> ModelRequest:
-            return ModelRequest(
-                model=name,
-                pretrained=self.pretrained,
-                precision=precision,
-                device=self.device,
-                compiled=self.compiled,
-                space="auto",
-            )
-
+        model = ModelRequest(
+            model=self.model,
+            pretrained=self.pretrained,
+            precision=self.precision,
+            device=self.device,
+            compiled=self.compiled,
+            space="auto",
+        )
         if not are_embeddings(shards):
             check_source(self, "images")
-            return ImageRequest(model(self.model, self.precision))
+            return ImageRequest(model)
         check_source(self, "embeddings")
-        scale = model(self.scale) if isinstance(self.scale, str) else self.scale or CLIP_SCALE
+        scale = scale_of(self.scale, model)
         if self.shift == "noise" and not isinstance(scale, ModelRequest):
             raise InputError("--shift noise needs a model: name it with --scale")
         return EmbeddingRequest.of(shards, parse_keys(self.embedding_keys), scale, self.device)

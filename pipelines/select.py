@@ -16,7 +16,7 @@ from ncclean.selection.policy import Policy
 from .command import Command, Result
 from .display import Note, Shown, partner_lines
 from .progress import SILENT, Progress
-from .shared_options import Decisions, Join, MemoryLimit, Replace, Scores
+from .shared_options import Decisions, Join, MemoryLimit, Overwrite, Scores
 
 if TYPE_CHECKING:
     from ncclean.selection.select import SelectionSummary
@@ -69,7 +69,7 @@ class Select(Command):
     ] = ()
     join: Join = ()
     memory_limit: MemoryLimit = None
-    overwrite: Replace = False
+    overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,9 +27,9 @@ Precision = Annotated[
     Option("`fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native."),
 ]
 Device = Annotated[str, Option("`auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)]
-Engine = Literal["auto", "local", "ray"]
-ScoreEngine = Annotated[
-    Engine,
+
+Engine = Annotated[
+    Literal["auto", "local", "ray"],
     Option(
         "`local` or `ray`; `auto` is `ray` with --ray-address, or to score on several GPUs.",
         is_idle=True,
@@ -58,13 +58,6 @@ Scores = Annotated[
     ),
 ]
 ScoredShards = Annotated[
-    Sequence[str],
-    Option(
-        "The scored shards: folder, `'quoted glob'`, `@list.txt` or URL.",
-        reads=Reads.SHARDS,
-    ),
-]
-PictureShards = Annotated[
     Sequence[str],
     Option(
         "The scored shards: folder, `'quoted glob'`, `@list.txt` or URL.",
@@ -123,6 +116,12 @@ CaptionKey = Annotated[
         "Extension, json field or column of the caption (default: `.txt`, `caption` and the like)."
     ),
 ]
+Scale = Annotated[
+    str | float | None,
+    Option(
+        "For embeddings: logit scale, or the model that has it (default: 100).", source="embeddings"
+    ),
+]
 EmbeddingKeys = Annotated[
     str | None,
     Option(
@@ -137,9 +136,6 @@ MemoryLimit = Annotated[
     str | None, Option("Memory that DuckDB may use, such as `4GB`.", is_idle=True)
 ]
 Overwrite = Annotated[
-    bool, Option("Replace existing output instead of resuming or refusing.", in_recipes=False)
-]
-Replace = Annotated[
     bool, Option("Replace existing output instead of resuming or refusing.", in_recipes=False)
 ]
 

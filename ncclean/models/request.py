@@ -6,6 +6,7 @@ import dataclasses
 import os
 from dataclasses import dataclass
 
+from ncclean.config import CLIP_SCALE
 from ncclean.models.estimator import Estimator
 from ncclean.stores import absolute
 
@@ -43,6 +44,14 @@ class ModelRequest:
             model=absolute_model(self.model),
             pretrained=self.pretrained and absolute_model(self.pretrained),
         )
+
+
+def scale_of(scale: str | float | None, model: ModelRequest) -> float | ModelRequest:
+    """The logit scale of embeddings: a number, CLIP's by default, or a request for the model named
+    `scale`, which is loaded as `model` would be."""
+    if isinstance(scale, str):
+        return dataclasses.replace(model, model=scale, precision="auto")
+    return CLIP_SCALE if scale is None else scale
 
 
 def absolute_model(name: str) -> str:

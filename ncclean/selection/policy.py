@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ncclean.errors import InputError
-from ncclean.options import Option, Options
+from ncclean.options import Option, Options, Seed
 from ncclean.selection.drop_parts import COLUMNS, HAS_PARTS
 from ncclean.storage.quoting import identifier
 
@@ -105,7 +105,7 @@ class Policy(Options):
     ] = None
     size: Annotated[int | None, Option("Pairs to draw, counting repeats.", low=1)] = None
     penalty: Annotated[float, Option("How much each draw lowers a pair's score.", low=0)] = _PENALTY
-    seed: Annotated[int, Option("Random seed.", low=0)] = 0
+    seed: Seed = 0
     with_forget: Annotated[bool, Option("Also keep NCU's forget set, marked in `split`.")] = False
     drop_parts: Annotated[
         bool,
