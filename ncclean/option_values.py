@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from ncclean.errors import InputError
 from ncclean.options import OptionError, Options, Parameter, parameters, union_members, value_of
 
 Kind = TypeVar("Kind", bound=Options)
+Number = TypeVar("Number", int, float)
 
 
 def build_options(kind: type[Kind], values: Mapping[str, Any], owner: str) -> Kind:
@@ -95,6 +97,30 @@ def parse_settings(
         except yaml.YAMLError:
             raise InputError(f"--set {name}: {text!r} is not YAML") from None
     return values
+
+
+def numbers_by_name(
+    sentence: str,
+    given: Mapping[str, Number] | Sequence[str],
+    kind: type[Number],
+    *,
+    least: float = -math.inf,
+) -> dict[str, Number]:
+    """Numbers by name from `NAME=NUMBER`. Raises `InputError`, which begins with the sentence, for
+    other texts, and for numbers below `least`."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    numbers = {}
+    for text in given:
+        name, _, value = text.rpartition("=")
+        try:
+            number = kind(value)
+        except ValueError:
+            number = None
+        if number is None or not number >= least or not name.strip():  # NaN is neither
+            raise InputError(f"{sentence}, got {text!r}")
+        numbers[name.strip()] = number
+    return numbers
 
 
 def closest(word: str, words: Iterable[str]) -> str:

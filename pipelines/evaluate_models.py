@@ -14,6 +14,7 @@ from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
 from ncclean.formats import Table, percentage, skipped_counts
+from ncclean.option_values import numbers_by_name
 from ncclean.options import Option, Reads, Seed, parameters
 
 from .command import Command, Result
@@ -240,15 +241,7 @@ class EvaluateLinearProbe(ModelEvaluation):
     @cached_property
     def epochs_by_set(self) -> dict[str, int]:
         """Epochs by the name of the set. Raises `InputError` for what is not `set=number`."""
-        if isinstance(self.set_epochs, Mapping):
-            return dict(self.set_epochs)
-        epochs = {}
-        for text in self.set_epochs:
-            name, _, count = text.rpartition("=")
-            if not count.isdigit() or not name or int(count) < 1:
-                raise InputError(f"--set-epochs takes set=number, got {text!r}")
-            epochs[name] = int(count)
-        return epochs
+        return numbers_by_name("--set-epochs takes set=number", self.set_epochs, int, least=1)
 
     @property
     def expected_sets(self) -> Sequence[str]:

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.config import DEFAULT_MODEL, DEFAULT_PRETRAINED, parse_keys, parse_scale
-from ncclean.errors import InputError
 from ncclean.estimates import flattened
 from ncclean.formats import Table, decimal, interval, share
+from ncclean.option_values import numbers_by_name
 from ncclean.options import Option, Options, Seed, check_source, check_unset, parameters
 
 from .command import Command, Result
@@ -129,16 +129,7 @@ class EvaluateNoise(Command):
     @cached_property
     def thresholds(self) -> dict[str, float]:
         """Thresholds by column. Raises `InputError` for what is not `column=number`."""
-        if isinstance(self.threshold, Mapping):
-            return dict(self.threshold)
-        thresholds = {}
-        for text in self.threshold:
-            column, _, value = text.rpartition("=")
-            try:
-                thresholds[column.strip()] = float(value)
-            except ValueError:
-                raise InputError(f"--threshold takes column=number, got {text!r}") from None
-        return thresholds
+        return numbers_by_name("--threshold takes column=number", self.threshold, float)
 
     def run(self, progress: Progress = SILENT) -> Result[NoiseEvaluation]:
         """Evaluate scores and rules, and plot; see `ncclean.evaluation.evaluate_noise`."""
