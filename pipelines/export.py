@@ -136,7 +136,7 @@ class Export(Command):
     def _export_uids(self, fixes: str | None) -> ExportSummary:
         from ncclean import stores
         from ncclean.output_mark import check_free
-        from ncclean.selection.export import export_uids
+        from ncclean.selection.uid_file import export_uids
 
         check_free([self.out], self.name, self.overwrite)
         return export_uids(self.selection, stores.location(self.out), fixes)

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from ncclean.data.images.columns import CAPTION_COLUMNS, IMAGE_COLUMNS, PATH_COLUMNS
 from ncclean.data.images.rows import TABLE, columns_of, rows_of
+from ncclean.data.images.table_columns import TABLES
 from ncclean.data.images.text_rows import BrokenRow
-from ncclean.data.images.units import TABLES
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
 

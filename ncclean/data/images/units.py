@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from ncclean import stores
 from ncclean.data.images import karpathy, npc
 from ncclean.data.images.class_folders import class_units
-from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS, STRUCT_FIELDS
+from ncclean.data.images.columns import PATH_COLUMNS
 from ncclean.data.images.listing import (
     entries_of,
     has_captioned_images,
@@ -25,11 +23,12 @@ from ncclean.data.images.listing import (
     unread_image,
 )
 from ncclean.data.images.rows import TABLE, columns_of, text_units
+from ncclean.data.images.table_columns import METADATA, TABLES, holds_images, is_unreadable
 from ncclean.data.images.text_rows import LINES, SEPARATED
 from ncclean.data.lance_table import ENDING, is_lance, lance_pieces
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_bounds import check_rows
-from ncclean.data.parquet_table import table_rows, vector_columns
+from ncclean.data.parquet_table import table_rows
 from ncclean.data.sample_groups import HEIC_NOT_READ
 from ncclean.data.shards import (
     ShardRef,
@@ -41,14 +40,11 @@ from ncclean.data.shards import (
 )
 from ncclean.errors import InputError, ShardError
 
-TABLES = (".parquet", *SEPARATED, *LINES)
 FOLDER = "folder"
 KARPATHY = "karpathy"  # of some splits, `karpathy:train:restval`
 NPC = "npc"
 LANCE = "lance"
 CLASSES = "classes"  # and the template of their captions, `classes:a photo of a {}`
-# Hugging Face's imagefolder.
-_METADATA = tuple(f"metadata{ending}" for ending in TABLES)
 # As large as the shards of a tar: what a kill costs, and how many embeddings are held at a time.
 _UNIT_ROWS = 10_000
 _QUESTIONS = 16  # files that are looked into at a time
@@ -156,7 +152,7 @@ def _sources(place: str, root: str | None) -> Iterator[_Source]:
         yield _Source(KARPATHY, place, root or os.path.dirname(place) or ".")
         return
     if is_lance(place) or place.endswith(TABLES):
-        if _holds_images(place) or (not is_lance(place) and _is_unreadable(place)):
+        if holds_images(place) or (not is_lance(place) and is_unreadable(place)):
             layout = LANCE if is_lance(place) else TABLE
             yield _Source(layout, place, root or os.path.dirname(place) or ".")
         return
@@ -205,14 +201,14 @@ def _tables_in(folder: str) -> list[str]:
     """The tables of a folder that name or hold images, all of them or those called metadata."""
     names = [entry.name for entry in stores.listing(folder)]
     tables = [f"{folder}/{name}" for name in names if name.endswith(TABLES)]
-    metadata = [url for url in tables if url.rpartition("/")[2] in _METADATA][:1]
+    metadata = [url for url in tables if url.rpartition("/")[2] in METADATA][:1]
     # One that can be read tells for all: a corpus has thousands, and some of them are broken.
-    first = next((url for url in metadata or tables if _holds_images(url)), None)
+    first = next((url for url in metadata or tables if holds_images(url)), None)
     if first is None:
         # Without it, the images of the folder would be without captions.
         are_needed = _lacks_captions(folder)
         may_be_needed = metadata or (tables if are_needed else ())
-        first = next((url for url in may_be_needed if _is_unreadable(url)), None)
+        first = next((url for url in may_be_needed if is_unreadable(url)), None)
         if first is None and metadata and are_needed:
             check_formats(metadata[0])
     ending = first[first.rindex(".") :] if first is not None else ""
@@ -227,56 +223,10 @@ def _lacks_captions(folder: str) -> bool:
         return False
 
 
-def _holds_images(url: str) -> bool:
-    """Whether a table has a column of images or of paths, and can be read that far."""
-    try:
-        columns = columns_of(url)
-    except ShardError:
-        return False
-    if not isinstance(columns, pa.Schema):
-        return bool({*IMAGE_COLUMNS, *PATH_COLUMNS} & {name.lower() for name in columns})
-    kinds = {field.name.lower(): field.type for field in columns}
-    if any(name in kinds and _is_image_type(kinds[name]) for name in IMAGE_COLUMNS):
-        return True
-    if any(pa.types.is_struct(kind) and _fields(kind) >= STRUCT_FIELDS for kind in kinds.values()):
-        return True
-    has_paths = any(name in kinds and _is_text(kinds[name]) for name in PATH_COLUMNS)
-    return has_paths and len(vector_columns(columns)) < 2  # else embeddings
-
-
-def _is_unreadable(url: str) -> bool:
-    """Whether a table can only be of images, but cannot be read: then it is a unit that fails.
-
-    A Parquet file may hold anything, unless it has the name of an imagefolder's metadata.
-    """
-    if url.endswith(".parquet") and url.rpartition("/")[2] not in _METADATA:
-        return False
-    try:
-        columns_of(url)
-    except ShardError:
-        return True
-    return False
-
-
-def _is_image_type(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return bool(_fields(kind) & STRUCT_FIELDS)
-    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    return bool(is_bytes) or _is_text(kind)
-
-
-def _fields(kind: pa.DataType) -> set[str]:
-    return {kind.field(number).name for number in range(kind.num_fields)}
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _named_after(url: str) -> str:
     """An imagefolder's metadata has the name of its folder."""
     folder, _, name = url.rpartition("/")
-    return folder if name in _METADATA and folder else url
+    return folder if name in METADATA and folder else url
 
 
 def _table_units(source: _Source, name: str, splits: Sequence[str]) -> list[ShardRef]:

@@ -1,0 +1,117 @@
+"""The identity of an export, and the files that an export of one identity may write."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from upath import UPath
+
+from ncclean.selection.export_plan import ExportTask
+from ncclean.selection.export_task import ExportOptions
+from ncclean.selection.file_lists import lists_in, names_in
+from ncclean.selection.out_layout import TARS, OutLayout, Targets
+from ncclean.storage.column_names import JoinedFile
+from ncclean.storage.differences import differences
+from ncclean.storage.file_digests import content_digest, footer_digest
+
+SIZES = "sizes.json"
+SCORES = "_scores.parquet"  # joined, for the workers of a cluster
+_DERIVED = ("written_shards", "digits")
+_LABELS = {
+    "selection": "the selection",
+    "fixes": "the decisions of --fix",
+    "repeats": "the factor of --repeat",
+}
+_CONTENTS = {
+    "selection": "the selection has",
+    "fixes": "the decisions of --fix have",
+    "tables": "--scores and --join have",
+}
+
+
+def export_identity(
+    options: ExportOptions, join: Sequence[str], tasks: list[ExportTask], samples_per_shard: int
+) -> dict[str, Any]:
+    """The options and inputs of an export, and the number of its shards."""
+    return {
+        "selection": options.selection,
+        **({"fixes": options.fixes} if options.fixes else {}),
+        "samples_per_shard": samples_per_shard,
+        "scores": list(options.scores),
+        "columns": list(options.columns),
+        **({"join": list(join)} if join else {}),  # records from before there were joins lack it
+        "repeats": options.repeats,
+        **({"caption_key": options.caption_key} if options.caption_key else {}),
+        **({"layout": options.layout.to_json()} if options.layout != TARS else {}),
+        "input": _digest([
+            (s.shard.name, s.shard.size, s.shard.version, s.first, s.count)
+            for task in tasks for s in task.segments
+        ]),
+        "contents": _contents(options, join),
+        "written_shards": len(tasks),
+        "digits": options.digits,
+    }  # fmt: skip
+
+
+def _contents(options: ExportOptions, join: Sequence[str]) -> dict[str, str]:
+    """Digests of the tables that are exported: a corrected caption changes no size.
+
+    Scores are large, and told by their footers.
+    """
+    tables = [*options.scores, *(JoinedFile.parse(one).path for one in join)]
+    return {
+        "selection": content_digest([options.selection]),
+        **({"fixes": content_digest([options.fixes])} if options.fixes else {}),
+        **({"tables": footer_digest(tables)} if tables else {}),
+    }
+
+
+def compare_exports(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The differences, less those that follow from the others.
+
+    A layout is told by its name. A digest tells a person nothing: its noun is enough.
+    """
+    left_out = {*_DERIVED, "input", "layout", "contents"}
+    earlier, later = (
+        {name: value for name, value in identity.items() if name not in left_out}
+        for identity in (before, now)
+    )
+    layouts = [identity.get("layout") or TARS.to_json() for identity in (before, now)]
+    earlier["layout"], later["layout"] = (layout["name"] for layout in layouts)
+    clauses = differences(earlier, later, _LABELS)
+    if layouts[0] != layouts[1] and earlier["layout"] == later["layout"]:
+        clauses.append("the tables of the output are others")
+    old, new = (identity.get("contents", {}) for identity in (before, now))
+    clauses += [
+        f"{noun} other content"
+        for name, noun in _CONTENTS.items()
+        if old.get(name) != new.get(name) and earlier.get(name) == later.get(name)
+    ]
+    # Its digest has the numbers of selected samples too.
+    if not clauses and before["input"] != now["input"]:
+        clauses.append("the input shards have other content")
+    return clauses
+
+
+def files_of(targets: Targets, identity: Mapping[str, Any]) -> Iterator[UPath]:
+    """Every file that an export with this identity may write, but for its record."""
+    layout = OutLayout.of_json(identity.get("layout"))
+    targets = Targets(layout, targets.out, identity["digits"])
+    for number in range(identity["written_shards"]):
+        yield targets.data(number)
+        yield targets.stats(number)
+    yield from targets.tables
+    if layout.name == TARS.name:
+        yield targets.out / SIZES
+    elif not targets.is_file:
+        for names in lists_in(targets.work):
+            yield from (targets.out / name for name in names_in(names))
+            yield names
+    yield targets.work / SCORES
+
+
+def _digest(values: object) -> str:
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
