@@ -66,7 +66,7 @@ class EvaluateNoise(Command):
 
     With --inject, SCORES are shards or embeddings without a truth. A share of the pairs gets
     captions of other pairs, or of --donors, which is more like the noise of the web; then all are
-    scored and judged.
+    scored and judged. The options from --donors to --seed are for --inject.
 
     Example: `ncclean evaluate noise scores.parquet --plot noise.pdf`
     """
