@@ -306,7 +306,7 @@ def test_a_straggler_does_not_hold_the_job(shards, reference, tmp_path, monkeypa
         summary = on(made, shards, tmp_path / "s.parquet").run().summary
         seconds = time.monotonic() - begin
     assert (tmp_path / "site" / "00007.opened").exists()
-    assert seconds < 60  # what the first worker to open the shard sleeps
+    assert seconds < 300  # what the first worker to open the shard sleeps
     assert (summary.rows, summary.shards_failed) == (900, 0)
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
 
