@@ -72,8 +72,8 @@ class Decided:
             "caption_number SMALLINT, decision VARCHAR, caption VARCHAR, reviewer VARCHAR, "
             "time TIMESTAMPTZ)"
         )
-        before = replayed(records)
-        if before or stores.ask("read", str(out), out.is_file):
+        before, is_there = replayed(records), stores.ask("read", str(out), out.is_file)
+        if before or is_there:
             try:
                 before = read_decisions(str(out))
             except InputError:
