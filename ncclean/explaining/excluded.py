@@ -30,7 +30,7 @@ def without_causes(
     causes = chosen(found, path, numbers)
     joined = {JoinedFile.parse(table).name for table in join}
     conditions = []
-    with JoinedScores.open(scores, join) as table:
+    with JoinedScores.open(scores) as table:
         check_examples(found, table.connection, path)
         for cause in causes:
             option = f"{path}: the condition of cause {cause.number}"
@@ -38,7 +38,8 @@ def without_causes(
             conditions.append(one_expression(cause.condition, option))
             if cause.join is not None and JoinedFile.parse(cause.join).name not in joined:
                 raise InputError(f"{path}: cause {cause.number} needs --join {cause.join}")
-            table.expression(cause.condition, option, is_condition=True)
+            if not join:  # else it is checked with the others, once they are joined
+                table.expression(cause.condition, option, is_condition=True)
     if not causes:
         return policy
     any_of = " OR ".join(f"coalesce(({one}), false)" for one in conditions)
