@@ -204,7 +204,7 @@ def _exported(
     if (why := left_out(rows)) is not None:
         problems.append(f"{sample.key}: {why}, which is left out")
     for row in rows:
-        numbers = set().union(*row.captions.values()) if row.captions else None
+        numbers = None if row.captions is None else set().union(*row.captions.values())
         row.add_fields(sample, segment.name, chosen.fields_of(sample.key, numbers))
     root = shard.files[0] if is_file else None
     number, folder = options.layout.table_folder(root)

@@ -53,7 +53,7 @@ class ExportedRow:
     `origin` is the row of a Parquet file, whose types stay. `image` and `path` are the columns of
     the image's bytes and of its path, None where the input has none. `table` is the number of the
     table that it goes to, where there are several. `captions` are the numbers of its captions by
-    column, where the sample has several.
+    column, None where the selection does not tell them apart.
     """
 
     values: dict[str, Any]
@@ -62,7 +62,7 @@ class ExportedRow:
     image: str | None = None
     path: str | None = None
     table: int = 0
-    captions: dict[str, list[int]] = field(default_factory=dict)
+    captions: dict[str, list[int]] | None = None
 
     def put(self, name: str, value: object, first: bool = False) -> None:
         """Set a value, of a new column at the end or as the `first`."""
@@ -155,7 +155,7 @@ def rows_of_table(
     as written, by lower-case name. None if the sample lacks a caption that was selected.
     """
     changes: list[dict[str, Any] | None] = [{} for _ in sample.rows]
-    captions: list[dict[str, list[int]]] = [{} for _ in sample.rows]
+    captions: list[dict[str, list[int]] | None] = [None for _ in sample.rows]
     if kept is not None and sample.key in kept:
         mended, numbers = dict(kept.mended.get(sample.key, {})), kept.numbers.get(sample.key)
         usable = [one.number for one in sample.captions if one.text is not None]
@@ -221,7 +221,7 @@ def one_caption_each(rows: Sequence[ExportedRow], caption_key: CaptionKeys) -> l
                 values[name] = next(iter(values[name][place : place + 1]), None)
             captions = {
                 name: numbers[place : place + 1] if name in map(str.lower, lists) else numbers
-                for name, numbers in row.captions.items()
+                for name, numbers in (row.captions or {}).items()
             }
             exploded.append(
                 replace(row, values=values, changed=set(row.changed), captions=captions)
