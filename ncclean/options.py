@@ -154,7 +154,7 @@ class Parameter:
             ):
                 if bound is not None and not holds(one, bound):
                     raise OptionError(
-                        self.name, f"{self.flag} must be {words} {bound:g}, got {one:g}"
+                        self.name, f"{self.flag} must be {words} {bound:g}, got {one:.15g}"
                     )
 
 

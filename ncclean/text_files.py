@@ -66,6 +66,12 @@ def compose_yaml(text: str, where: object) -> yaml.Node | None:
     return node
 
 
+class WrittenFloat(float):
+    """A number of YAML as `written`: the version 1.10 is not 1.1 where it is part of a text."""
+
+    written: str
+
+
 class _Loader(yaml.SafeLoader):
     """Reads no number as another than what people read: 010 is 8 in YAML 1.1, and 1:30 is 90."""
 
@@ -81,6 +87,9 @@ class _Loader(yaml.SafeLoader):
                 f"line {node.start_mark.line + 1}: {node.value} is the number {value} in YAML: "
                 f"write {value}, or '{node.value}' with its quotes for a text"
             )
+        if is_float:
+            value = WrittenFloat(value)
+            value.written = node.value
         return value
 
 

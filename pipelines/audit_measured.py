@@ -76,9 +76,10 @@ def _judge_lines(judge: JudgeAudit) -> Iterator[Shown]:
 def _needed_line(needed: AnswersNeeded) -> str:
     width = f"an interval of {100 * needed.width:.3g} points"
     alone = f"{needed.alone:,} answers of people" if needed.alone is not None else ""
+    about = "at least" if needed.at_least else "about"
     if needed.with_judge is None:
-        return f"{width} takes about {alone} in all"
-    line = f"{width} takes about {needed.with_judge:,} answers of people in all"
+        return f"{width} takes {about} {alone} in all"
+    line = f"{width} takes {about} {needed.with_judge:,} answers of people in all"
     if needed.of_judge is not None:
         line += f" and {needed.of_judge:,} of the judge"
     is_other = alone and needed.alone != needed.with_judge

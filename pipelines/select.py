@@ -98,7 +98,9 @@ class Select(Command):
             from ncclean.explaining.excluded import without_causes
 
             check_apart(self.out, [self.exclude_causes])
-            policy = without_causes(policy, self.exclude_causes, self.causes, self.join)
+            policy = without_causes(
+                policy, self.exclude_causes, self.scores, self.causes, self.join
+            )
         progress.say("selecting")
         selected = select(
             self.scores,

@@ -37,6 +37,7 @@ class Kitchen(Options):
         ({"pans": 10}, "--pans must be at most 9, got 10"),
         ({"heat": 0.0}, "--heat must be above 0, got 0"),
         ({"heat": 1.0}, "--heat must be below 1, got 1"),
+        ({"heat": 1.0000001}, "--heat must be below 1, got 1.0000001"),
         ({"heat": float("nan")}, "--heat must be above 0, got nan"),
         ({"shares": [0.5, 1.5]}, "--shares must be at most 1, got 1.5"),
         ({"fuel": "coal"}, "--fuel takes gas, wood, got 'coal'"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ncclean.errors import InputError
 from ncclean.estimates import UNKNOWN, Estimate, flattened
 
 JUDGED = {MATCH: "match", MISMATCH: "mismatch", NEITHER: "neither"}
+_MOST_STEPS = 20
 _ROUNDING = 1e-9  # an interval up to this has no width
 
 
@@ -120,13 +121,15 @@ class AnswersNeeded:
     """Numbers of answers, all told, that give the noise rate an interval of `width`.
 
     Of people, `with_judge` and by themselves, `alone`; None where no number does. `of_judge` is
-    how many answers the judge has to give for that, None where those it gave will do.
+    how many answers the judge has to give for that, None where those it gave will do. `at_least`:
+    the answers so far agree, which tells nothing of how much others vary; if all do, it is these.
     """
 
     width: float
     with_judge: int | None
     alone: int | None
     of_judge: int | None
+    at_least: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The numbers by name."""
@@ -141,13 +144,15 @@ def answers_needed(
     Variances of means are taken to fall with the numbers of answers, people's and the judge's, and
     both to be wider by what today's interval is wider than they say.
     """
+    people = cells if cells.judged is None else cells.without_judge()
+    agree = sum(variances(people)) <= 0 and bool((people.answers < people.pairs).any())
     if judge is None:
-        return AnswersNeeded(width, None, _needed(cells, noise, width)[0], None)
+        return AnswersNeeded(width, None, _needed(cells, noise, width)[0], None, agree)
     alone = None
     if judge.alone.is_known:
         alone = _needed(cells.without_judge(), judge.alone, width)[0]
     with_judge, of_judge = _needed(cells, noise, width) if judge.helps else (alone, None)
-    return AnswersNeeded(width, with_judge, alone, of_judge)
+    return AnswersNeeded(width, with_judge, alone, of_judge, agree)
 
 
 def _needed_of_half(cells: Cells, width: float) -> int:
@@ -160,6 +165,22 @@ def _needed_of_half(cells: Cells, width: float) -> int:
     return _needed(half, mismatched_share(half)[0], width, is_half=True)[0]
 
 
+def _growth(cells: Cells, now: float, width: float) -> float:
+    """The factor by which answers must grow for an interval of `width`, if all agree as so far.
+
+    The interval of many is as wide as their number is small; that of a few is not.
+    """
+    factor = 1.0
+    for _ in range(_MOST_STEPS):
+        factor *= now / width
+        grown = replace(cells, answers=cells.answers * factor, mismatched=cells.mismatched * factor)
+        noise = mismatched_share(grown)[0]
+        now = noise.high - noise.low
+        if factor * cells.answered.sum() > cells.pairs.sum() or abs(now / width - 1) < 0.01:
+            break
+    return factor
+
+
 def _needed(
     cells: Cells, noise: Estimate, width: float, is_half: bool = False
 ) -> tuple[int, int | None]:
@@ -170,8 +191,8 @@ def _needed(
     now, of_judge = noise.high - noise.low, None
     if now < _ROUNDING:
         return (math.ceil(given) if is_half else _needed_of_half(cells, width)), None
-    if people + judge <= 0:  # nothing seen varies: what no answer saw shrinks as answers grow
-        return math.ceil(min(given * now / width, pairs)), None
+    if people + judge <= 0:
+        return math.ceil(min(given * _growth(cells, now, width), pairs)), None
     goal = (people + judge) * (width / now) ** 2
     if judge > 0.75 * goal:
         share = 0.5 * goal / judge

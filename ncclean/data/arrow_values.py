@@ -12,7 +12,8 @@ _TOO_FAR = "<value out of range"  # as Arrow writes it
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The values of a column; times too fine for Python are text, what is no text is bytes.
 
-    Times too far for Python are None. Values inside lists and structs are treated alike.
+    Times too far for Python are None, those of a zone that nobody knows are of UTC. Values inside
+    lists and structs are treated alike.
     """
     try:
         values: list[Any] = column.to_pylist()
@@ -38,6 +39,11 @@ def _value(value: pa.Scalar) -> Any:
         return python_values(value.values)
     if isinstance(value, pa.StringScalar):
         return value.as_buffer().to_pybytes()
+    if pa.types.is_timestamp(kind):
+        if kind.tz not in (None, "UTC"):
+            return _value(value.cast(pa.timestamp(kind.unit, "UTC")))  # as Arrow holds it
+        if kind.unit != "ns":
+            return None  # of times too far, Arrow's text is wrong
     try:
         text: str | None = value.cast(pa.string()).as_py()
     except pa.ArrowException:

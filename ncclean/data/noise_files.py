@@ -36,7 +36,13 @@ def read_noise_file(url: str) -> np.ndarray:
         )
     if len(data) - header.size != shape[0] * kind.itemsize:
         raise InputError(f"{url} is not a noise file: its size is not what its header says")
-    return np.frombuffer(data, kind, offset=header.size).astype(np.int64)
+    entries = np.frombuffer(data, kind, offset=header.size)
+    if len(entries) and (largest := int(entries.max())) > np.iinfo(np.int64).max:
+        raise InputError(
+            f"{url}: entry {int(entries.argmax()):,} of the noise file is image {largest:,}, which "
+            "no corpus has"
+        )
+    return entries.astype(np.int64)
 
 
 def write_noise_file(place: UPath, entries: np.ndarray) -> None:

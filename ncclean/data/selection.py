@@ -23,7 +23,7 @@ COLUMNS = ("uid", "shard", "key", "weight", "split")
 # image that are kept, 0 the best.
 CAPTION_NUMBER, CAPTION_RANK = "caption_number", "caption_rank"
 MENDED = "caption"  # what replaces the caption of the pair, null where it stays
-FORGET = "forget"
+FORGET, RETAIN = "forget", "retain"
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,18 @@ class SelectionReader:
         return self._holds(weight != 1.0)
 
     def has_forget_set(self) -> bool:
-        """Whether the selection marks pairs to forget."""
-        return self._holds(ds.field("split") == FORGET)
+        """Whether the selection marks pairs to forget.
+
+        Raises `InputError` for a mark that is neither `forget` nor `retain`.
+        """
+        split = ds.field("split").cast(pa.string())
+        unknown = ~(split.is_null() | split.isin([FORGET, RETAIN]))
+        odd = self._dataset.scanner(columns={"split": split}, filter=unknown).head(1)
+        for value in odd["split"].to_pylist():
+            raise InputError(
+                f"{self.path}: its column split takes {FORGET} or {RETAIN}, and has {value!r}"
+            )
+        return self._holds(split == FORGET)
 
     def _holds(self, condition: ds.Expression) -> bool:
         return any(

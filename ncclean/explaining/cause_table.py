@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
@@ -16,6 +17,7 @@ from ncclean.errors import InputError
 from ncclean.estimates import Estimate, flattened
 from ncclean.output_mark import mark
 from ncclean.schema import CAUSES
+from ncclean.storage.joined import SCORES_ALONE
 from ncclean.storage.small_tables import read_small_table
 
 
@@ -78,6 +80,19 @@ def read_causes(path: str) -> list[Cause]:
     """Read a table of causes. Raises `InputError` for anything else."""
     rows = read_small_table(path, CAUSES, "causes of `ncclean explain`")
     return [_cause(row, path) for row in rows]
+
+
+def check_examples(
+    causes: Sequence[Cause], connection: duckdb.DuckDBPyConnection, path: str
+) -> None:
+    """Raise `InputError` if none of the causes' examples is a pair of the scores in `connection`.
+
+    That is one of `ncclean.storage.joined.JoinedScores`; the causes are those of `path`.
+    """
+    uids = [example.uid for cause in causes for example in cause.examples if example.uid]
+    found = f"SELECT 1 FROM {SCORES_ALONE} WHERE uid IN (SELECT unnest($1)) LIMIT 1"
+    if uids and not connection.execute(found, [uids]).fetchall():
+        raise InputError(f"{path} is about another table: none of its examples is in this one")
 
 
 def _cause(row: dict[str, Any], path: str) -> Cause:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ncclean.errors import InputError
+from ncclean.text_files import WrittenFloat
 
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 RUN = "run"  # the folder of the run
@@ -65,7 +66,8 @@ def _text(value: str, meaning: Callable[[str], Any]) -> str:
                 f"{match[0]} is {meant} in YAML, not a text that can be part of {value!r}: give it "
                 "a value in quotes"
             )
-        pieces += [value[end : match.start()], str(meant)]
+        text = meant.written if isinstance(meant, WrittenFloat) else str(meant)
+        pieces += [value[end : match.start()], text]
         end, size = match.end(), size + len(pieces[-1])
         if size > _LARGEST:
             break

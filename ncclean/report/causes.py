@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ncclean.errors import InputError
 from ncclean.estimates import Estimate
 from ncclean.explaining.cause_table import Cause
 from ncclean.report.captions import shown_text
-from ncclean.report.table import ScoreTable
 
 MOST_CARDS = 20
 _LONGEST_LABEL, _LONGEST_CAPTION, _LONGEST_SQL = 120, 400, 2000  # bytes
@@ -66,14 +64,6 @@ class CauseCard:
     proposal: str | None
     examples: tuple[ShownExample, ...]
     folded: tuple[str, ...]
-
-
-def check_examples(causes: Sequence[Cause], table: ScoreTable, path: str) -> None:
-    """Raise `InputError` if none of the causes' examples is a pair of the table."""
-    uids = [example.uid for cause in causes for example in cause.examples if example.uid]
-    found = "SELECT count(*) FROM pairs WHERE uid IN (SELECT unnest($1))"
-    if uids and not table.rows(found, [uids])[0][0]:
-        raise InputError(f"{path} is about another table: none of its examples is in this one")
 
 
 def cards_of(causes: Sequence[Cause]) -> tuple[CauseCard, ...]:

@@ -16,10 +16,10 @@ from ncclean.auditing.judge_answers import NO_JUDGE, JudgeAnswers
 from ncclean.auditing.measure import measure
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.explaining.cause_table import read_causes
+from ncclean.explaining.cause_table import check_examples, read_causes
 from ncclean.figure_files import marked
 from ncclean.progress import SILENT, Progress
-from ncclean.report.causes import cards_of, check_examples
+from ncclean.report.causes import cards_of
 from ncclean.report.figures import FIGURES
 from ncclean.report.measurements import Measurements, measure_table
 from ncclean.report.page import Page, render
@@ -98,7 +98,7 @@ def write_report(
     cards = None
     if causes is not None:
         found = read_causes(causes)
-        check_examples(found, table, causes)
+        check_examples(found, table.connection, causes)
         cards = cards_of(found)
     numbers = measure_table(table)
     shown = choose_pairs(table, pairs)

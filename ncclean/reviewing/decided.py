@@ -11,6 +11,7 @@ import pyarrow as pa
 from upath import UPath
 
 from ncclean import stores
+from ncclean.errors import InputError
 from ncclean.schema import DECISIONS
 from ncclean.storage.decisions import (
     Decision,
@@ -54,8 +55,8 @@ class Decided:
     ) -> None:
         """Open the journal, and read the decisions that are there: a review goes on.
 
-        `earlier` are decisions of other files, which are written to `out` as well. `replaces` says
-        that what lies at `out` is no decisions, to be replaced at the end; a journal is read.
+        `earlier` are decisions of other files, which are written to `out` as well. `replaces` lets
+        `out` be no table of decisions, which is replaced at the end; a journal is read.
 
         Raises `InputError` if another review writes to `out`, or it is no table of decisions.
         """
@@ -71,10 +72,14 @@ class Decided:
             "caption_number SMALLINT, decision VARCHAR, caption VARCHAR, reviewer VARCHAR, "
             "time TIMESTAMPTZ)"
         )
-        if replaces:
-            earlier = [*earlier, *replayed(records)]
-        elif stores.ask("read", str(out), out.is_file) or replayed(records):
-            earlier = [*earlier, *read_decisions(str(out))]
+        before, is_there = replayed(records), stores.ask("read", str(out), out.is_file)
+        if before or is_there:
+            try:
+                before = read_decisions(str(out))
+            except InputError:
+                if not replaces:
+                    raise
+        earlier = [*earlier, *before]
         self._insert(0, sorted(earlier, key=lambda decision: decision.time))
 
     @property

@@ -73,8 +73,8 @@ def serve(
     """Serve the page of a review; returns when it is finished, or interrupted.
 
     `decisions` are files of earlier ones. `embeddings` propose captions; `embedding_keys` name
-    their vectors. `replaces`: what lies at `out` is no decisions. `announce` is called with the
-    URL, once the server listens. Raises `InputError` for a port that is taken, for what cannot be
+    their vectors. `replaces` lets `out` be no decisions. `announce` is called with the URL,
+    once the server listens. Raises `InputError` for a port that is taken, for what cannot be
     read, and if another review writes to `out`.
     """
     if shards is not None:

@@ -34,7 +34,6 @@ from ncclean.selection.exported_files import ImageFiles, RowLines
 from ncclean.selection.exported_rows import (
     ExportedRow,
     ExportedSample,
-    add_fields,
     copied,
     image_path,
     left_out,
@@ -204,7 +203,9 @@ def _exported(
         return None
     if (why := left_out(rows)) is not None:
         problems.append(f"{sample.key}: {why}, which is left out")
-    add_fields(rows, sample, segment.name, chosen.fields.get(sample.key, {}))
+    for row in rows:
+        numbers = None if row.captions is None else set().union(*row.captions.values())
+        row.add_fields(sample, segment.name, chosen.fields_of(sample.key, numbers))
     root = shard.files[0] if is_file else None
     number, folder = options.layout.table_folder(root)
     for row in rows:

@@ -160,7 +160,7 @@ def _copy_sample(
 ) -> bool:
     """Write a sample under `key`; false if it lacks the caption that was selected."""
     changed: dict[str, bytes] = {}  # members by extension
-    fields = chosen.fields.get(sample.key)
+    fields = added = chosen.fields_of(sample.key)
     if chosen.captions is not None and sample.key in chosen.captions:
         texts = {
             extension: read_content(copier.read(*place))
@@ -170,10 +170,10 @@ def _copy_sample(
         captions = chosen.captions.of_members(sample.key, texts)
         if captions is None:
             return False
-        fields = {**(fields or {}), **captions}
+        fields = {**fields, **captions}
         there = chosen.captions.members_of(sample.key, texts)
         changed = dict.fromkeys(there, captions["caption"].encode())
-    if fields is not None:
+    if fields:
         place = sample.members.get("json")
         raw = read_content(copier.read(*place)) if place is not None and _is_text(place) else b""
         record = json_object(raw)
@@ -182,7 +182,6 @@ def _copy_sample(
         record = record or {}
         if chosen.captions is not None:
             chosen.captions.mend_in(sample.key, record)
-        added = chosen.fields.get(sample.key, {})
         changed["json"] = json_text({**record, **set_aside(record, added), **fields}).encode()
     for extension, place in sample.members.items():
         data = changed.pop(extension, None)

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,14 +80,22 @@ class ShardReport:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Selected samples of an input shard: key to copies and to the fields to add to its json.
+    """Selected samples of an input shard: key to copies and to the fields to add to each caption.
 
-    `captions` is None where the samples have but one, which stays.
+    `fields` are by key and number of the caption, the best first. `captions` is None where the
+    samples have but one, which stays.
     """
 
     copies: dict[str, int]
-    fields: Mapping[str, dict[str, Any]]
+    fields: Mapping[str, Mapping[int, dict[str, Any]]]
     captions: KeptCaptions | None
+
+    def fields_of(self, key: str, numbers: Container[int] | None = None) -> dict[str, Any]:
+        """The fields to add to a sample: those of the best caption, or of the best of `numbers`."""
+        fields = self.fields.get(key, {})
+        if numbers is None or len(fields) < 2:
+            return next(iter(fields.values()), {})
+        return next((added for number, added in fields.items() if number in numbers), {})
 
     def renamed(self, rename: Callable[[str], str]) -> Chosen:
         """The same under other keys, for a shard that has the right captions."""
@@ -155,18 +163,17 @@ def chosen_of(segment: Segment, options: ExportOptions) -> Chosen:
         for key, number in zip(keys, times, strict=True):
             copies[key] += int(number)
         copies = +copies
-    best = {key: several[0] for key, several in numbers.items()}
     return Chosen(
         copies,
-        _score_fields(segment.name, options, best) if options.columns else {},
+        _score_fields(segment.name, options, numbers) if options.columns else {},
         KeptCaptions(numbers, mended, options.caption_key) if numbers or mended else None,
     )
 
 
 def _score_fields(
-    shard: str, options: ExportOptions, captions: Mapping[str, int]
-) -> dict[str, dict[str, Any]]:
-    """The columns of each sample, of its best caption where `captions` has that one's number."""
+    shard: str, options: ExportOptions, captions: Mapping[str, Sequence[int]]
+) -> dict[str, dict[int, dict[str, Any]]]:
+    """The columns of the captions of each sample, which are those of `captions` if it is there."""
     connection = connect(options.scores)
     number = "caption_number" if "caption_number" in columns_of(connection, "scores") else "0"
     names = ", ".join(map(identifier, options.columns))
@@ -178,11 +185,16 @@ def _score_fields(
     columns = [
         [_plain(column.type, value) for value in python_values(column)] for column in table.columns
     ]
-    return {
-        key: dict(zip(options.columns, values, strict=True))
-        for key, caption, *values in zip(*columns, strict=True)
-        if captions.get(key, caption) == caption
-    }
+    fields: dict[str, dict[int, dict[str, Any]]] = {}
+    for key, caption, *values in zip(*columns, strict=True):
+        added = dict(zip(options.columns, values, strict=True))
+        if key in captions:
+            fields.setdefault(key, {number: {} for number in captions[key]})
+            if caption in fields[key]:
+                fields[key][caption] = added
+        else:
+            fields[key] = {caption: added}
+    return fields
 
 
 def set_aside(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,8 @@ class ExportedRow:
 
     `origin` is the row of a Parquet file, whose types stay. `image` and `path` are the columns of
     the image's bytes and of its path, None where the input has none. `table` is the number of the
-    table that it goes to, where there are several.
+    table that it goes to, where there are several. `captions` are the numbers of its captions by
+    column, None where the selection does not tell them apart.
     """
 
     values: dict[str, Any]
@@ -61,6 +62,7 @@ class ExportedRow:
     image: str | None = None
     path: str | None = None
     table: int = 0
+    captions: dict[str, list[int]] | None = None
 
     def put(self, name: str, value: object, first: bool = False) -> None:
         """Set a value, of a new column at the end or as the `first`."""
@@ -105,6 +107,16 @@ class ExportedRow:
             if theirs != value and theirs is not None:
                 self.put(f"original_{name}", theirs)
 
+    def add_fields(self, sample: Sample, shard: str, fields: Row) -> None:
+        """Add the uid that the sample has in the shard, unless it has one, and further `fields`.
+
+        Values of the input that have the names of these are set aside.
+        """
+        if not any(name.lower() == "uid" for name in self.values):
+            self.put("uid", sample_uid(sample.metadata, shard, sample.key))
+        for name, value in {**set_aside(self.values, fields), **fields}.items():
+            self.put(name, value)
+
 
 def rows_of_members(
     sample: Sample, kept: KeptCaptions | None, caption_column: str
@@ -143,6 +155,7 @@ def rows_of_table(
     as written, by lower-case name. None if the sample lacks a caption that was selected.
     """
     changes: list[dict[str, Any] | None] = [{} for _ in sample.rows]
+    captions: list[dict[str, list[int]] | None] = [None for _ in sample.rows]
     if kept is not None and sample.key in kept:
         mended, numbers = dict(kept.mended.get(sample.key, {})), kept.numbers.get(sample.key)
         usable = [one.number for one in sample.captions if one.text is not None]
@@ -156,8 +169,9 @@ def rows_of_table(
             _changes(row, places[index], {*numbers}, mended)
             for index, row in enumerate(sample.rows)
         ]
+        captions = [_numbers(of_row, {*numbers}) for of_row in places]
     rows = []
-    for row, changed in zip(sample.rows, changes, strict=True):
+    for row, changed, of_row in zip(sample.rows, changes, captions, strict=True):
         if changed is None:
             continue
         column, image, path = image_column(row)
@@ -167,6 +181,7 @@ def rows_of_table(
             origin=row if isinstance(row, ParquetRow) else None,
             image=written if image is not None else None,
             path=written if image is None and path is not None else None,
+            captions=of_row,
         )
         for name, value in changed.items():
             new.put(names.get(name, name), value)
@@ -190,18 +205,6 @@ def _values(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def add_fields(rows: Sequence[ExportedRow], sample: Sample, shard: str, fields: Row) -> None:
-    """Add the uid that the sample has in the shard, unless it has one, and further `fields`.
-
-    Values of the input that have the names of these are set aside.
-    """
-    for row in rows:
-        if not any(name.lower() == "uid" for name in row.values):
-            row.put("uid", sample_uid(sample.metadata, shard, sample.key))
-        for name, value in {**set_aside(row.values, fields), **fields}.items():
-            row.put(name, value)
-
-
 def one_caption_each(rows: Sequence[ExportedRow], caption_key: CaptionKeys) -> list[ExportedRow]:
     """The rows with a list of captions once for each of these: a csv has no lists."""
     names = tuple(map(head_of, caption_keys(caption_key))) or CAPTION_COLUMNS
@@ -216,7 +219,13 @@ def one_caption_each(rows: Sequence[ExportedRow], caption_key: CaptionKeys) -> l
             values = dict(row.values)
             for name in (*lists, *truth):
                 values[name] = next(iter(values[name][place : place + 1]), None)
-            exploded.append(replace(row, values=values, changed=set(row.changed)))
+            captions = {
+                name: numbers[place : place + 1] if name in map(str.lower, lists) else numbers
+                for name, numbers in (row.captions or {}).items()
+            }
+            exploded.append(
+                replace(row, values=values, changed=set(row.changed), captions=captions)
+            )
     return exploded
 
 
@@ -278,6 +287,15 @@ def _caption_places(rows: Sequence[Row], names: Sequence[str]) -> list[list[_Pla
                 of_row.append((number, column, entry))
                 number += 1
     return places
+
+
+def _numbers(places: Sequence[_Place], kept: set[int]) -> dict[str, list[int]]:
+    """Return the numbers of the captions of a row that are kept, by column."""
+    numbers: dict[str, list[int]] = {}
+    for number, column, _ in places:
+        if number in kept and column is not None:
+            numbers.setdefault(column, []).append(number)
+    return numbers
 
 
 def _usual_column(row: Row) -> str | None:

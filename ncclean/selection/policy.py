@@ -164,8 +164,8 @@ class Policy(Options):
         low, high = facts.range
         if not low <= self.threshold <= high:
             raise InputError(
-                f"--threshold {self.threshold:g} is outside the range of {column}, {low:g} to "
-                f"{high:g}"
+                f"--threshold {self.threshold:.15g} is outside the range of {column}, "
+                f"{low:g} to {high:g}"
             )
 
     @property

@@ -66,7 +66,7 @@ def adapt_model(
     pairs = sum(map(len, keys.values()))
     if pairs < options.batch_size:
         raise InputError(
-            f"{pairs:,} of {scored:,} pairs have a clean_posterior above {threshold:g}, "
+            f"{pairs:,} of {scored:,} pairs have a clean_posterior above {threshold:.15g}, "
             f"fewer than --batch-size {options.batch_size}: lower --threshold or --batch-size"
         )
     unknown = set(keys) - {shard.name for shard in shards}

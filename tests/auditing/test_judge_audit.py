@@ -89,6 +89,23 @@ def test_an_audit_without_a_mismatch_asks_for_answers_by_the_rule_of_three():
     assert answers_needed(made, noise, noise.high / 3, None).alone == pytest.approx(450, abs=2)
 
 
+@pytest.mark.parametrize(("answers", "mismatched"), [(1, 0), (3, 0), (2, 2), (40, 0)])
+def test_answers_that_agree_tell_a_least_number(answers, mismatched):
+    """It is the number that has the width if all of them agree."""
+    few = Cells(*(np.array([[n]], float) for n in (1e6, answers, mismatched)))
+    needed = answers_needed(few, mismatched_share(few)[0], 0.02, None)
+    assert needed.at_least
+    grown = mismatched * needed.alone / answers
+    some = Cells(*(np.array([[n]], float) for n in (1e6, needed.alone, grown)))
+    _, low, high = mismatched_share(some)[0]
+    assert high - low == pytest.approx(0.02, rel=0.02)
+
+
+def test_answers_that_differ_tell_about_how_many():
+    few = cells(1e6, (800, 200, 0), (20, 10, 0), (2, 5, 0)).without_judge()
+    assert not answers_needed(few, mismatched_share(few)[0], 0.02, None).at_least
+
+
 def test_the_numbers_are_those_that_an_audit_of_that_size_has():
     """Answers drawn anew: at the number that is asked for, the interval has the width."""
     rng = np.random.default_rng(2)

@@ -38,6 +38,13 @@ def test_a_value_that_cannot_be_read_costs_only_itself():
     assert python_values(texts) == ["a", b"\xff"]
 
 
+def test_a_time_of_an_unknown_zone_is_the_same_time_of_utc():
+    times = pa.array([1_700_000_000, 2**62, None], pa.timestamp("s", "Mars/Olympus"))
+    utc = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.timezone.utc)
+    assert python_values(times) == [utc, None, None]
+    assert python_values(times.cast(pa.timestamp("s", "UTC"))) == [utc, None, None]
+
+
 _TEXTS = pa.array([b"a", b"\xff"]).view(pa.string())
 _ENDS = pa.array([0, 1, 2], pa.int32())
 

@@ -137,10 +137,10 @@ def test_a_broken_image_has_a_row_in_every_split(source):
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        (lambda text: text[: len(text) // 2], "cut short|ends in the middle"),
+        (lambda text: text[: len(text) // 2], "is broken at byte|ends in the middle"),
         (
             lambda text: text.replace('"imgid": 30', '"imgid": ' + 50_000 * "["),
-            "nested too deeply|cut",
+            "nested too deeply",
         ),
         (
             lambda text: text.replace("caption 30", 6_000_000 * "x"),
@@ -150,8 +150,9 @@ def test_a_broken_image_has_a_row_in_every_split(source):
             lambda text: text.replace('"filename"', '"x": 1}], "filename"', 31).replace(
                 '"x": 1}], ', "", 30
             ),
-            "broken behind its list of images",
+            "broken behind its list of images at byte",
         ),
+        (lambda text: text[:-1] + ', "images": []}', "two lists `images`"),
     ],
 )
 def test_a_file_that_is_broken_in_the_middle_says_so(source, damage, expected):
@@ -160,7 +161,21 @@ def test_a_file_that_is_broken_in_the_middle_says_so(source, damage, expected):
     assert len(errors) == 1
     with pytest.raises(ShardError, match=expected):
         raise ShardError(errors[0])
-    assert 10 < len(samples) < 40
+    assert 10 < len(samples) <= 40
+
+
+@pytest.mark.parametrize("damaged", ["images", "rest"])
+def test_what_is_broken_is_named_by_its_byte(source, damaged, monkeypatch):
+    monkeypatch.setattr(karpathy, "_BLOCK", 100)
+    text = json.dumps(json.loads(source.read_text()) | {"dataset": "ü?"}, ensure_ascii=False)
+    text = text.replace("caption 3", "雪 3")
+    mark = '"imgid": 30' if damaged == "images" else '"dataset"'
+    source.write_text(text.replace(mark, "?" + mark), "utf-8")
+    place = source.read_bytes().index(b"?" + mark.encode())
+    with KarpathyRows(str(source)) as rows:
+        rows.seek(0)
+        with pytest.raises(ShardError, match=f" at byte {place:,}: Expecting property name"):
+            list(rows)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ def saved(values, **options):
         (saved(np.zeros(3)), "float64"),
         (saved(np.zeros((3, 2), int)), r"\(3, 2\)"),
         (saved(np.zeros(3, int))[:-1], "size"),
+        (saved(np.array([1, 2**64 - 1], np.uint64)), "entry 1 .* image 18,446,744,073,709,551,615"),
         (saved(np.zeros(3, int)).replace(b"(3,), ", b"(3" + b"0" * 4 + b",)"), "noise file"),
     ],
 )

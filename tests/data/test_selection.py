@@ -87,3 +87,19 @@ def test_weights_that_are_all_0_are_refused(path, tmp_path):
     pq.write_table(table.set_column(3, "weight", weights), tmp_path / "zero.parquet")
     with pytest.raises(InputError, match="all weights are 0"):
         SelectionReader(str(tmp_path / "zero.parquet")).has_weights()
+
+
+@pytest.mark.parametrize("split", [["Forget"], ["forget", " retain"], [0, 1]])
+def test_marks_that_are_none_are_named(path, tmp_path, split):
+    marks = pa.array([*split, *[None] * (5 - len(split))])
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(4, "split", marks), tmp_path / "odd.parquet")
+    with pytest.raises(InputError, match=r"split takes forget or retain, and has '(F| r|0)"):
+        SelectionReader(str(tmp_path / "odd.parquet")).has_forget_set()
+
+
+@pytest.mark.parametrize("marks", [pa.nulls(5), pa.array(["retain"] * 5).dictionary_encode()])
+def test_a_selection_without_marks_has_no_forget_set(path, tmp_path, marks):
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(4, "split", marks), tmp_path / "kept.parquet")
+    assert not SelectionReader(str(tmp_path / "kept.parquet")).has_forget_set()

@@ -88,7 +88,19 @@ def test_a_condition_that_is_none_is_named_by_its_cause(explained, tmp_path, con
     causes = tmp_path / "causes.parquet"
     write_causes(UPath(causes), [cause], {})
     with pytest.raises(InputError, match=r"causes.parquet: the condition of cause 1 takes one SQL"):
-        without_causes(Policy(), str(causes))
+        without_causes(Policy(), str(causes), [explained[1]])
+
+
+def test_causes_of_another_table_are_named(explained, tmp_path):
+    folder, _, causes, found = explained
+    columns = planted()
+    other = write(tmp_path / "other.parquet", columns | {"uid": [f"x{u}" for u in columns["uid"]]})
+    with pytest.raises(InputError, match=r"causes\.parquet is about another table"):
+        Select(scores=[other], out=str(folder / "s.parquet"), exclude_causes=causes).run()
+    path = str(tmp_path / "c.parquet")
+    write_causes(UPath(path), [dataclasses.replace(found[0], condition="weight = 1")], {})
+    with pytest.raises(InputError, match=r"c\.parquet: the condition of cause 1: there is no col"):
+        select((folder, explained[1], path, found))
 
 
 def test_a_comment_in_a_condition_hides_nothing(explained):

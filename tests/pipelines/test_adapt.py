@@ -64,6 +64,7 @@ def test_the_adapted_model_scores_and_fits_the_domain_better(corpus, other, tmp_
         ({"steps": 0}, "--steps"),
         ({"learning_rate": 0.0}, "--learning-rate"),
         ({"threshold": 1.0}, "--threshold"),
+        ({"threshold": 0.99999999, "batch_size": 5000}, r"above 0\.99999999, fewer than"),
     ],
 )
 def test_what_cannot_be_done_is_refused(corpus, scores, tmp_path, options, message):

@@ -7,8 +7,8 @@ import pytest
 
 from ncclean.errors import InputError
 from ncclean.estimates import Estimate
-from ncclean.explaining.cause_table import Cause, Example
-from ncclean.report.causes import MOST_CARDS, cards_of, check_examples
+from ncclean.explaining.cause_table import Cause, Example, check_examples
+from ncclean.report.causes import MOST_CARDS, cards_of
 from ncclean.report.measurements import measure_table
 from ncclean.report.page import Page, render
 from ncclean.report.table import ScoreTable
@@ -76,10 +76,10 @@ def test_causes_of_another_table_are_refused(tmp_path):
     table = ScoreTable.open([str(write_scores(tmp_path / "s.parquet", graded()))])
     (uid,) = table.rows("SELECT uid FROM pairs LIMIT 1")[0]
     own = dataclasses.replace(CAUSE, examples=(Example(uid, "0", "k", 1, 0, "a", 0.9),))
-    check_examples([own, CAUSE], table, "causes.parquet")
-    check_examples([dataclasses.replace(CAUSE, examples=())], table, "causes.parquet")
+    check_examples([own, CAUSE], table.connection, "causes.parquet")
+    check_examples([dataclasses.replace(CAUSE, examples=())], table.connection, "causes.parquet")
     with pytest.raises(InputError, match=r"causes\.parquet is about another table"):
-        check_examples([CAUSE], table, "causes.parquet")
+        check_examples([CAUSE], table.connection, "causes.parquet")
 
 
 def test_at_most_so_many_cards():

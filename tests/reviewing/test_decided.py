@@ -119,6 +119,18 @@ def test_what_is_no_decisions_is_replaced_at_the_end(tmp_path):
     assert on_disk(tmp_path) == {("a", 0): (DROP, None)}
 
 
+def test_a_table_that_a_person_made_is_gone_on_from(tmp_path):
+    """With `--overwrite`: it has no mark."""
+    duckdb.sql(
+        "COPY (SELECT 'a' AS uid, 0 AS caption_number, 'drop' AS decision, NULL AS caption, "
+        f"'me' AS reviewer, now() AS time) TO '{tmp_path / 'd.parquet'}' (FORMAT parquet)"
+    )
+    decided = opened(tmp_path, replaces=True)
+    decided.decide([("b", 0)], KEEP)
+    assert decided.save() == 2
+    assert on_disk(tmp_path) == {("a", 0): (DROP, None), ("b", 0): (KEEP, None)}
+
+
 def test_a_table_of_something_else_is_refused(tmp_path):
     duckdb.sql(f"COPY (SELECT 1 AS x) TO '{tmp_path / 'd.parquet'}' (FORMAT parquet)")
     with pytest.raises(InputError, match="no decisions"):

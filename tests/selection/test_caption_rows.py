@@ -4,17 +4,20 @@ import io
 import json
 import tarfile
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from pyarrow import csv
 from upath import UPath
 
 from ncclean.data.selection import SelectionReader
 from ncclean.data.sources import resolve_pairs
 from ncclean.selection.export import export_shards
+from ncclean.selection.out_layout import out_layout
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 
@@ -106,6 +109,38 @@ def test_an_exported_image_has_the_scores_of_its_best_caption(tmp_path):
         ("w", ["w", "v"], 0.5),
         ("x", ["x", "y"], 0.75),
     ]
+
+
+@pytest.mark.parametrize("source", ["t.csv", "t.parquet"])
+@pytest.mark.parametrize("layout", ["csv", "parquet"])
+def test_each_row_of_an_exported_table_has_the_scores_of_its_own_caption(source, layout, tmp_path):
+    """A row that holds a list of captions has those of the best."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.jpg")
+    (tmp_path / "t.csv").write_text("filepath,title\na.jpg,v\na.jpg,w\na.jpg,x\n")
+    captions = pa.table({"filepath": ["a.jpg"], "captions": [["v", "w", "x"]]})
+    pq.write_table(captions, tmp_path / "t.parquet")
+    shards = resolve_pairs([str(tmp_path / source)])
+    of_each = {"v": 0.25, "w": 0.75, "x": 0.5}
+    table = pa.table({
+        "uid": ["a"] * 3, "shard": [shards[0].name] * 3, "key": ["a"] * 3,
+        "caption_number": pa.array([0, 1, 2], pa.int16()),
+        "row": pa.array([0] * 3, pa.int32()), "status": ["ok"] * 3,
+        "similarity": pa.array(of_each.values(), pa.float32()), "noise_kind": list(of_each),
+    })  # fmt: skip
+    scores = [str(tmp_path / "scores.parquet")]
+    pq.write_table(table, scores[0])
+    for least, kept in ((0, list("vwx")), (0.3, list("wx"))):
+        selection, out = tmp_path / "kept.parquet", str(tmp_path / f"out-{least}")
+        select(scores, UPath(selection), Policy(where=f"similarity > {least}"))
+        export_shards(
+            str(selection), shards, UPath(out), scores=scores, columns=["similarity", "noise_kind"],
+            layout=out_layout(layout, out, shards),
+        )  # fmt: skip
+        (file,) = Path(out).glob(f"*.{layout}")
+        written = csv.read_csv(file) if layout == "csv" else pq.read_table(file)
+        expected = ["w"] if (source, layout) == ("t.parquet", "parquet") else kept
+        assert written["noise_kind"].to_pylist() == expected
+        assert written["similarity"].to_pylist() == [of_each[caption] for caption in expected]
 
 
 def test_the_best_caption_is_that_of_an_image_of_one_shard(tmp_path):

@@ -112,7 +112,8 @@ def test_columns_name_the_option_that_needs_them(method, column):
 def test_thresholds_lie_in_the_range_of_the_score(score, bounds):
     for bound, step in zip(bounds, (-1e-6, 1e-6), strict=True):
         assert Policy(score=score, threshold=bound).threshold == bound
-        with pytest.raises(InputError, match=f"is outside the range of {score}, "):
+        message = f"--threshold {bound + step:.15g} is outside the range of {score}, "
+        with pytest.raises(InputError, match=message):
             Policy(score=score, threshold=bound + step)
 
 

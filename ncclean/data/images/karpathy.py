@@ -25,7 +25,8 @@ _LONGEST_IMAGE = 4 << 20  # characters of one image with its captions
 _LONGEST_REST = 16 << 20  # characters behind the list
 _LIST = re.compile(r'"images"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
-_DECODER = json.JSONDecoder()
+_DECODER, _DECODER_OF_PAIRS = json.JSONDecoder(), json.JSONDecoder(object_pairs_hook=list)
+_HEAD = '{"images": ['
 
 
 class KarpathyRows:
@@ -84,11 +85,14 @@ class KarpathyRows:
         while len(self._buffer) - self._place <= _LONGEST_REST:
             if not self._read():
                 try:
-                    json.loads('{"images": [' + self._buffer[self._place :])
+                    rest = _DECODER_OF_PAIRS.decode(_HEAD + self._buffer[self._place :])
                 except (ValueError, RecursionError) as error:
+                    where = self._where(error, self._place - len(_HEAD))
                     raise ShardError(
-                        f"{self._url} is broken behind its list of images: {one_line(error)}"
+                        f"{self._url} is broken behind its list of images{where}"
                     ) from None
+                if [name for name, _ in rest].count("images") > 1:
+                    raise ShardError(f"{self._url} has two lists `images`: only the first is read")
                 return
         raise ShardError(f"{self._url} has too much behind its list of images")
 
@@ -104,7 +108,14 @@ class KarpathyRows:
                         f"{self._url}: an image has more than {_LONGEST_IMAGE:,} characters"
                     ) from None
                 if not self._read():
-                    raise ShardError(f"{self._url} is cut short: {one_line(error)}") from None
+                    raise ShardError(f"{self._url} is broken{self._where(error)}") from None
+
+    def _where(self, error: Exception, shift: int = 0) -> str:
+        """What the error says, and of which byte of the file; `shift` is added to its place."""
+        if not isinstance(error, json.JSONDecodeError):
+            return f": {one_line(error)}"
+        before = self._buffer[self._place : error.pos + shift]
+        return f" at byte {self.offset + _size(before):,}: {error.msg}"
 
     def _read(self) -> bool:
         """Read another block behind what is left; False at the end of the file."""
@@ -114,9 +125,12 @@ class KarpathyRows:
         return bool(block)
 
     def _take(self, end: int) -> None:
-        taken = self._buffer[self._place : end]
-        self.offset += len(taken.encode("utf-8", "surrogateescape"))
+        self.offset += _size(self._buffer[self._place : end])
         self._place = end
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))
 
 
 def check_karpathy(url: str) -> None:

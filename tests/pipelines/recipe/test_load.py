@@ -55,6 +55,25 @@ def test_stages_are_wired_by_name():
     assert recipe.stages["neighbours"].uses == ("score",)
 
 
+def test_a_number_within_a_text_is_written_as_it_stands():
+    text = """\
+vars: {version: 1.10, gamma: 0.30}
+for: {scale: [1.50, 2]}
+stages:
+  a:
+    command: finetune
+    method: ncu
+    shards: /corpus-${version}/x-${scale}
+    gamma: ${gamma}
+    learning_rate: ${scale}
+"""
+    recipe = made(text, FOLDER)
+    assert list(recipe.stages) == ["a--scale-1_5", "a--scale-2"]
+    first, second = (stage.command for stage in recipe.stages.values())
+    assert (first.shards, second.shards) == (["/corpus-1.10/x-1.50"], ["/corpus-1.10/x-2"])
+    assert (first.objective.ncu.gamma, first.objective.learning_rate) == (0.3, 1.5)
+
+
 def test_engine_options_are_for_all_score_stages():
     recipe = made(
         "engine: {ray_address: auto, workers: 8}\n"
