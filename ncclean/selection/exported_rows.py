@@ -29,6 +29,7 @@ from ncclean.selection.export_task import free_key, set_aside
 from ncclean.selection.safe_paths import safe_path
 
 IMAGE = "image"  # the column of images where the input has none
+_CAPTION = CAPTION_COLUMNS[0]
 _Place = tuple[int, str | None, int | None]  # number of a caption, its column, its place in a list
 
 
@@ -206,10 +207,18 @@ def _values(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def one_caption_each(rows: Sequence[ExportedRow], caption_key: CaptionKeys) -> list[ExportedRow]:
-    """The rows with a list of captions once for each of these: a csv has no lists."""
-    names = tuple(map(head_of, caption_keys(caption_key))) or CAPTION_COLUMNS
+    """The rows as a csv can have them, which has no lists: once for each of a list of captions.
+
+    A caption inside of a field gets a column of its own, `caption`, unless there is one.
+    """
+    keys = caption_keys(caption_key)
+    names = tuple(key for key in keys if head_of(key) == key) or CAPTION_COLUMNS * (not keys)
     exploded = []
     for row in rows:
+        inside = (field_at(row.values, key) for key in keys if key not in names)
+        text = next((one for one in inside if isinstance(one, str)), None)
+        if text is not None and _CAPTION not in map(str.lower, row.values):
+            row.put(_CAPTION, text)
         lists = [n for n, v in row.values.items() if n.lower() in names and isinstance(v, list)]
         if not lists:
             exploded.append(row)

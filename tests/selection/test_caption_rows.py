@@ -168,3 +168,26 @@ def test_near_duplicate_pairs_are_captions_of_their_own(tmp_path):
     places = set(zip(kept["key"].to_pylist(), kept["caption_number"].to_pylist(), strict=True))
     assert len({("a", 0), ("b", 1)} & places) == 1
     assert {("a", 1), ("b", 0)} <= places
+
+
+@pytest.mark.parametrize("own", [None, "of its own"])
+def test_a_caption_inside_of_a_field_is_one_row_of_a_csv(tmp_path, own):
+    turns = [{"from": "human", "value": "Describe"}, {"from": "gpt", "value": "a dot"}]
+    row = {"file_name": "0.jpg", "Conversations": turns} | ({"Caption": own} if own else {})
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.jpg")
+    (tmp_path / "t.jsonl").write_text(json.dumps(row) + "\n")
+    shards = resolve_pairs([str(tmp_path / "t.jsonl")])
+    selection = pa.table({
+        "uid": ["0"], "shard": [shards[0].name], "key": ["0"],
+        "weight": pa.array([1.0], pa.float32()), "split": pa.nulls(1, pa.string()),
+    })  # fmt: skip
+    pq.write_table(selection, tmp_path / "selection.parquet")
+    out = str(tmp_path / "out")
+    export_shards(
+        str(tmp_path / "selection.parquet"), shards, UPath(out),
+        caption_key="Conversations[1].value", layout=out_layout("csv", out, shards),
+    )  # fmt: skip
+    table = csv.read_csv(f"{out}/pairs.csv")
+    assert [json.loads(text) for text in table["Conversations"].to_pylist()] == [turns]
+    captions = {n: table[n].to_pylist() for n in table.column_names if n.lower() == "caption"}
+    assert captions == ({"Caption": [own]} if own else {"caption": ["a dot"]})
