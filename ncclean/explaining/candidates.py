@@ -32,7 +32,7 @@ class Candidate:
     """A group that stands out in an outcome; `tau2` are of the values that `required` names.
 
     `rate` is its share of wrong pairs where it is not told by the values; such a group is a cause
-    whatever they say.
+    whatever they say, and `proposal` tells what mends it.
     """
 
     kind: Kind
@@ -43,6 +43,7 @@ class Candidate:
     strength: float
     q_value: float
     rate: Estimate | None = None
+    proposal: str | None = None
 
     @property
     def group(self) -> tuple[str, str]:
