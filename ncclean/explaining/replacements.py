@@ -14,7 +14,8 @@ depend on neither. What makes beta_b large for another reason is left out:
 - Words that images do not tell apart, as synonyms: f_a and f_b must each be larger by half a
   deviation in captions with the own word than in those with the other.
 - f_a tells of a in part, and f_b may tell the rest. As for exchanged words, where more z of other
-  words are as large as the normal distribution has, the error is wider.
+  words are as large as the normal distribution has, the error is wider. That takes some 200 z:
+  twenty words or so.
 
 The group is an image cluster in which at least half of the captions with a are in excess of what
 alpha + beta_a f_a explains, and have images nearer to those of b than of a. Of several, that with
@@ -45,7 +46,7 @@ from ncclean.storage.quoting import quoted
 
 _TOLD_APART = 0.5  # deviations
 _INDEPENDENT = 1e-3  # the least squared sine between f_a and f_b
-_FEWEST_OTHERS = 20
+_FEWEST_OTHERS = 200  # of which the spread can be told
 _TAILS = (0.01, 0.05, 0.1)
 _LOW = 0.2  # of f_b: images that do not show it
 _HALF = 0.5
