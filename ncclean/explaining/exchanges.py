@@ -23,7 +23,6 @@ its own, or whose images show more of a thing than those with its name. So all o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,9 +30,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.stats import norm
 
-from ncclean.estimates import Estimate
-from ncclean.explaining.candidates import Candidate
-from ncclean.explaining.discoveries import log_threshold, q_values
+from ncclean.explaining.candidates import Candidate, of_wrong_words
+from ncclean.explaining.discoveries import log_threshold, q_values, tail_scale
 from ncclean.explaining.kinds import EXCHANGED, TEXT, Kind, word_condition
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.pairs_file import Values
@@ -49,10 +47,6 @@ _LEAST_POSITIVE = 0.9  # of the other pairs of words, for an estimator that tell
 _FEWEST_OTHERS = 20
 _LOW = 0.25  # of the z of a word
 _LEAST_SHARE = 0.2  # of D, in each of its four parts
-# Half of the captions at least have the other word, else a part of D would not change its sign. D
-# alone does not tell how many: a weak estimator makes it as small as few exchanges do.
-MOST_CAPTIONS = Estimate(math.nan, 0.5, 1.0)
-_TAILS = (0.01, 0.05, 0.1)
 
 
 @dataclass(frozen=True)
@@ -77,26 +71,16 @@ class Exchanges:
         return Kind(EXCHANGED, TEXT, f"[{cases}]", ("tokens",), _condition, _label, several=True)
 
     def candidates(self, values: Values) -> list[Candidate]:
-        """A cause of near misses for each; of mismatches where the table does not tell others."""
-        names = [outcome.name for outcome in values.outcomes]
-        outcome = names.index("near miss") if "near miss" in names else 0
-        required = values.required(outcome, TEXT)
-        spread = (0.0,) * len(required.columns)
-        kind = self.kind
-        return [
-            Candidate(
-                kind,
-                f"{a} {b}",
-                outcome,
-                required,
-                spread,
-                np.inf,
-                q_value,
-                MOST_CAPTIONS,
-                f"{_label(f'{a} {b}')} stand for each other",
-            )
-            for (a, b), q_value in zip(self.words, self.q_values, strict=True)
-        ]
+        """A cause of wrong words for each."""
+        found = zip(self.words, self.q_values, strict=True)
+        return of_wrong_words(
+            self.kind,
+            values,
+            (
+                (f"{a} {b}", q_value, f"“{a}” and “{b}” stand for each other")
+                for (a, b), q_value in found
+            ),
+        )
 
 
 def _condition(value: str) -> str:
@@ -180,8 +164,7 @@ def _significant(words: Sequence[str], statistics: _Statistics, rate: float) -> 
         pair = (first[place], second[place])
         others = z[~(np.isin(first, pair) | np.isin(second, pair) | are_like)]
         if len(others) >= _FEWEST_OTHERS and (others > 0).mean() >= _LEAST_POSITIVE:
-            scale = max(1.0, (np.quantile(others, _TAILS) / norm.ppf(_TAILS)).max())
-            log_p[number] = norm.logcdf(z[place] / scale)
+            log_p[number] = norm.logcdf(z[place] / tail_scale(others))
     threshold = log_threshold(log_p, len(z), rate)
     of_tests = q_values(log_p, len(z))
     found = [number for number in np.argsort(log_p, kind="stable") if log_p[number] <= threshold]

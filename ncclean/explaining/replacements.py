@@ -30,9 +30,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.stats import norm
 
-from ncclean.explaining.candidates import Candidate
-from ncclean.explaining.discoveries import log_threshold, q_values
-from ncclean.explaining.exchanges import MOST_CAPTIONS
+from ncclean.explaining.candidates import Candidate, of_wrong_words
+from ncclean.explaining.discoveries import log_threshold, q_values, tail_scale
 from ncclean.explaining.kinds import PAIR, REPLACED, Kind, word_condition
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.pairs_file import Values
@@ -47,7 +46,6 @@ from ncclean.storage.quoting import quoted
 _TOLD_APART = 0.5  # deviations
 _INDEPENDENT = 1e-3  # the least squared sine between f_a and f_b
 _FEWEST_OTHERS = 200  # of which the spread can be told
-_TAILS = (0.01, 0.05, 0.1)
 _LOW = 0.2  # of f_b: images that do not show it
 _HALF = 0.5
 _SURE = 1.96
@@ -82,19 +80,13 @@ class Replacements:
         return f"{self.cluster} = {int(number)} AND {words}"
 
     def candidates(self, values: Values) -> list[Candidate]:
-        """A cause of near misses for each; of mismatches where the table does not tell others."""
-        names = [outcome.name for outcome in values.outcomes]
-        outcome = names.index("near miss") if "near miss" in names else 0
-        required = values.required(outcome, PAIR)
-        spread = (0.0,) * len(required.columns)
-        kind = self.kind
-        return [
-            Candidate(
-                kind, f"{c} {a} {b}", outcome, required, spread, np.inf, q_value, MOST_CAPTIONS,
-                f"“{a}” stands for “{b}”",
-            )
-            for (a, b, c), q_value in zip(self.found, self.q_values, strict=True)
-        ]  # fmt: skip
+        """A cause of wrong words for each."""
+        found = zip(self.found, self.q_values, strict=True)
+        return of_wrong_words(
+            self.kind,
+            values,
+            ((f"{c} {a} {b}", q_value, f"“{a}” stands for “{b}”") for (a, b, c), q_value in found),
+        )
 
 
 def _label(value: str) -> str:
@@ -179,8 +171,7 @@ def _significant(z: np.ndarray, rate: float) -> list[tuple[int, int, float]]:
             used.update(pair)
             others = values[~(np.isin(first, pair) | np.isin(second, pair))]
             if len(others) >= _FEWEST_OTHERS:
-                scale = max(1.0, (np.quantile(-others, _TAILS) / norm.ppf(_TAILS)).max())
-                log_p[at] = norm.logsf(values[at] / scale)
+                log_p[at] = norm.logsf(values[at] / tail_scale(-others))
     threshold, of_tests = log_threshold(log_p, len(values), rate), q_values(log_p, len(values))
     return [
         (int(first[at]), int(second[at]), float(of_tests[at]))
