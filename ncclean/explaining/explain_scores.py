@@ -31,6 +31,7 @@ from ncclean.explaining.folding import fold
 from ncclean.explaining.kinds import EXCHANGED, REPLACED
 from ncclean.explaining.members import patterns_of, write_members
 from ncclean.explaining.options import ExplainOptions
+from ncclean.explaining.outcomes import NEAR_MISS
 from ncclean.explaining.prepared_pairs import PreparedPairs, prepare_pairs
 from ncclean.explaining.proposals import propose
 from ncclean.explaining.replacements import Replacements, find_replacements
@@ -176,7 +177,10 @@ def _find(
             sample = read_word_sample(connection, options, embeddings, keys)
             if sample is not None:
                 exchanges = find_exchanges(sample, options)
-                replaced = find_replacements(sample, pairs.clusters["cluster"], options)
+                # Where each pair tells of its words, that is surer. An estimator so good sees that
+                # words of like meaning, as `sign` and `signs`, stand for one another.
+                if NEAR_MISS in pairs.unknown:
+                    replaced = find_replacements(sample, pairs.clusters["cluster"], options)
     candidates = candidates_of(groups, totals, values, options)
     of_words = (*exchanges.candidates(values), *replaced.candidates(values))
     listed = (*of_words, *candidates.listed)
