@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +19,16 @@ from ncclean.explaining.discoveries import (
 )
 from ncclean.explaining.kinds import LENGTH, Kind
 from ncclean.explaining.options import ExplainOptions
-from ncclean.explaining.outcomes import FAR_RIGHT, FAR_WRONG
+from ncclean.explaining.outcomes import FAR_RIGHT, FAR_WRONG, NEAR_MISS
 from ncclean.explaining.pairs_file import Required, Values
 
 # Fewer pairs of a stratum outside a group say too little of what to expect.
 _FEWEST_OUTSIDE = 200
 _MOST_ALONE = 0.5  # of a group's pairs
 MOST_CANDIDATES = 400
+# The evidence for a wrong word shows that half of the captions have it at least, not how many: a
+# weak estimator makes it as small as few wrong ones do.
+_MOST_CAPTIONS = Estimate(math.nan, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Candidate:
     """A group that stands out in an outcome; `tau2` are of the values that `required` names.
 
     `rate` is its share of wrong pairs where it is not told by the values; such a group is a cause
-    whatever they say.
+    whatever they say, and `proposal` tells what mends it.
     """
 
     kind: Kind
@@ -43,10 +47,28 @@ class Candidate:
     strength: float
     q_value: float
     rate: Estimate | None = None
+    proposal: str | None = None
 
     @property
     def group(self) -> tuple[str, str]:
         return self.kind.name, self.value
+
+
+def of_wrong_words(
+    kind: Kind, values: Values, found: Iterable[tuple[str, float, str]]
+) -> list[Candidate]:
+    """Candidates of which most captions have a wrong word: value, q-value and proposal of each.
+
+    Of near misses; of mismatches where the table does not tell others.
+    """
+    names = [outcome.name for outcome in values.outcomes]
+    outcome = names.index(NEAR_MISS) if NEAR_MISS in names else 0
+    required = values.required(outcome, kind.made_of)
+    spread = (0.0,) * len(required.columns)
+    return [
+        Candidate(kind, value, outcome, required, spread, np.inf, q_value, _MOST_CAPTIONS, proposal)
+        for value, q_value, proposal in found
+    ]
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 import duckdb
 import numpy as np
 
-from ncclean.estimates import Estimate
+from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.explaining.aggregates import Totals
 from ncclean.explaining.candidates import Candidate
 from ncclean.explaining.cause_table import Cause, Example
 from ncclean.explaining.folding import Folded
 from ncclean.explaining.group_rate import BINS, bin_sql, rate_of
 from ncclean.explaining.options import ExplainOptions
+from ncclean.explaining.outcomes import NEAR_MISS
 from ncclean.explaining.pairs_file import Values
 
 _LONGEST = 2000  # characters of a caption
@@ -45,16 +46,23 @@ def described(
         column = names.index(values.of(candidate.outcome))
         counts = histograms[candidate.outcome][group_of[number]]
         rate = candidate.rate or rate_of(counts, overall[column], candidate.tau2[0])
-        outside = share_outside(float(cleared[column]), folded.cleared.pairs.sum())
-        facts.append((int(counts.sum()), rate, outside))
-    excess = [pairs * (rate.least - outside.value) for pairs, rate, outside in facts]
+        name, outside = values.outcomes[candidate.outcome].name, UNKNOWN
+        if candidate.proposal is None or name == NEAR_MISS:
+            outside = share_outside(float(cleared[column]), folded.cleared.pairs.sum())
+        else:  # a wrong word, in a table that tells no near misses
+            name = NEAR_MISS
+        facts.append((int(counts.sum()), rate, outside, name))
+    excess = [
+        pairs * (rate.least - (outside.value if outside.is_known else 0.0))
+        for pairs, rate, outside, _ in facts
+    ]
     order = sorted(folded.causes, key=lambda one: -excess[one])
     places = {cause: place for place, cause in enumerate(order, start=1)}
     rest = sorted(folded.into, key=lambda one: (places[folded.into[one]], -excess[one]))
     causes = []
     for place, number in enumerate([*order, *rest], start=1):
         candidate = candidates[number]
-        pairs, rate, outside = facts[number]
+        pairs, rate, outside, name = facts[number]
         is_cause = number in places
         causes.append(
             Cause(
@@ -63,7 +71,7 @@ def described(
                 kind=candidate.kind.name,
                 value=candidate.value,
                 label=candidate.kind.label(candidate.value),
-                outcome=values.outcomes[candidate.outcome].name,
+                outcome=name,
                 pairs=pairs,
                 rate=rate,
                 outside=outside,

@@ -74,6 +74,7 @@ _MATCHED = "(1 - coalesce(noise_probability, 0))"
 _AMONG_IMAGES = _rank_share("t2i_rank")
 FAR = "far"
 FAR_WRONG, FAR_RIGHT = 0.5, 0.25
+NEAR_MISS = "near miss"
 OUTCOMES = (
     Outcome(
         "mismatch",
@@ -88,7 +89,7 @@ OUTCOMES = (
         ),
     ),
     Outcome(
-        "near miss",
+        NEAR_MISS,
         ("near_miss_probability", "noise_probability"),
         "near_miss_probability",
         (Evidence("margin", "-word_margin", ("word_margin",)),),

@@ -171,7 +171,9 @@ def test_exchanged_words_are_a_cause(exchanged):
     assert (cause.kind, cause.label) == ("exchanged words", "“blue” and “red”")
     assert not cause.rate.is_known
     assert (cause.rate.low, cause.rate.high) == (0.5, 1.0)
-    assert cause.excess == pytest.approx(cause.pairs * (0.5 - cause.outside.value))
+    assert cause.outcome == "near miss"
+    assert not cause.outside.is_known  # the table tells no near misses
+    assert cause.excess == pytest.approx(cause.pairs * 0.5)
     assert cause.proposal == "“blue” and “red” stand for each other"
     assert cause.examples
     assert all(("red" in e.caption) != ("blue" in e.caption) for e in cause.examples)
