@@ -26,9 +26,6 @@ from ncclean.explaining.pairs_file import Required, Values
 _FEWEST_OUTSIDE = 200
 _MOST_ALONE = 0.5  # of a group's pairs
 MOST_CANDIDATES = 400
-# The evidence for a wrong word shows that half of the captions have it at least, not how many: a
-# weak estimator makes it as small as few wrong ones do.
-_MOST_CAPTIONS = Estimate(math.nan, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -55,18 +52,21 @@ class Candidate:
 
 
 def of_wrong_words(
-    kind: Kind, values: Values, found: Iterable[tuple[str, float, str]]
+    kind: Kind, values: Values, found: Iterable[tuple[str, float, str]], least: float
 ) -> list[Candidate]:
-    """Candidates of which most captions have a wrong word: value, q-value and proposal of each.
+    """Candidates of which captions have a wrong word, from value, q-value and proposal of each.
 
-    Of near misses; of mismatches where the table does not tell others.
+    The evidence tells the `least` share of these captions, not how many: a weak estimator makes it
+    as small as few wrong ones do. They are near misses; mismatches where the table does not tell
+    others.
     """
+    rate = Estimate(math.nan, least, 1.0)
     names = [outcome.name for outcome in values.outcomes]
     outcome = names.index(NEAR_MISS) if NEAR_MISS in names else 0
     required = values.required(outcome, kind.made_of)
     spread = (0.0,) * len(required.columns)
     return [
-        Candidate(kind, value, outcome, required, spread, np.inf, q_value, _MOST_CAPTIONS, proposal)
+        Candidate(kind, value, outcome, required, spread, np.inf, q_value, rate, proposal)
         for value, q_value, proposal in found
     ]
 

@@ -46,6 +46,7 @@ from ncclean.storage.quoting import quoted
 _LEAST_POSITIVE = 0.9  # of the other pairs of words, for an estimator that tells words apart
 _FEWEST_OTHERS = 20
 _LOW = 0.25  # of the z of a word
+_HALF = 0.5  # of the captions have the other word, else a part of D would not change its sign
 _LEAST_SHARE = 0.2  # of D, in each of its four parts
 
 
@@ -80,6 +81,7 @@ class Exchanges:
                 (f"{a} {b}", q_value, f"“{a}” and “{b}” stand for each other")
                 for (a, b), q_value in found
             ),
+            _HALF,
         )
 
 

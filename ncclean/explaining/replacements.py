@@ -88,6 +88,7 @@ class Replacements:
             self.kind,
             values,
             ((f"{c} {a} {b}", q_value, f"“{a}” stands for “{b}”") for (a, b, c), q_value in found),
+            least=0.0,
         )
 
 
