@@ -87,14 +87,17 @@ class Replacements:
         return of_wrong_words(
             self.kind,
             values,
-            ((f"{c} {a} {b}", q_value, f"“{a}” stands for “{b}”") for (a, b, c), q_value in found),
+            (
+                (f"{c} {a} {b}", q_value, f"“{a}” is said where images show “{b}”")
+                for (a, b, c), q_value in found
+            ),
             least=0.0,
         )
 
 
 def _label(value: str) -> str:
     number, a, b = value.split(" ")
-    return f"“{a}” for “{b}” in cluster {number}"
+    return f"“{a}” where images show “{b}”, in cluster {number}"
 
 
 def find_replacements(sample: WordSample, cluster: str, options: ExplainOptions) -> Replacements:

@@ -99,4 +99,4 @@ def test_groups_and_conditions_select_the_same_pairs():
     assert groups == [("2 l'eau feu",), (None,), (None,), (None,)]
     condition = kind.condition("2 l'eau feu")
     assert duckdb.execute(f"SELECT text FROM clusters WHERE {condition}").fetchall() == [("L'eau",)]
-    assert kind.label("2 l'eau feu") == "“l'eau” for “feu” in cluster 2"
+    assert kind.label("2 l'eau feu") == "“l'eau” where images show “feu”, in cluster 2"
