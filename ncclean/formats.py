@@ -51,13 +51,11 @@ def decimal(value: float | None, digits: int = 3) -> str:
 def interval(rate: Estimate, called: str = "95 % interval ") -> str:
     """An estimate as text, `20.1% (95 % interval 18.9% to 21.3%)`.
 
-    The interval alone where the value is not known, `-` where that tells nothing either.
+    The interval alone where the value is not known, `-` where neither is.
     """
     if not rate.has_interval:
         return share(rate.value)
     if not rate.is_known:
-        if (rate.low, rate.high) == (0.0, 1.0):
-            return "-"
         return f"{share(rate.low)} to {share(rate.high)}"
     return f"{share(rate.value)} ({called}{share(rate.low)} to {share(rate.high)})"
 

@@ -18,7 +18,6 @@ from .progress import SILENT, Progress
 from .shared_options import EmbeddingKeys, Join, MemoryLimit, Overwrite, Scores
 
 if TYPE_CHECKING:
-    from ncclean.explaining.cause_table import Cause
     from ncclean.explaining.explain_scores import Explained
 
 _LONGEST = 60  # characters of a group's name
@@ -89,13 +88,6 @@ class Explain(Command):
         return frozenset(schema.CAUSES.names)
 
 
-def _explains(cause: Cause) -> str:
-    """The number of wrong pairs that a cause explains, or the least that it may be."""
-    if not cause.rate.least:
-        return "-"
-    return f"{'' if cause.rate.is_known else '≥ '}{cause.excess:,.0f}"
-
-
 def _summary(explained: Explained) -> Iterator[Shown]:
     from ncclean.visible_text import visible
 
@@ -122,7 +114,7 @@ def _summary(explained: Explained) -> Iterator[Shown]:
                 f"{cause.pairs:,}",
                 interval(cause.rate, called=""),
                 share(cause.outside.value),
-                _explains(cause),
+                f"{'' if cause.rate.is_known else '≥ '}{cause.excess:,.0f}",
             )
             for cause in explained.causes
         ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,7 @@ from ncclean.explaining.discoveries import (
 )
 from ncclean.explaining.kinds import LENGTH, Kind
 from ncclean.explaining.options import ExplainOptions
-from ncclean.explaining.outcomes import FAR_RIGHT, FAR_WRONG, NEAR_MISS
+from ncclean.explaining.outcomes import FAR_RIGHT, FAR_WRONG
 from ncclean.explaining.pairs_file import Required, Values
 
 # Fewer pairs of a stratum outside a group say too little of what to expect.
@@ -33,7 +32,7 @@ class Candidate:
     """A group that stands out in an outcome; `tau2` are of the values that `required` names.
 
     `rate` is its share of wrong pairs where it is not told by the values; such a group is a cause
-    whatever they say, and `proposal` tells what mends it.
+    whatever they say.
     """
 
     kind: Kind
@@ -44,31 +43,10 @@ class Candidate:
     strength: float
     q_value: float
     rate: Estimate | None = None
-    proposal: str | None = None
 
     @property
     def group(self) -> tuple[str, str]:
         return self.kind.name, self.value
-
-
-def of_wrong_words(
-    kind: Kind, values: Values, found: Iterable[tuple[str, float, str]], least: float
-) -> list[Candidate]:
-    """Candidates of which captions have a wrong word, from value, q-value and proposal of each.
-
-    The evidence tells the `least` share of these captions, not how many: a weak estimator makes it
-    as small as few wrong ones do. They are near misses; mismatches where the table does not tell
-    others.
-    """
-    rate = Estimate(math.nan, least, 1.0)
-    names = [outcome.name for outcome in values.outcomes]
-    outcome = names.index(NEAR_MISS) if NEAR_MISS in names else 0
-    required = values.required(outcome, kind.made_of)
-    spread = (0.0,) * len(required.columns)
-    return [
-        Candidate(kind, value, outcome, required, spread, np.inf, q_value, rate, proposal)
-        for value, q_value, proposal in found
-    ]
 
 
 @dataclass(frozen=True)

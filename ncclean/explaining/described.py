@@ -47,9 +47,9 @@ def described(
         counts = histograms[candidate.outcome][group_of[number]]
         rate = candidate.rate or rate_of(counts, overall[column], candidate.tau2[0])
         name, outside = values.outcomes[candidate.outcome].name, UNKNOWN
-        if candidate.proposal is None or name == NEAR_MISS:
+        if candidate.rate is None or name == NEAR_MISS:
             outside = share_outside(float(cleared[column]), folded.cleared.pairs.sum())
-        else:  # a wrong word, in a table that tells no near misses
+        else:  # exchanged words, in a table that tells no near misses
             name = NEAR_MISS
         facts.append((int(counts.sum()), rate, outside, name))
     excess = [

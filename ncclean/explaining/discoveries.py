@@ -22,12 +22,10 @@ They hold for small n and rare noise, where a normal tail would not.
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import norm
 
 _MEDIAN = 0.45493642311957283  # of chi squared with one degree of freedom
 _STEPS = 60
 _TINY = 1e-6
-_TAILS = (0.01, 0.05, 0.1)
 FEWEST_GROUPS = 10  # of which a spread can be told
 
 
@@ -76,11 +74,6 @@ def log_p_values(
         bennett * pairs / (1 + pairs * tau2 / spread),
     )
     return np.where(q > e, -exponent, 0.0)
-
-
-def tail_scale(z: np.ndarray) -> float:
-    """Return how much wider than normal the lower tail of z is, at least 1."""
-    return max(1.0, float((np.quantile(z, _TAILS) / norm.ppf(_TAILS)).max()))
 
 
 def log_threshold(log_p: np.ndarray, tests: int, rate: float) -> float:

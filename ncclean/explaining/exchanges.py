@@ -23,31 +23,34 @@ its own, or whose images show more of a thing than those with its name. So all o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import duckdb
 import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.stats import norm
 
-from ncclean.explaining.candidates import Candidate, of_wrong_words
-from ncclean.explaining.discoveries import log_threshold, q_values, tail_scale
+from ncclean.estimates import Estimate
+from ncclean.explaining.candidates import Candidate
+from ncclean.explaining.discoveries import log_threshold, q_values
 from ncclean.explaining.kinds import EXCHANGED, TEXT, Kind, word_condition
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.pairs_file import Values
-from ncclean.explaining.word_sample import (
-    WordSample,
-    distinct_images,
-    word_means,
-    words_of_images,
-)
+from ncclean.explaining.vectors import MOST_PAIRS, read_vectors
 from ncclean.storage.quoting import quoted
 
+_MOST_WORDS = 1024
+_MOST_OF_ALL = 0.9  # of the captions
 _LEAST_POSITIVE = 0.9  # of the other pairs of words, for an estimator that tells words apart
 _FEWEST_OTHERS = 20
 _LOW = 0.25  # of the z of a word
-_HALF = 0.5  # of the captions have the other word, else a part of D would not change its sign
 _LEAST_SHARE = 0.2  # of D, in each of its four parts
+# Half of the captions at least have the other word, else a part of D would not change its sign. D
+# alone does not tell how many: a weak estimator makes it as small as few exchanges do.
+_MOST_CAPTIONS = Estimate(math.nan, 0.5, 1.0)
+_TAILS = (0.01, 0.05, 0.1)
 
 
 @dataclass(frozen=True)
@@ -72,17 +75,16 @@ class Exchanges:
         return Kind(EXCHANGED, TEXT, f"[{cases}]", ("tokens",), _condition, _label, several=True)
 
     def candidates(self, values: Values) -> list[Candidate]:
-        """A cause of wrong words for each."""
-        found = zip(self.words, self.q_values, strict=True)
-        return of_wrong_words(
-            self.kind,
-            values,
-            (
-                (f"{a} {b}", q_value, f"“{a}” and “{b}” stand for each other")
-                for (a, b), q_value in found
-            ),
-            _HALF,
-        )
+        """A cause of near misses for each; of mismatches where the table does not tell others."""
+        names = [outcome.name for outcome in values.outcomes]
+        outcome = names.index("near miss") if "near miss" in names else 0
+        required = values.required(outcome, TEXT)
+        spread = (0.0,) * len(required.columns)
+        kind = self.kind
+        return [
+            Candidate(kind, f"{a} {b}", outcome, required, spread, np.inf, q_value, _MOST_CAPTIONS)
+            for (a, b), q_value in zip(self.words, self.q_values, strict=True)
+        ]
 
 
 def _condition(value: str) -> str:
@@ -94,10 +96,53 @@ def _label(value: str) -> str:
     return " and ".join(f"“{word}”" for word in value.split(" "))
 
 
-def find_exchanges(sample: WordSample, options: ExplainOptions) -> Exchanges:
-    """Compare the words of a sample of the captions."""
-    statistics = _statistics(sample.members, sample.image, sample.text, options.min_pairs)
-    return _significant(sample.words, statistics, options.false_discoveries)
+def find_exchanges(
+    connection: duckdb.DuckDBPyConnection,
+    options: ExplainOptions,
+    embeddings: Sequence[str],
+    keys: tuple[str, str] | None,
+) -> Exchanges:
+    """Compare the frequent words of the view `pairs` by a sample of their embeddings."""
+    columns = {row[0] for row in connection.execute("DESCRIBE pairs").fetchall()}
+    if not {"tokens", "key", "caption_number"} <= columns:
+        return Exchanges()
+    ((count,),) = connection.execute("SELECT count(*) FROM pairs").fetchall()
+    one_in = -(-count // MOST_PAIRS)
+    sample = f"SELECT * FROM pairs WHERE hash(place) % {one_in} = 0"
+    vectors = read_vectors(connection, f"SELECT 0 AS member, * FROM ({sample})", embeddings, keys)
+    if not vectors:
+        return Exchanges()
+    places, image, text = vectors[0]
+    words, members = _words(connection, sample, places, options.min_pairs)
+    if len(words) < 2:
+        return Exchanges()
+    statistics = _statistics(members, image, text, options.min_pairs)
+    return _significant(words, statistics, options.false_discoveries)
+
+
+def _words(
+    connection: duckdb.DuckDBPyConnection, sample: str, places: np.ndarray, min_pairs: int
+) -> tuple[list[str], csr_matrix]:
+    """The words to compare, and (N, W) whether the caption at each place has each."""
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE words_of AS SELECT place, unnest(list_distinct(tokens)) "
+        f"AS word FROM ({sample})"
+    )
+    most = _MOST_OF_ALL * len(places)
+    rows = connection.execute(
+        "WITH counted AS (SELECT word, count(*) AS pairs FROM words_of GROUP BY word "
+        f"HAVING pairs BETWEEN {min_pairs} AND {most} ORDER BY pairs DESC, word "
+        f"LIMIT {_MOST_WORDS}) SELECT place, word FROM words_of SEMI JOIN counted USING (word)"
+    ).fetchnumpy()
+    connection.execute("DROP TABLE words_of")
+    words, columns = np.unique(rows["word"].astype(object), return_inverse=True)
+    at = np.searchsorted(places, rows["place"])
+    is_there = (at < len(places)) & (places[np.minimum(at, len(places) - 1)] == rows["place"])
+    members = csr_matrix(
+        (np.ones(is_there.sum(), np.float32), (at[is_there], columns[is_there])),
+        shape=(len(places), len(words)),
+    )
+    return [str(word) for word in words], members
 
 
 @dataclass(frozen=True)
@@ -127,12 +172,11 @@ def _statistics(
     members: csr_matrix, image: np.ndarray, text: np.ndarray, min_pairs: int
 ) -> _Statistics:
     """Compare all words of which each has enough images without the other."""
-    of_texts = word_means(members, text.astype(np.float32))
-    places, labels = distinct_images(image)
-    members = words_of_images(members, labels)
-    image = image[places].astype(np.float32)
+    of_texts = _means(members, text.astype(np.float32))
+    image, members = _distinct(image, members)
+    image = image.astype(np.float32)
     image -= image.mean(axis=0)
-    of_images = word_means(members, image)
+    of_images = _means(members, image)
     counts = np.asarray(members.sum(axis=0)).ravel().astype(float)
     of_texts -= of_texts.mean(axis=0)
     of_images -= of_images.mean(axis=0)
@@ -156,6 +200,28 @@ def _statistics(
     return _Statistics(first, second, z, np.minimum(shares, 1 - shares).min(axis=0))
 
 
+def _means(members: csr_matrix, vectors: np.ndarray) -> np.ndarray:
+    """(W, d) mean of the vectors with each word."""
+    counts = np.asarray(members.sum(axis=0)).ravel()
+    means: np.ndarray = (members.T @ vectors) / np.maximum(counts, 1)[:, None]
+    return means
+
+
+def _distinct(image: np.ndarray, members: csr_matrix) -> tuple[np.ndarray, csr_matrix]:
+    """The different images, and whether a caption of each has each word.
+
+    An image that is there a thousand times, or has five captions, tells no more than once.
+    """
+    rows = np.ascontiguousarray(image)
+    keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+    _, places, labels = np.unique(keys, return_index=True, return_inverse=True)
+    shape = len(places), len(image)
+    groups = csr_matrix(
+        (np.ones(len(image), np.float32), (labels.ravel(), np.arange(len(image)))), shape=shape
+    )
+    return image[places], ((groups @ members) > 0).astype(np.float32)
+
+
 def _significant(words: Sequence[str], statistics: _Statistics, rate: float) -> Exchanges:
     """The exchanges among the tests."""
     first, second, z = statistics.first, statistics.second, statistics.z
@@ -166,7 +232,8 @@ def _significant(words: Sequence[str], statistics: _Statistics, rate: float) -> 
         pair = (first[place], second[place])
         others = z[~(np.isin(first, pair) | np.isin(second, pair) | are_like)]
         if len(others) >= _FEWEST_OTHERS and (others > 0).mean() >= _LEAST_POSITIVE:
-            log_p[number] = norm.logcdf(z[place] / tail_scale(others))
+            scale = max(1.0, (np.quantile(others, _TAILS) / norm.ppf(_TAILS)).max())
+            log_p[number] = norm.logcdf(z[place] / scale)
     threshold = log_threshold(log_p, len(z), rate)
     of_tests = q_values(log_p, len(z))
     found = [number for number in np.argsort(log_p, kind="stable") if log_p[number] <= threshold]

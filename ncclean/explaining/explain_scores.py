@@ -28,15 +28,11 @@ from ncclean.explaining.described import described
 from ncclean.explaining.exchanges import Exchanges, find_exchanges
 from ncclean.explaining.fixes import fixes_of, fixes_path, write_fixes
 from ncclean.explaining.folding import fold
-from ncclean.explaining.kinds import EXCHANGED, REPLACED
 from ncclean.explaining.members import patterns_of, write_members
 from ncclean.explaining.options import ExplainOptions
-from ncclean.explaining.outcomes import NEAR_MISS
 from ncclean.explaining.prepared_pairs import PreparedPairs, prepare_pairs
 from ncclean.explaining.proposals import propose
-from ncclean.explaining.replacements import Replacements, find_replacements
 from ncclean.explaining.saved_sums import kinds_present, saved_sums
-from ncclean.explaining.word_sample import read_word_sample
 from ncclean.explaining.working_folder import COMMAND, Work, working_folder
 from ncclean.output_mark import check_free
 from ncclean.progress import SILENT, Progress
@@ -171,19 +167,12 @@ def _find(
         groups = saved_sums(
             pairs.work, connection, kinds, values, totals, options.min_pairs, progress
         )
-        exchanges, replaced = Exchanges(), Replacements()
+        exchanges = Exchanges()
         if embeddings:
             progress.say("comparing words")
-            sample = read_word_sample(connection, options, embeddings, keys)
-            if sample is not None:
-                exchanges = find_exchanges(sample, options)
-                # Where each pair tells of its words, that is surer. An estimator so good sees that
-                # words of like meaning, as `sign` and `signs`, stand for one another.
-                if NEAR_MISS in pairs.unknown:
-                    replaced = find_replacements(sample, pairs.clusters["cluster"], options)
+            exchanges = find_exchanges(connection, options, embeddings, keys)
     candidates = candidates_of(groups, totals, values, options)
-    of_words = (*exchanges.candidates(values), *replaced.candidates(values))
-    listed = (*of_words, *candidates.listed)
+    listed = (*exchanges.candidates(values), *candidates.listed)
     selected = {candidate.group: (candidate.kind, candidate.value) for candidate in listed}
     numbers = {group: number for number, group in enumerate(selected)}
     group_of = [numbers[candidate.group] for candidate in listed]
@@ -191,7 +180,7 @@ def _find(
     write_members(pairs, list(selected.values()))
     with pairs.opened(members=True) as connection:
         patterns = patterns_of(connection, len(numbers), values.names(), totals)
-        preference = [EXCHANGED, REPLACED, *(kind.name for kind in kinds)]
+        preference = [exchanges.kind.name, *(kind.name for kind in kinds)]
         folded = fold(listed, group_of, patterns, options, candidates.log_threshold, preference)
         proposals = propose(
             connection, listed, group_of, folded.causes, values, embeddings, keys,
@@ -201,7 +190,7 @@ def _find(
             connection, listed, group_of, folded, values, totals, options,
             pairs.cluster_table, proposals.texts,
         )  # fmt: skip
-        tested = candidates.tested + exchanges.tested + replaced.tested
+        tested = candidates.tested + exchanges.tested
         fixes = fixes_of(connection, proposals.shifts.values())
         return _Found(causes, tested, candidates.left_out, fixes)
 

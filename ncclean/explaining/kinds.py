@@ -32,7 +32,6 @@ SHAPE = (
 LENGTHS = ((0, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 40), (41, None))
 LENGTH = "length of the caption"
 EXCHANGED = "exchanged words"
-REPLACED = "replaced word"
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def kinds_of(
     ]  # fmt: skip
     for name, sql in (clusters or {}).items():
         kinds += _image_kinds(name, sql)
-    names = {EXCHANGED, REPLACED, *(kind.name for kind in kinds if not kind.is_by)}
+    names = {EXCHANGED, *(kind.name for kind in kinds if not kind.is_by)}
     return tuple(
         dataclasses.replace(kind, name=f"{kind.name} of --by")
         if kind.is_by and kind.name in names

@@ -43,8 +43,8 @@ def propose(
     for cause in causes:
         candidate = candidates[cause]
         name, kind = values.outcomes[candidate.outcome].name, candidate.kind
-        if candidate.proposal is not None:
-            texts[cause] = candidate.proposal
+        if candidate.rate is not None:
+            texts[cause] = f"{kind.label(candidate.value)} stand for each other"
         elif name == "near miss":
             text = exchanged(connection, group_of[cause], values.of(candidate.outcome))
             if text is not None:

@@ -25,7 +25,6 @@ _GROUPS = {
     "word in a cluster": "Captions with {}",
     "word in a region": "Captions with {}",
     "exchanged words": "Captions with {}, each for the other",
-    "replaced word": "Captions with {}",
     "language": "Captions in {}",
     "shard": "Shard {}",
 }
