@@ -34,7 +34,7 @@ app = typer.Typer(
 _WIDTH = 100
 _GROUPS = {
     "evaluate": "Measure how good scores and models are.\n\n"
-    "Example: `ncclean evaluate noise scores.parquet`",
+    "Example: `ncclean evaluate noise scores.parquet`"
 }
 
 

@@ -44,10 +44,7 @@ Signals = Annotated[
         commas=True,
     ),
 ]
-Words = Annotated[
-    bool,
-    Option("Find wrong words, and better ones of their class."),
-]
+Words = Annotated[bool, Option("Find wrong words, and better ones of their class.")]
 CaptionParts = Annotated[
     Literal["sentences"] | None,
     Option("`sentences`: find wrong sentences, by comparing each with the image."),
@@ -76,11 +73,7 @@ class ScoreOptions(Options):
         ),
     ] = None
     canonical: Annotated[
-        bool,
-        Option(
-            "For embeddings: also compute canonical_similarity.",
-            source="embeddings",
-        ),
+        bool, Option("For embeddings: also compute canonical_similarity.", source="embeddings")
     ] = False
     decode_threads: DecodeThreads = field(default_factory=usable_cores)
     decode_on: Annotated[
@@ -96,11 +89,7 @@ class ScoreOptions(Options):
     ] = False
     max_pixels: Annotated[
         int,
-        Option(
-            "Maximum pixels of an image; larger ones get no scores.",
-            low=1,
-            source="images",
-        ),
+        Option("Maximum pixels of an image; larger ones get no scores.", low=1, source="images"),
     ] = MAX_PIXELS
     embeddings: Annotated[
         str | None,
@@ -110,18 +99,11 @@ class ScoreOptions(Options):
     signals: Signals = None
     columns: Annotated[
         Sequence[str] | None,
-        Option(
-            "Your function that computes columns.",
-            metavar="MODULE:FUNCTION",
-            names_code=True,
-        ),
+        Option("Your function that computes columns.", metavar="MODULE:FUNCTION", names_code=True),
     ] = None
     head: Annotated[
         Sequence[str] | None,
-        Option(
-            "Column from a linear layer or MLP on the image embedding.",
-            metavar="NAME=FILE",
-        ),
+        Option("Column from a linear layer or MLP on the image embedding.", metavar="NAME=FILE"),
     ] = None
     words: Words = False
     word_classes: Annotated[
@@ -133,8 +115,7 @@ class ScoreOptions(Options):
         ),
     ] = None
     words_per_caption: Annotated[
-        int,
-        Option("With --words: variants of each caption to encode.", low=1, high=64),
+        int, Option("With --words: variants of each caption to encode.", low=1, high=64)
     ] = WORDS_PER_CAPTION
     caption_parts: CaptionParts = None
     text: Annotated[bool, Option("Write the captions to the table.")] = True
@@ -199,10 +180,7 @@ class ClusterOptions(Options):
     Raises `InputError` for a number out of range.
     """
 
-    address: Annotated[
-        str | None,
-        Option(RAY_ADDRESS, name="ray_address", is_idle=True),
-    ] = None
+    address: Annotated[str | None, Option(RAY_ADDRESS, name="ray_address", is_idle=True)] = None
     workers: Annotated[
         int | None, Option("Ray workers (default: as many as fit).", low=1, is_idle=True)
     ] = None

@@ -375,10 +375,7 @@ OUTCOMES = pa.schema([column.field() for column in OUTCOME_COLUMNS])
 DECISION_COLUMNS = (
     Column("uid", _STRING, "uid of the pair, as in the score table", "storage.decisions"),
     Column(
-        "caption_number",
-        pa.int16(),
-        "which of the sample's captions, from 0",
-        "storage.decisions",
+        "caption_number", pa.int16(), "which of the sample's captions, from 0", "storage.decisions"
     ),
     Column("decision", _STRING, "keep, drop or correct", "storage.decisions"),
     Column("caption", _STRING, "the corrected caption; null unless corrected", "storage.decisions"),

@@ -41,8 +41,7 @@ class Adapt(Command):
     shards: ScoredShards
     out: Annotated[str, Option("Folder of the adapted model.", inside="", local=True)]
     model: Annotated[
-        str,
-        Option("Model to adapt; preferably the one that scored.", reads=Reads.MODEL),
+        str, Option("Model to adapt; preferably the one that scored.", reads=Reads.MODEL)
     ] = DEFAULT_MODEL
     pretrained: Pretrained = DEFAULT_PRETRAINED
     source_options: SourceOptions = field(default_factory=SourceOptions)

@@ -78,9 +78,7 @@ class Audit(Command):
     width: Annotated[
         float | None,
         Option(
-            "Print how many answers an interval this wide needs, such as .02.",
-            above=0.0,
-            below=1.0,
+            "Print how many answers an interval this wide needs, such as .02.", above=0.0, below=1.0
         ),
     ] = None
     sample: Annotated[
@@ -91,8 +89,7 @@ class Audit(Command):
         ),
     ] = None
     selection: Annotated[
-        str | None,
-        Option("Also measure what this selection keeps and drops.", reads=Reads.TABLE),
+        str | None, Option("Also measure what this selection keeps and drops.", reads=Reads.TABLE)
     ] = None
     partly: Annotated[
         Literal["match", "mismatch", "leave-out"],
@@ -107,8 +104,7 @@ class Audit(Command):
     overwrite: Annotated[
         bool,
         Option(
-            "Replace existing output; with --judge, ask about every pair again.",
-            in_recipes=False,
+            "Replace existing output; with --judge, ask about every pair again.", in_recipes=False
         ),
     ] = False
 

@@ -37,21 +37,13 @@ class EvaluateJudgements(ModelOptions):
     summary = "Compare scores with people's judgements: Kendall's tau."
 
     table: Annotated[
-        str,
-        Option("Table of judgements.", argument=True, metavar="TABLE", reads=Reads.PATH),
+        str, Option("Table of judgements.", argument=True, metavar="TABLE", reads=Reads.PATH)
     ]
     data: Annotated[
         Sequence[str],
-        Option(
-            "The judged images: a folder, shards or tables.",
-            name="shards",
-            reads=Reads.SHARDS,
-        ),
+        Option("The judged images: a folder, shards or tables.", name="shards", reads=Reads.SHARDS),
     ] = ()
-    model: Annotated[
-        Sequence[str],
-        Option("Model, as in `score`.", reads=Reads.MODEL),
-    ] = ()
+    model: Annotated[Sequence[str], Option("Model, as in `score`.", reads=Reads.MODEL)] = ()
     scores: Annotated[
         Sequence[str],
         Option(
@@ -75,13 +67,11 @@ class EvaluateJudgements(ModelOptions):
     rating: Annotated[
         Sequence[str],
         Option(
-            "Column with a judge's rating (default: `judge1` and the like).",
-            shows_default=False,
+            "Column with a judge's rating (default: `judge1` and the like).", shows_default=False
         ),
     ] = ()
     judges: Annotated[
-        Literal["each", "mean"],
-        Option("Of several judges, count `each` rating or their `mean`."),
+        Literal["each", "mean"], Option("Of several judges, count `each` rating or their `mean`.")
     ] = "each"
     drop_references: Annotated[
         bool, Option("Leave out captions that --shards has for the image.")

@@ -35,15 +35,11 @@ LEADING_METRICS = ("acc1", "lp_acc1", "rsum")
 class ModelOptions(Command):
     """Options that all evaluations of models share."""
 
-    model: Annotated[
-        Sequence[str],
-        Option("Model, as in `score`.", reads=Reads.MODEL),
-    ]
+    model: Annotated[Sequence[str], Option("Model, as in `score`.", reads=Reads.MODEL)]
     data: Annotated[
         Sequence[str],
         Option(
-            "Set in clip_benchmark's or CyCLIP's layout, or a folder of such.",
-            reads=Reads.PATH,
+            "Set in clip_benchmark's or CyCLIP's layout, or a folder of such.", reads=Reads.PATH
         ),
     ]
     pretrained: Annotated[
@@ -55,8 +51,7 @@ class ModelOptions(Command):
         ),
     ] = ()
     out: Annotated[
-        str | None,
-        Option("Folder, or a `.json` file for a single result.", inside=""),
+        str | None, Option("Folder, or a `.json` file for a single result.", inside="")
     ] = None
     space: Annotated[
         str,
@@ -181,10 +176,7 @@ class EvaluateRetrieval(ModelEvaluation):
     source_options: SourceOptions = field(default_factory=SourceOptions)
     captions_per_image: Annotated[
         int | None,
-        Option(
-            "Captions to use of each image (default: all; published on MS-COCO: 5).",
-            low=1,
-        ),
+        Option("Captions to use of each image (default: all; published on MS-COCO: 5).", low=1),
     ] = None
 
     def task(self) -> Task:
@@ -215,17 +207,12 @@ class EvaluateLinearProbe(ModelEvaluation):
         Option("Epochs of `adamw` for one set, as in `imagenet1k=90`."),
     ] = ()
     scores: Annotated[
-        Sequence[str],
-        Option(
-            "Score table with the training images.",
-            reads=Reads.TABLE,
-        ),
+        Sequence[str], Option("Score table with the training images.", reads=Reads.TABLE)
     ] = ()
     weights: Annotated[
         str | None,
         Option(
-            "Column of --scores, or SQL, to weight the training images by.",
-            sql_over=("scores",),
+            "Column of --scores, or SQL, to weight the training images by.", sql_over=("scores",)
         ),
     ] = None
     seed: Seed = 0

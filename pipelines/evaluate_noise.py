@@ -77,42 +77,30 @@ class EvaluateNoise(Command):
     scores: Scores
     out: Annotated[str | None, json_option("noise.json")] = None
     column: Annotated[
-        Sequence[str],
-        Option("Also evaluate this column; higher is noisier.", columns_of=_TABLES),
+        Sequence[str], Option("Also evaluate this column; higher is noisier.", columns_of=_TABLES)
     ] = ()
     lower_is_noisier: Annotated[
-        Sequence[str],
-        Option("Also evaluate this column; lower is noisier.", columns_of=_TABLES),
+        Sequence[str], Option("Also evaluate this column; lower is noisier.", columns_of=_TABLES)
     ] = ()
     score: Annotated[
         Sequence[str],
         Option(
-            "Also evaluate this score, `SQL` or `NAME=SQL`; higher is cleaner.",
-            sql_over=_TABLES,
+            "Also evaluate this score, `SQL` or `NAME=SQL`; higher is cleaner.", sql_over=_TABLES
         ),
     ] = ()
     join: Join = ()
     threshold: Annotated[
         Mapping[str, float] | Sequence[str],
-        Option(
-            "Threshold of a column, as in `similarity=0.25`.",
-            columns_of=_TABLES,
-        ),
+        Option("Threshold of a column, as in `similarity=0.25`.", columns_of=_TABLES),
     ] = ()
     rule: Annotated[
         Sequence[str],
-        Option(
-            "Also evaluate this rule: SQL, true for pairs to flag.",
-            sql_over=_TABLES,
-        ),
+        Option("Also evaluate this rule: SQL, true for pairs to flag.", sql_over=_TABLES),
     ] = ()
     inject: Annotated[
         float | None,
         Option(
-            "First give this share of the pairs wrong captions.",
-            above=0,
-            high=1,
-            in_recipes=False,
+            "First give this share of the pairs wrong captions.", above=0, high=1, in_recipes=False
         ),
     ] = None
     trial: TrialOptions = field(default_factory=TrialOptions)

@@ -34,10 +34,7 @@ class EvaluateSimilarity(ModelOptions):
     name = "evaluate similarity"
     summary = "Show how far matched pairs stand above mismatched ones."
 
-    model: Annotated[
-        Sequence[str],
-        Option("Model, as in `score`.", reads=Reads.MODEL),
-    ]
+    model: Annotated[Sequence[str], Option("Model, as in `score`.", reads=Reads.MODEL)]
     data: Annotated[
         Sequence[str],
         Option("Retrieval set in clip_benchmark's layout, or shards.", reads=Reads.PATH),
@@ -45,10 +42,7 @@ class EvaluateSimilarity(ModelOptions):
     out: Annotated[str | None, Option("Folder for the result, `similarity.json`.", inside="")] = (
         None
     )
-    against: Annotated[
-        str | None,
-        Option("The model after the repair.", reads=Reads.MODEL),
-    ] = None
+    against: Annotated[str | None, Option("The model after the repair.", reads=Reads.MODEL)] = None
     plot: Annotated[str | None, plot_option("similarity.pdf")] = None
 
     @property

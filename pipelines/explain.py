@@ -43,8 +43,7 @@ class Explain(Command):
 
     scores: Scores
     out: Annotated[
-        str,
-        Option("Parquet file of the causes.", inside="causes.parquet", endings=(".parquet",)),
+        str, Option("Parquet file of the causes.", inside="causes.parquet", endings=(".parquet",))
     ]
     embeddings: Annotated[
         Sequence[str],

@@ -45,10 +45,7 @@ class Export(Command):
             "Output of `ncclean select`.", argument=True, metavar="SELECTION", reads=Reads.TABLE
         ),
     ]
-    out: Annotated[
-        str,
-        Option("Folder, .parquet file, or .npy file for the uids.", inside=""),
-    ]
+    out: Annotated[str, Option("Folder, .parquet file, or .npy file for the uids.", inside="")]
     shards: ScoredShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
     caption_key: CaptionKeys = None
@@ -72,8 +69,7 @@ class Export(Command):
         Option("Shift captions back to their images, by --causes.", metavar="shift"),
     ] = None
     causes: Annotated[
-        str | None,
-        Option("Output of `ncclean explain --embeddings`, for --fix.", reads=Reads.PATH),
+        str | None, Option("Output of `ncclean explain --embeddings`, for --fix.", reads=Reads.PATH)
     ] = None
     repeat: Annotated[bool, Option("Repeat each sample by its weight, once on average.")] = False
     tasks: TaskOptions = field(default_factory=TaskOptions)

@@ -83,8 +83,7 @@ class Finetune(Command):
     engine: Engine = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     resume: Annotated[
-        bool,
-        Option("Resume from the newest checkpoint (the default).", in_recipes=False),
+        bool, Option("Resume from the newest checkpoint (the default).", in_recipes=False)
     ] = False
     overwrite: Overwrite = False
     seed: Seed = 0

@@ -59,12 +59,10 @@ class Report(Command):
     ] = ()
     beside: JudgeAnswers = field(default_factory=JudgeAnswers)
     decisions: Annotated[
-        Sequence[str],
-        Option("Decisions of `ncclean review`, to count them.", reads=Reads.PATH),
+        Sequence[str], Option("Decisions of `ncclean review`, to count them.", reads=Reads.PATH)
     ] = ()
     causes: Annotated[
-        str | None,
-        Option("Output of `ncclean explain`, to show the causes.", reads=Reads.PATH),
+        str | None, Option("Output of `ncclean explain`, to show the causes.", reads=Reads.PATH)
     ] = None
     join: Join = ()
     memory_limit: MemoryLimit = None

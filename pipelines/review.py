@@ -59,19 +59,13 @@ class Review(Command):
         ),
     ] = ()
     embeddings: Annotated[
-        Sequence[str],
-        Option(
-            "Embeddings, to propose captions of other pairs.",
-            reads=Reads.SOURCE,
-        ),
+        Sequence[str], Option("Embeddings, to propose captions of other pairs.", reads=Reads.SOURCE)
     ] = ()
     embedding_keys: EmbeddingKeys = None
     where: Annotated[
         str | None,
         Option(
-            "SQL condition for the pairs to review.",
-            metavar="SQL",
-            sql_over=("scores", "join"),
+            "SQL condition for the pairs to review.", metavar="SQL", sql_over=("scores", "join")
         ),
     ] = None
     reviewer: Annotated[

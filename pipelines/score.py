@@ -70,10 +70,7 @@ class Score(Command):
     out: ScoresOut
     format: Annotated[
         SourceFormat,
-        Option(
-            "Kind of sources: `webdataset`, `images`, `embeddings` or `auto`.",
-            is_idle=True,
-        ),
+        Option("Kind of sources: `webdataset`, `images`, `embeddings` or `auto`.", is_idle=True),
     ] = "auto"
     source_options: SourceOptions = field(default_factory=SourceOptions)
     model: Model = DEFAULT_MODEL
@@ -86,10 +83,7 @@ class Score(Command):
     calibrate_on: CalibrateOnOption = "auto"
     precision: Annotated[
         str,
-        Option(
-            "`fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native.",
-            source="images",
-        ),
+        Option("`fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native.", source="images"),
     ] = "auto"
     device: Device = "auto"
     compiled: Annotated[
@@ -101,14 +95,12 @@ class Score(Command):
     engine: Engine = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     drop_missing: Annotated[
-        bool,
-        Option("Remove the rows of shards that no longer exist.", is_idle=True),
+        bool, Option("Remove the rows of shards that no longer exist.", is_idle=True)
     ] = False
     overwrite: Overwrite = False
     dry_run: Annotated[bool, Option(DRY_RUN, in_recipes=False)] = False
     finalize_only: Annotated[
-        bool,
-        Option("Only calibrate again, e.g. with another --shift.", in_recipes=False),
+        bool, Option("Only calibrate again, e.g. with another --shift.", in_recipes=False)
     ] = False
     calibrate_with: Annotated[
         str | None,

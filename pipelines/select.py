@@ -52,10 +52,7 @@ class Select(Command):
     ] = None
     audit: Annotated[
         Sequence[str],
-        Option(
-            "Answers of `ncclean audit`, to measure the noise that is kept.",
-            reads=Reads.PATH,
-        ),
+        Option("Answers of `ncclean audit`, to measure the noise that is kept.", reads=Reads.PATH),
     ] = ()
     beside: JudgeAnswers = field(default_factory=JudgeAnswers)
     decisions: Decisions = ()
@@ -64,8 +61,7 @@ class Select(Command):
         Option("Output of `ncclean explain`: drop the pairs of these causes.", reads=Reads.PATH),
     ] = None
     causes: Annotated[
-        Sequence[int],
-        Option("Numbers of the causes to drop (default: all).", commas=True, low=1),
+        Sequence[int], Option("Numbers of the causes to drop (default: all).", commas=True, low=1)
     ] = ()
     join: Join = ()
     memory_limit: MemoryLimit = None

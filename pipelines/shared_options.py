@@ -22,10 +22,7 @@ Pretrained = Annotated[
     str | None,
     Option("Pretrained tag or checkpoint file of an open_clip name.", reads=Reads.WEIGHTS),
 ]
-Precision = Annotated[
-    str,
-    Option("`fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native."),
-]
+Precision = Annotated[str, Option("`fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native.")]
 Device = Annotated[str, Option("`auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)]
 
 Engine = Annotated[
@@ -59,10 +56,7 @@ Scores = Annotated[
 ]
 ScoredShards = Annotated[
     Sequence[str],
-    Option(
-        "The scored shards: folder, `'quoted glob'`, `@list.txt` or URL.",
-        reads=Reads.SHARDS,
-    ),
+    Option("The scored shards: folder, `'quoted glob'`, `@list.txt` or URL.", reads=Reads.SHARDS),
 ]
 PageTitle = Annotated[str | None, Option("Title of the page (default: the name of the table).")]
 ScoresOut = Annotated[
@@ -79,8 +73,7 @@ Shift = Annotated[
     ),
 ]
 OsaFunction = Annotated[
-    WeightFunction,
-    Option("Shape of OSA's weight: `high_degree`, `linear` or `cosine`."),
+    WeightFunction, Option("Shape of OSA's weight: `high_degree`, `linear` or `cosine`.")
 ]
 CalibrateOnOption = Annotated[
     CalibrateOn,
@@ -98,17 +91,10 @@ Join = Annotated[
 ]
 Decisions = Annotated[
     Sequence[str],
-    Option(
-        "Decisions of `ncclean review`, which override all rules.",
-        reads=Reads.PATH,
-    ),
+    Option("Decisions of `ncclean review`, which override all rules.", reads=Reads.PATH),
 ]
 Donors = Annotated[
-    Sequence[str],
-    Option(
-        "Corpus whose captions become wrong ones.",
-        reads=Reads.SOURCE,
-    ),
+    Sequence[str], Option("Corpus whose captions become wrong ones.", reads=Reads.SOURCE)
 ]
 CaptionKey = Annotated[
     str | None,

@@ -52,11 +52,7 @@ class RuleAudit:
             "flagged": self.flagged,
             "answers": self.answers,
             **flattened(
-                [
-                    ("precision", self.precision),
-                    ("recall", self.recall),
-                    ("noise_rate", self.kept),
-                ]
+                [("precision", self.precision), ("recall", self.recall), ("noise_rate", self.kept)]
             ),
             "expected_precision": self.expected_precision,
             "expected_recall": self.expected_recall,

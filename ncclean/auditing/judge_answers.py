@@ -25,7 +25,7 @@ class JudgeAnswers(Options):
         str | None,
         Option(
             "A column as the judge: answers, or numbers with a cut, such as `NAME<0.3` "
-            "(default: the cut that flags the noise rate).",
+            "(default: the cut that flags the noise rate)."
         ),
     ] = None
 

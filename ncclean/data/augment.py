@@ -17,10 +17,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from ncclean.data.decode import (
-    ImageDecoder,
-    byte_tensor,
-)
+from ncclean.data.decode import ImageDecoder, byte_tensor
 from ncclean.data.open_image import ImageRejected, one_line, open_image, to_rgb
 from ncclean.data.samples import SkipReason
 

@@ -26,10 +26,7 @@ class SourceOptions(Options):
 
     image_root: Annotated[
         str | None,
-        Option(
-            "Folder of the images that a table names (default: the table's).",
-            source="images",
-        ),
+        Option("Folder of the images that a table names (default: the table's).", source="images"),
     ] = None
     split: Annotated[Sequence[Split], _SPLIT] = ()
     class_template: Annotated[
@@ -68,12 +65,7 @@ class LoaderOptions(Options):
         int, Option("Encoded samples that are shuffled together.", low=1, is_listed=False)
     ] = 8192
     batch_noise: Annotated[
-        float,
-        Option(
-            "Share of captions to permute in each batch, for experiments.",
-            low=0,
-            high=1,
-        ),
+        float, Option("Share of captions to permute in each batch, for experiments.", low=0, high=1)
     ] = 0.0
     shuffle: Annotated[bool, Option("Shuffle the pairs in each epoch.", is_listed=False)] = True
     drop_last: Annotated[bool, Option("Leave out an incomplete batch.", is_listed=False)] = True

@@ -11,11 +11,7 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.data.lance_table import is_lance, lance_columns, lance_pieces, read_lance
-from ncclean.data.parquet_bounds import (
-    inflated_columns,
-    inflated_dictionaries,
-    repeated_texts,
-)
+from ncclean.data.parquet_bounds import inflated_columns, inflated_dictionaries, repeated_texts
 from ncclean.data.parquet_footer import Chunk, read_chunks
 from ncclean.data.parquet_pages import with_page_sizes
 from ncclean.errors import ShardError, one_line

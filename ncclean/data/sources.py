@@ -26,9 +26,7 @@ _HOLDS: dict[SourceFormat, str] = {
 
 
 def resolve_sources(
-    sources: Sequence[str],
-    layout: SourceFormat = "auto",
-    options: SourceOptions | None = None,
+    sources: Sequence[str], layout: SourceFormat = "auto", options: SourceOptions | None = None
 ) -> list[ShardRef]:
     """Expand sources, of images or of embeddings, into shards in the order given.
 

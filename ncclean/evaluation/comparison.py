@@ -78,10 +78,7 @@ def _compare(a: Evaluation, b: Evaluation, draws: int, seed: int) -> Comparison:
         a=a.label,
         b=b.label,
         metrics=paired_differences(
-            metrics_of(a.task, before, a.classes),
-            metrics_of(b.task, after, b.classes),
-            draws,
-            seed,
+            metrics_of(a.task, before, a.classes), metrics_of(b.task, after, b.classes), draws, seed
         ),
     )
 

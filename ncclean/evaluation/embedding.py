@@ -143,11 +143,7 @@ def embed_classes(
             )
         labels.append(number)
     return EmbeddedClasses(
-        embedded.keys,
-        embedded.image,
-        torch.tensor(labels),
-        embedded.skipped,
-        embedded.sample_keys,
+        embedded.keys, embedded.image, torch.tensor(labels), embedded.skipped, embedded.sample_keys
     )
 
 

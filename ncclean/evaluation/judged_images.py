@@ -19,12 +19,7 @@ from ncclean.data.samples import Sample
 from ncclean.data.shards import ShardRef
 from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
-from ncclean.evaluation.embedding import (
-    EmbeddedImages,
-    EmbeddingSpace,
-    EmptySetError,
-    embed_images,
-)
+from ncclean.evaluation.embedding import EmbeddedImages, EmbeddingSpace, EmptySetError, embed_images
 from ncclean.evaluation.options import EmbeddingOptions
 from ncclean.stores import absolute
 

@@ -57,10 +57,7 @@ class Judgements:
 
 
 def read_judgements(
-    path: str,
-    image: str | None = None,
-    caption: str | None = None,
-    ratings: Sequence[str] = (),
+    path: str, image: str | None = None, caption: str | None = None, ratings: Sequence[str] = ()
 ) -> Judgements:
     """Read csv, tsv, jsonl or Parquet. Columns that are not named are found by their usual names.
 

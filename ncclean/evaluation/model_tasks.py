@@ -107,13 +107,7 @@ def linear_probe(
     else:
         settings |= dataclasses.asdict(probe_options)
     return _evaluation(
-        estimator,
-        one,
-        outcomes.LINEAR_PROBE,
-        table,
-        skipped,
-        classes=len(names),
-        settings=settings,
+        estimator, one, outcomes.LINEAR_PROBE, table, skipped, classes=len(names), settings=settings
     )
 
 

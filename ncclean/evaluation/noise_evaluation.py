@@ -11,11 +11,7 @@ import numpy as np
 from ncclean.estimates import Estimate
 from ncclean.evaluation.calibration import Calibration
 from ncclean.evaluation.curves import DetectionCurve, SortedScores
-from ncclean.evaluation.noise_detection import (
-    DetectionReport,
-    optimal_noise_rank,
-    report_on,
-)
+from ncclean.evaluation.noise_detection import DetectionReport, optimal_noise_rank, report_on
 from ncclean.evaluation.noise_scores import NoiseScore, threshold_at_rate
 from ncclean.rules import DetectionCounts, Rule, ratio
 

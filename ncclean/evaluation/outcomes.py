@@ -81,11 +81,7 @@ def metrics_of(task: str, outcomes: pa.Table, classes: int | None) -> list[Metri
             strata.append(np.full(len(hit), len(strata)))
     everyone = np.concatenate([image[is_caption]] * len(KS) + [image[~is_caption]] * len(KS))
     rsum = Metric.of(
-        "rsum",
-        everyone,
-        np.concatenate(hits),
-        np.concatenate(strata),
-        scale=100.0 * len(strata),
+        "rsum", everyone, np.concatenate(hits), np.concatenate(strata), scale=100.0 * len(strata)
     )
     return [*metrics, rsum]
 

@@ -205,10 +205,7 @@ class EmbeddingEncoder:
         columns = dict(
             zip(pairs.facts.column_names, pairs.facts.combine_chunks().columns, strict=True)
         )
-        columns |= {
-            "status": pa.array(status, pa.string()),
-            "error": pa.array(error, pa.string()),
-        }
+        columns |= {"status": pa.array(status, pa.string()), "error": pa.array(error, pa.string())}
         batches = BatchColumns(self._columns)
         encoded = EncodedShard(
             name=shard.name,

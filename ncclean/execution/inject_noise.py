@@ -154,11 +154,7 @@ def _read_donors(run: Injection, workers: Runner, progress: Progress) -> None:
 
 
 def _write_all(
-    run: Injection,
-    workers: Runner,
-    planned: _Planned,
-    pending: list[int],
-    progress: Progress,
+    run: Injection, workers: Runner, planned: _Planned, pending: list[int], progress: Progress
 ) -> tuple[int, dict[str, str]]:
     """Write the pending shards; returns the samples written, and why shards could not be."""
     expected = estimate_samples([run.identity.shards[number] for number in pending])

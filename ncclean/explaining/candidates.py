@@ -147,10 +147,7 @@ def compares_lengths(kind: Kind) -> bool:
 
 
 def candidates_of(
-    groups: Sequence[Groups],
-    totals: Totals,
-    values: Values,
-    options: ExplainOptions,
+    groups: Sequence[Groups], totals: Totals, values: Values, options: ExplainOptions
 ) -> Candidates:
     """Test every group of every kind in every outcome."""
     spreads = _spreads(groups, totals, len(values.names()))

@@ -29,8 +29,7 @@ class ExplainOptions(Options):
     ] = ()
     min_pairs: Annotated[int, Option("Minimum pairs of a group.", low=10)] = 50
     min_excess: Annotated[
-        float,
-        Option("Minimum excess of wrong pairs over comparable pairs.", above=0, below=1),
+        float, Option("Minimum excess of wrong pairs over comparable pairs.", above=0, below=1)
     ] = 0.05
     false_discoveries: Annotated[
         float, Option("Maximum expected share of false causes.", above=0, below=1)

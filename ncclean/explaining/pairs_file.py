@@ -46,10 +46,7 @@ class Values:
         return [
             name
             for number, outcome in enumerate(self.outcomes)
-            for name in (
-                self.of(number),
-                *(self.evidence(number, one) for one in outcome.evidence),
-            )
+            for name in (self.of(number), *(self.evidence(number, one) for one in outcome.evidence))
         ]
 
     def owners(self) -> list[str]:
@@ -120,11 +117,7 @@ def _share(value: str) -> str:
 
 
 def _meaning(
-    connection: duckdb.DuckDBPyConnection,
-    evidence: Evidence,
-    value: str,
-    weight: str,
-    blocks: str,
+    connection: duckdb.DuckDBPyConnection, evidence: Evidence, value: str, weight: str, blocks: str
 ) -> str:
     """SQL for the value of a piece of evidence; the probability itself where it tells nothing."""
     if evidence.is_share:

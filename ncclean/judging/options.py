@@ -29,8 +29,7 @@ class JudgeOptions(Options):
     judge_prompt: Annotated[
         str,
         Option(
-            "`match`, `words` (also names the wrong words), or a YAML file.",
-            metavar="NAME|FILE",
+            "`match`, `words` (also names the wrong words), or a YAML file.", metavar="NAME|FILE"
         ),
     ] = "match"
     judge_image_size: Annotated[
@@ -41,8 +40,7 @@ class JudgeOptions(Options):
         float, Option("Seconds to wait for an answer.", above=0, is_idle=True)
     ] = 120.0
     judge_tokens: Annotated[
-        int | None,
-        Option("Maximum tokens to use, over all runs.", low=1, is_idle=True),
+        int | None, Option("Maximum tokens to use, over all runs.", low=1, is_idle=True)
     ] = None
     dry_run: Annotated[
         bool, Option("With --judge: only count the requests and estimate the tokens.")

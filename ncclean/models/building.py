@@ -21,8 +21,7 @@ from ncclean.models.model_config import check_config, check_fits, without_remote
 
 
 def build(
-    source: ModelSource,
-    seed: int = 0,
+    source: ModelSource, seed: int = 0
 ) -> tuple[nn.Module, Callable[[list[str]], torch.Tensor], Preprocessing]:
     """Build a model with its tokenizer and preprocessing; `seed` is for random weights.
 

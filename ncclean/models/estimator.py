@@ -23,12 +23,7 @@ from ncclean.models.checkpoint import resolve
 from ncclean.models.devices import Cores, Uploads, sharing_tensors
 from ncclean.models.heads import HeadedClip, headed
 from ncclean.models.open_clip_internals import model_attribute, pooling
-from ncclean.models.precision import (
-    DTYPES,
-    in_low_precision,
-    resolve_device,
-    resolve_precision,
-)
+from ncclean.models.precision import DTYPES, in_low_precision, resolve_device, resolve_precision
 from ncclean.models.token_counts import MAX_CAPTION_CHARACTERS, tokens_before_cutting
 
 T = TypeVar("T")

@@ -52,10 +52,7 @@ class LemonParameters:
 
 
 def lemon_score(
-    own: np.ndarray,
-    image_term: np.ndarray,
-    text_term: np.ndarray,
-    parameters: LemonParameters,
+    own: np.ndarray, image_term: np.ndarray, text_term: np.ndarray, parameters: LemonParameters
 ) -> np.ndarray:
     """(n,) LEMoN scores from the pairs' cosines and neighbour terms; NaN without neighbours."""
     return (1 - own) + parameters.beta * image_term + parameters.gamma * text_term
@@ -112,11 +109,7 @@ def _cosines(other: PairVectors, pairs: np.ndarray, near: np.ndarray) -> np.ndar
 
 
 def neighbour_pairs(
-    near_ids: np.ndarray,
-    near_cosines: np.ndarray,
-    distinct: Distinct,
-    pairs: np.ndarray,
-    k: int,
+    near_ids: np.ndarray, near_cosines: np.ndarray, distinct: Distinct, pairs: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k nearest other pairs of (b,) pairs: (b, k) numbers, -1 where missing, and cosines.
 

@@ -13,13 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ncclean.neighbour_search.matmul import (
-    Float32Matmul,
-    Matmul,
-    inner_products,
-    lengths,
-    longest,
-)
+from ncclean.neighbour_search.matmul import Float32Matmul, Matmul, inner_products, lengths, longest
 
 # If more of the products may reach their threshold by rounded ones, float32 tells better which do.
 _MANY = 1 / 16

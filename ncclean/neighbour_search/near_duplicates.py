@@ -199,12 +199,7 @@ def find_duplicates(
     best = pairs.result()
     work.save(
         f"pairs-{side}-{round_}-{group}",
-        {
-            "later": best.queries,
-            "earlier": best.ids,
-            "cosines": best.cosines,
-            "cut": pairs.cut(),
-        },
+        {"later": best.queries, "earlier": best.ids, "cosines": best.cosines, "cut": pairs.cut()},
     )
 
 

@@ -20,9 +20,7 @@ class NeighbourOptions(Options):
     image_threshold: Annotated[
         float | None,
         Option(
-            "Cosine of near-duplicate images (default: 0.80 whitened, else 0.96).",
-            above=0,
-            high=1,
+            "Cosine of near-duplicate images (default: 0.80 whitened, else 0.96).", above=0, high=1
         ),
     ] = None
     text_threshold: Annotated[
@@ -49,13 +47,9 @@ class NeighbourOptions(Options):
         Literal["auto", "flat", "ivf"],
         Option("`flat` (exact) or `ivf`; auto is flat below 100,000 pairs."),
     ] = "auto"
-    recall: Annotated[
-        float,
-        Option("Recall of an approximate search.", above=0, high=1),
-    ] = 0.95
+    recall: Annotated[float, Option("Recall of an approximate search.", above=0, high=1)] = 0.95
     clusters: Annotated[
-        int | None,
-        Option("Image clusters (default: about twice the root of their number).", low=1),
+        int | None, Option("Image clusters (default: about twice the root of their number).", low=1)
     ] = None
     contamination_threshold: Annotated[
         float | None,

@@ -17,10 +17,7 @@ from ncclean.neighbour_search.matmul import load_faiss
 
 # Cosine from which two are near-duplicates, by modality, in the whitened space and in the model's.
 # docs/neighbours.md has what they find and what they take wrongly.
-THRESHOLDS = {
-    "image": {True: 0.80, False: 0.96},
-    "text": {True: 0.90, False: 0.98},
-}
+THRESHOLDS = {"image": {True: 0.80, False: 0.96}, "text": {True: 0.90, False: 0.98}}
 # Whitening makes much of directions in which a corpus varies little. Images this close in the
 # model's own space are near-duplicates even if they differ there, unless a threshold is given.
 SAME_IMAGE_COSINE = 0.98

@@ -209,10 +209,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        count=formats.count,
-        expected=formats.expected,
-        share=formats.share,
-        decimal=formats.decimal,
+        count=formats.count, expected=formats.expected, share=formats.share, decimal=formats.decimal
     )
     return environment
 

@@ -25,10 +25,7 @@ def card_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a card; every text in it is to be shown as text."""
     text = row["text"] if isinstance(row["text"], str) else ""
     pieces, left_out = caption_pieces(
-        text[: 4 * _SHOWN_BYTES],
-        row["part_starts"],
-        row["part_noise_probabilities"],
-        _SHOWN_BYTES,
+        text[: 4 * _SHOWN_BYTES], row["part_starts"], row["part_noise_probabilities"], _SHOWN_BYTES
     )
     proposed = _proposed_words(row)
     words = [shown_text(word, 100)[0] for word in proposed] if proposed else None

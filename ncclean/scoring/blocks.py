@@ -121,9 +121,7 @@ class BlockStatistics:
 
 
 def known_mismatches(
-    cosines: torch.Tensor,
-    images: torch.Tensor | None = None,
-    captions: torch.Tensor | None = None,
+    cosines: torch.Tensor, images: torch.Tensor | None = None, captions: torch.Tensor | None = None
 ) -> Distributions:
     """Histograms of the cosines S_ij, i != j, of an (N, N) block, and of their means by side.
 

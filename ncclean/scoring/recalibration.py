@@ -99,14 +99,7 @@ class Audited:
                 drawn_bounds=drawn_bounds,
                 bounds=bounds,
             )
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            RecursionError,
-            OverflowError,
-        ):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             return None
 
 

@@ -29,11 +29,7 @@ from ncclean.selection.export_identity import (
     export_identity,
     files_of,
 )
-from ncclean.selection.export_plan import (
-    ExportTask,
-    digits_of,
-    plan_selection,
-)
+from ncclean.selection.export_plan import ExportTask, digits_of, plan_selection
 from ncclean.selection.export_rows import add_problems, export_rows
 from ncclean.selection.export_shard import export_shard
 from ncclean.selection.export_task import ExportOptions

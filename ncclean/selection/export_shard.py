@@ -83,10 +83,7 @@ def _copy_segment(
     """
     chosen = chosen_of(segment, options)
     problems: list[str] = []
-    with (
-        _local(segment, chosen, options.caption_key, problems) as path,
-        open_file(path) as source,
-    ):
+    with _local(segment, chosen, options.caption_key, problems) as path, open_file(path) as source:
         copier = RangeCopier(source, out)
         if segment.shard.layout != WEBDATASET:
             chosen = chosen.renamed(tar_key)

@@ -144,10 +144,7 @@ def rows_of_members(
 
 
 def rows_of_table(
-    sample: Sample,
-    kept: KeptCaptions | None,
-    caption_key: CaptionKeys,
-    names: Mapping[str, str],
+    sample: Sample, kept: KeptCaptions | None, caption_key: CaptionKeys, names: Mapping[str, str]
 ) -> list[ExportedRow] | None:
     """The rows that a sample of a table is made of, less those of captions that are not kept.
 

@@ -108,12 +108,10 @@ class Policy(Options):
     seed: Seed = 0
     with_forget: Annotated[bool, Option("Also keep NCU's forget set, marked in `split`.")] = False
     drop_parts: Annotated[
-        bool,
-        Option("Remove the wrong sentences that `score --caption-parts` found."),
+        bool, Option("Remove the wrong sentences that `score --caption-parts` found.")
     ] = False
     part_threshold: Annotated[
-        float,
-        Option("With --drop-parts: the noise probability to stay below.", low=0, high=1),
+        float, Option("With --drop-parts: the noise probability to stay below.", low=0, high=1)
     ] = _PART_THRESHOLD
 
     def __post_init__(self) -> None:

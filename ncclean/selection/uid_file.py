@@ -56,10 +56,5 @@ def export_uids(selection: str, out: UPath, fixes: str | None = None) -> ExportS
         "SELECT count(*) FROM scores WHERE list_any_value(mended) IS NOT NULL"
     ).fetchall()[0]
     return ExportSummary(
-        shards=0,
-        samples=count,
-        bytes=size,
-        out=str(out),
-        mended_lost=int(mended),
-        layout="uids",
+        shards=0, samples=count, bytes=size, out=str(out), mended_lost=int(mended), layout="uids"
     )

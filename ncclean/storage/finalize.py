@@ -75,10 +75,7 @@ def finalize_file(
 
 
 def finalize_parts(
-    layout: ScoreLayout,
-    shards: list[ShardRef],
-    calibration: Calibration,
-    metadata: dict[str, str],
+    layout: ScoreLayout, shards: list[ShardRef], calibration: Calibration, metadata: dict[str, str]
 ) -> None:
     """Write the final files of some shards of a folder; machines can share the work."""
     with ThreadPoolExecutor(_THREADS) as pool:

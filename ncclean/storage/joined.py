@@ -25,12 +25,7 @@ from ncclean.storage.catalog import (
     temporary_folder,
 )
 from ncclean.storage.column_names import ColumnNames, JoinedFile
-from ncclean.storage.expressions import (
-    Expression,
-    bind_expression,
-    parse_query,
-    rank_column,
-)
+from ncclean.storage.expressions import Expression, bind_expression, parse_query, rank_column
 from ncclean.storage.quoting import identifier, quoted
 
 SCORES = "scores"

@@ -131,11 +131,7 @@ _LABELS = {**LABELS, "version": "the version of ncclean"}
 
 
 def _compared(identity: RunIdentity) -> Mapping[str, Any]:
-    return {
-        "version": identity.version,
-        "model": identity.model,
-        "options": _options(identity),
-    }
+    return {"version": identity.version, "model": identity.model, "options": _options(identity)}
 
 
 def _options(identity: RunIdentity) -> dict[str, Any]:

@@ -11,12 +11,7 @@ from torch import nn
 from ncclean.errors import TrainingError
 from ncclean.training.grad_cache import total
 from ncclean.training.gradient_average import average_gradients
-from ncclean.training.objectives.base import (
-    Embeddings,
-    GlobalBatch,
-    Objective,
-    Phase,
-)
+from ncclean.training.objectives.base import Embeddings, GlobalBatch, Objective, Phase
 from ncclean.training.parameter_groups import make_optimizer, set_learning_rates
 from ncclean.training.process_group import Ranks
 

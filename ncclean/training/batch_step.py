@@ -17,13 +17,7 @@ from ncclean.training.adversary import Adversaries
 from ncclean.training.distributed import gather_with_gradients
 from ncclean.training.grad_cache import backward_in_pieces
 from ncclean.training.gradient_average import GradientAverage
-from ncclean.training.objectives.base import (
-    Embeddings,
-    GlobalBatch,
-    Objective,
-    Phase,
-    Terms,
-)
+from ncclean.training.objectives.base import Embeddings, GlobalBatch, Objective, Phase, Terms
 from ncclean.training.objectives.pair_memory import pair_keys
 from ncclean.training.process_group import Ranks, average_over
 

@@ -19,21 +19,14 @@ class TrainOptions(Options):
     """
 
     steps: Annotated[
-        int | None,
-        Option(
-            "Optimiser steps instead of --epochs; phases share them.",
-            low=1,
-        ),
+        int | None, Option("Optimiser steps instead of --epochs; phases share them.", low=1)
     ] = None
     parts: Annotated[int, Option("Encode the batch in this many parts; same gradient.", low=1)] = 1
     weight_decay: Annotated[float, Option("Weight decay, for weight matrices only.", low=0)] = 0.2
     ema_decay: Annotated[
         float | None,
         Option(
-            "Decay of a moving average of the weights, such as 0.999.",
-            name="ema",
-            above=0,
-            below=1,
+            "Decay of a moving average of the weights, such as 0.999.", name="ema", above=0, below=1
         ),
     ] = None
     gradient_checkpointing: Annotated[bool, Option("Save memory; costs another forward pass.")] = (
@@ -56,12 +49,7 @@ class TrainOptions(Options):
     ] = 10
     keep: Annotated[int, Option("Checkpoints to keep.", low=1, is_idle=True, is_listed=False)] = 2
     tensorboard: Annotated[
-        bool,
-        Option(
-            "Write TensorBoard files.",
-            is_idle=True,
-            is_listed=False,
-        ),
+        bool, Option("Write TensorBoard files.", is_idle=True, is_listed=False)
     ] = True
     seed: int = 0
 

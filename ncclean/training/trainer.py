@@ -23,11 +23,7 @@ from ncclean.errors import ResumeError
 from ncclean.models.estimator import Estimator
 from ncclean.training.adversary import Adversaries
 from ncclean.training.batch_step import BatchStep
-from ncclean.training.checkpoint import (
-    CheckpointWriter,
-    Position,
-    load_checkpoint,
-)
+from ncclean.training.checkpoint import CheckpointWriter, Position, load_checkpoint
 from ncclean.training.gradient_average import GradientAverage
 from ncclean.training.objectives.base import Objective, Phase, shared_out
 from ncclean.training.options import TrainOptions
@@ -275,10 +271,7 @@ class Trainer:
         return time.monotonic() - saved > 60 * self.options.save_minutes
 
     def _save(
-        self,
-        writer: CheckpointWriter,
-        position: Position,
-        optimizer: torch.optim.Optimizer | None,
+        self, writer: CheckpointWriter, position: Position, optimizer: torch.optim.Optimizer | None
     ) -> None:
         state: dict[str, Any] = {
             "model": self._model.state_dict(),

@@ -100,10 +100,7 @@ class Recipe:
 
 
 def load_recipe(
-    path: Path,
-    folder: Path,
-    changes: Sequence[str] = (),
-    given_as: Mapping[str, str] | None = None,
+    path: Path, folder: Path, changes: Sequence[str] = (), given_as: Mapping[str, str] | None = None
 ) -> Recipe:
     """Read and check a recipe for a run in `folder`; `changes` are `--set` assignments.
 

@@ -35,10 +35,7 @@ class Artefacts:
         self._folder = folder
 
     def get(
-        self,
-        kind: str,
-        facts: Mapping[str, Any],
-        make: Callable[[Path], Mapping[str, Any] | None],
+        self, kind: str, facts: Mapping[str, Any], make: Callable[[Path], Mapping[str, Any] | None]
     ) -> Path:
         """The folder of the artefact; `make` fills it if it does not exist, and may add facts.
 

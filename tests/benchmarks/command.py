@@ -43,10 +43,7 @@ def run_ncclean(*arguments: str) -> CommandRun:
     if facts["exit"] != 0:
         raise RuntimeError(f"ncclean {' '.join(arguments)} ended with {facts['exit']}")
     return CommandRun(
-        facts["seconds"],
-        facts["processor_seconds"],
-        facts["peak_mib"],
-        json.loads(facts["stdout"]),
+        facts["seconds"], facts["processor_seconds"], facts["peak_mib"], json.loads(facts["stdout"])
     )
 
 

@@ -82,7 +82,7 @@ COMMANDS = {
     "run": "run CORPUS/r.yaml --out OUT/r",
 }
 REPORT = {
-    "report": "report CORPUS/scores.parquet --shards CORPUS/shards --out OUT/r.html --pairs 2",
+    "report": "report CORPUS/scores.parquet --shards CORPUS/shards --out OUT/r.html --pairs 2"
 }
 
 
@@ -118,10 +118,7 @@ class Running:
     """A command at work in a process group of its own; it prints to `log`."""
 
     def __init__(
-        self,
-        words: Sequence[str],
-        log: Path | str = os.devnull,
-        temporary: Path | None = None,
+        self, words: Sequence[str], log: Path | str = os.devnull, temporary: Path | None = None
     ) -> None:
         """Temporary files go to `temporary`, else to the folder of `prepare`."""
         self.log = Path(log)

@@ -67,10 +67,7 @@ def test_a_failed_shard_is_exit_code_1_and_named(tmp_path):
     [
         (("score", "nowhere", "--out", "s.parquet"), "nowhere does not exist"),
         (("score", "x.tar", "--out", "nope://b/s.parquet"), "nope://b/s.parquet cannot be opened"),
-        (
-            ("score", "x.tar", "--out", "s", "--shift", "much"),
-            "--shift takes auto, noise",
-        ),
+        (("score", "x.tar", "--out", "s", "--shift", "much"), "--shift takes auto, noise"),
         (("score", "x.tar", "--out", "s", "--engine", "spark"), "--engine takes"),
         (("score", "x.tar", "--out", "s", "--forget-percent", "101"), "--forget-percent"),
         (("score", "x.tar", "--out", "s", "--nonsense"), "No such option"),

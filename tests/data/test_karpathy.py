@@ -138,10 +138,7 @@ def test_a_broken_image_has_a_row_in_every_split(source):
     ("damage", "expected"),
     [
         (lambda text: text[: len(text) // 2], "is broken at byte|ends in the middle"),
-        (
-            lambda text: text.replace('"imgid": 30', '"imgid": ' + 50_000 * "["),
-            "nested too deeply",
-        ),
+        (lambda text: text.replace('"imgid": 30', '"imgid": ' + 50_000 * "["), "nested too deeply"),
         (
             lambda text: text.replace("caption 30", 6_000_000 * "x"),
             "more than 4,194,304 characters",

@@ -93,8 +93,7 @@ def test_added_members_have_neither_time_nor_owner(format):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [(156, b"5"), (257, b"xxxxx"), (345, b"p"), (0, b"\xc3\xa9"), (0, b"x" * 100)],
+    "change", [(156, b"5"), (257, b"xxxxx"), (345, b"p"), (0, b"\xc3\xa9"), (0, b"x" * 100)]
 )
 def test_headers_that_are_not_ordinary_are_left_to_tarfile(change):
     header = bytearray(member_bytes("a.txt", b"words")[:BLOCK])

@@ -53,8 +53,7 @@ def test_contents_that_nobody_asks_for_are_passed_over():
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"5", b"5 a=b", b"99 path=a", b"-1 a=b\n", b"3 a", b" a=b\n", b"0 a=b\n"],
+    "data", [b"", b"5", b"5 a=b", b"99 path=a", b"-1 a=b\n", b"3 a", b" a=b\n", b"0 a=b\n"]
 )
 def test_records_of_extended_headers_that_are_broken(data):
     if data:

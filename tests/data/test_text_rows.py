@@ -30,11 +30,7 @@ def table(broken, *, columns="key,file_name,text", rows=30, at=10, line="{n},{n}
 
 @pytest.mark.parametrize(
     "broken",
-    [
-        '10,10.jpg,"a quote that is never closed',
-        '10,"10.jpg,caption',
-        '"10,10.jpg,caption',
-    ],
+    ['10,10.jpg,"a quote that is never closed', '10,"10.jpg,caption', '"10,10.jpg,caption'],
 )
 @pytest.mark.parametrize(
     "later",

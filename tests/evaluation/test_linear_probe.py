@@ -6,13 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ncclean.errors import InputError
-from ncclean.evaluation.linear_probe import (
-    ProbeOptions,
-    _fitted,
-    choose_c,
-    fit_adamw,
-    fit_probe,
-)
+from ncclean.evaluation.linear_probe import ProbeOptions, _fitted, choose_c, fit_adamw, fit_probe
 
 
 def clusters(count, classes, spread, seed):

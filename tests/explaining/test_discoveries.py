@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ncclean.explaining.discoveries import (
-    heterogeneity,
-    log_p_values,
-    log_threshold,
-    q_values,
-)
+from ncclean.explaining.discoveries import heterogeneity, log_p_values, log_threshold, q_values
 
 
 def one(pairs, mean, expected, variance, tau2=0.0):

@@ -80,10 +80,7 @@ def test_float32_is_taken_and_rounded(tmp_path):
         ({"text": ROWS[:, :3]}, "has 4 dimensions for images, 3 for captions"),
         ({"image": ROWS.astype(np.int8)}, "must be an (n, d) matrix of floats, got int8"),
         ({"image": ROWS[0], "table": metadata(3)}, "matrix of floats, got float16 (4,)"),
-        (
-            {"image": ROWS[:0], "text": ROWS[:0], "table": metadata(0)},
-            "hold no usable pair",
-        ),
+        ({"image": ROWS[:0], "text": ROWS[:0], "table": metadata(0)}, "hold no usable pair"),
     ],
 )
 def test_unusable_embeddings_are_one_sentence(tmp_path, options, message):

@@ -82,8 +82,7 @@ def separated(by, rng, pairs=20_000, rate=0.2):
 
 
 @pytest.mark.parametrize(
-    ("cosine", "other", "taken"),
-    [(3.0, 3.2, ON), (2.9, 3.0, ON), (3.2, 3.0, "similarity")],
+    ("cosine", "other", "taken"), [(3.0, 3.2, ON), (2.9, 3.0, ON), (3.2, 3.0, "similarity")]
 )
 def test_auto_takes_the_cosine_only_if_that_is_clearly_better(cosine, other, taken):
     rng = np.random.default_rng(0)

@@ -33,11 +33,7 @@ def test_every_command_declares_itself(kind):
         assert (
             not parameter.is_required
             or parameter.option.typed_default is None
-            or name
-            in (
-                "shards",
-                "method",
-            )
+            or name in ("shards", "method")
         )
 
 

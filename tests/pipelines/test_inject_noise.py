@@ -139,8 +139,7 @@ def test_captions_follow_wherever_they_are(tmp_path):
 def test_caption_key(tmp_path):
     record = {"alt": "a red circle", "caption": "something else"}
     write_shard(
-        tmp_path / "in" / "a.tar",
-        [("a.jpg", jpeg(0)), ("a.json", json.dumps(record).encode())],
+        tmp_path / "in" / "a.tar", [("a.jpg", jpeg(0)), ("a.json", json.dumps(record).encode())]
     )
     inject(tmp_path / "in", tmp_path / "out", {"hard": 1.0}, caption_key="alt")
     (found,) = samples(tmp_path / "out" / "a.tar", "alt")

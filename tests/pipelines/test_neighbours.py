@@ -206,10 +206,7 @@ def test_images_of_a_reference_are_found(scored, tmp_path):
     ).run()  # fmt: skip
     image = np.load(scored / "e" / "img_emb" / "img_emb_0.npy")
     np.save(tmp_path / "first.npy", image[:COPIES].astype(np.float32) * 3)
-    for sources, contaminated in (
-        ([reference], 0),
-        ([tmp_path / "first.npy"], None),
-    ):
+    for sources, contaminated in (([reference], 0), ([tmp_path / "first.npy"], None)):
         result = Neighbours(
             embeddings=[str(scored / "e")], out=str(out), overwrite=True,
             reference=[str(source) for source in sources],

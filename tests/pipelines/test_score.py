@@ -141,8 +141,7 @@ def test_similarity_is_open_clips_own(corpus, scored):
 
 # Rare noise takes more pairs to be estimated within a fifth.
 @pytest.mark.parametrize(
-    ("rate", "pairs"),
-    [pytest.param(0.05, 2000, marks=pytest.mark.slow), (0.2, 1000), (0.5, 1000)],
+    ("rate", "pairs"), [pytest.param(0.05, 2000, marks=pytest.mark.slow), (0.2, 1000), (0.5, 1000)]
 )
 def test_noise_rate_and_probability_find_the_permuted_captions(tmp_path, rate, pairs):
     write_corpus(

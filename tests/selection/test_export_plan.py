@@ -29,11 +29,7 @@ def described(tasks):
 def test_shards_are_cut_in_the_order_of_the_input():
     tasks = plan_export({"a": 5, "b": 3, "c": 4}, SHARDS, 4)
     assert [task.number for task in tasks] == [0, 1, 2]
-    assert described(tasks) == [
-        [("b", 0, 3), ("a", 0, 1)],
-        [("a", 1, 4)],
-        [("c", 0, 4)],
-    ]
+    assert described(tasks) == [[("b", 0, 3), ("a", 0, 1)], [("a", 1, 4)], [("c", 0, 4)]]
 
 
 @given(

@@ -31,18 +31,10 @@ def test_without_a_method_every_pair_passes():
     [
         ({"method": "osa"}, "(1, 0.0), (2, 1e-9), (3, 0.5), (4, NULL)", [2, 3]),
         ({"method": "ncu"}, "(1, 'forget'), (2, 'retain'), (3, NULL)", [2]),
-        (
-            {"method": "ncu", "with_forget": True},
-            "(1, 'forget'), (2, 'retain'), (3, NULL)",
-            [1, 2],
-        ),
+        ({"method": "ncu", "with_forget": True}, "(1, 'forget'), (2, 'retain'), (3, NULL)", [1, 2]),
         ({"method": "disncl"}, "(1, true), (2, false), (3, NULL)", [1]),
         ({"method": "noise-probability"}, "(1, 0.49), (2, 0.5), (3, 0.51), (4, NULL)", [1]),
-        (
-            {"method": "noise-probability", "threshold": 0.2},
-            "(1, 0.1), (2, 0.2), (3, 0.3)",
-            [1],
-        ),
+        ({"method": "noise-probability", "threshold": 0.2}, "(1, 0.1), (2, 0.2), (3, 0.3)", [1]),
         ({"method": "noise-probability", "threshold": 0.0}, "(1, 0.0), (2, 0.1)", []),
         # The threshold is that of the score, and the method keeps its own.
         (

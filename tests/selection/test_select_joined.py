@@ -50,10 +50,7 @@ def merged(scores, dfn):
             lambda f: f.similarity.astype(float) - f.similarity_dfn >= 0.1,
         ),
         (
-            {
-                "score": "0.5 * rank(similarity) + 0.5 * rank(dfn.similarity)",
-                "keep_fraction": 0.3,
-            },
+            {"score": "0.5 * rank(similarity) + 0.5 * rank(dfn.similarity)", "keep_fraction": 0.3},
             lambda f: (
                 (f.similarity.rank() / 200 + f.similarity_dfn.rank() / 171).rank(ascending=False)
                 <= round(0.3 * 171)

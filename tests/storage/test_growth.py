@@ -14,15 +14,7 @@ from ncclean.storage.calibration import calibrate
 from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
-from tests.storage.scored_runs import (
-    EMPTY,
-    Killed,
-    assert_same_table,
-    killed_at,
-    read,
-    refs,
-    score,
-)
+from tests.storage.scored_runs import EMPTY, Killed, assert_same_table, killed_at, read, refs, score
 
 OLD = ["b", "d", EMPTY, "f"]
 PRESENT = ["a", "b", "c", "d", EMPTY, "e", "f", "g"]
@@ -86,10 +78,7 @@ def test_only_new_shards_are_scored(out):
 
 @pytest.mark.parametrize(
     "lists",
-    [
-        [PRESENT, ["b", "d", "f"]],
-        [PRESENT, ["x", "b", "g", "d"], ["b", "c", "d", "x"], PRESENT],
-    ],
+    [[PRESENT, ["b", "d", "f"]], [PRESENT, ["x", "b", "g", "d"], ["b", "c", "d", "x"], PRESENT]],
 )
 def test_what_is_gone_leaves_the_table_and_its_files(out, tmp_path, lists):
     score(out, lists[0])

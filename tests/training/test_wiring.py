@@ -18,11 +18,7 @@ import torch.nn.functional as F
 
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import encode_text, token_lengths
-from ncclean.training.objectives.options import (
-    BayesOptions,
-    NcuOptions,
-    ObjectiveOptions,
-)
+from ncclean.training.objectives.options import BayesOptions, NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.registry import METHODS, make_objective
 from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer

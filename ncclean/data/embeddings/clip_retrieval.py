@@ -40,10 +40,7 @@ class ClipRetrieval(EmbeddingLayout):
             ShardFiles(
                 self.name,
                 _file(source, numbers, _METADATA, number),
-                (
-                    _file(source, numbers, _IMAGES, number),
-                    _file(source, numbers, _TEXTS, number),
-                ),
+                (_file(source, numbers, _IMAGES, number), _file(source, numbers, _TEXTS, number)),
             )
             for number in sorted(set().union(*numbers.values()))
         ]

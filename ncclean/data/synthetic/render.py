@@ -97,10 +97,7 @@ def _draw_object(
     top: int,
 ) -> None:
     radius = max(4, round(placement.radius * side))
-    corner = (
-        left + round(placement.x * side) - radius,
-        top + round(placement.y * side) - radius,
-    )
+    corner = (left + round(placement.x * side) - radius, top + round(placement.y * side) - radius)
     image.paste(tint, corner, _shape_mask(group.shape, radius, placement.turn))
     if group.texture != "plain":
         # Dark colours get light marks and light colours dark ones.

@@ -9,10 +9,7 @@ from ncclean.training.objectives.row_blocks import ALL, both_ways, by_rows
 
 
 def clip_loss(
-    image: torch.Tensor,
-    text: torch.Tensor,
-    scale: torch.Tensor | float,
-    rows: slice | None = None,
+    image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor | float, rows: slice | None = None
 ) -> torch.Tensor:
     """CLIP loss: mean of the image-to-text and text-to-image cross-entropies, a scalar.
 

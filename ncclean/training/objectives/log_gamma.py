@@ -6,9 +6,7 @@ import torch
 
 
 def sample_log_gamma(
-    shape: torch.Tensor | float,
-    log_rate: torch.Tensor,
-    generator: torch.Generator | None = None,
+    shape: torch.Tensor | float, log_rate: torch.Tensor, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     """Draw log x, x ~ Gamma(shape, rate), for each of the (...) `log_rate` (rates, not scales).
 

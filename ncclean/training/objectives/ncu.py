@@ -137,10 +137,7 @@ def distance_loss(text: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
 
 
 def matching_loss(
-    image: torch.Tensor,
-    text: torch.Tensor,
-    negative: torch.Tensor,
-    scale: torch.Tensor | float,
+    image: torch.Tensor, text: torch.Tensor, negative: torch.Tensor, scale: torch.Tensor | float
 ) -> torch.Tensor:
     """NCU's Eq. 5, a sigmoid loss: captions match their own images, negative texts all others.
 

@@ -58,10 +58,7 @@ class NcuOptions(Options):
     forget_percent: Annotated[
         float,
         Option(
-            "percentage of a batch to forget.",
-            low=0,
-            high=100,
-            methods=("ncu", "gradient_ascent"),
+            "percentage of a batch to forget.", low=0, high=100, methods=("ncu", "gradient_ascent")
         ),
     ] = 10.0
     split: Annotated[
@@ -97,18 +94,14 @@ class NcuOptions(Options):
     alpha: Annotated[
         float,
         Option(
-            "lower bound of a caption's cosine with its opposite.",
-            low=-1,
-            high=1,
-            is_listed=False,
+            "lower bound of a caption's cosine with its opposite.", low=-1, high=1, is_listed=False
         ),
     ] = -0.7
     beta: Annotated[
         float, Option("upper bound of that cosine.", low=-1, high=1, is_listed=False)
     ] = -0.2
     negative_weight: Annotated[
-        float,
-        Option("lambda, the weight of the separation and the relation.", is_listed=False),
+        float, Option("lambda, the weight of the separation and the relation.", is_listed=False)
     ] = 10.0
     epsilon: Annotated[
         float, Option("entropy of the transport plan.", above=0, is_listed=False)
@@ -171,17 +164,13 @@ class BayesOptions(Options):
     b_pos: Annotated[
         float | None,
         Option(
-            "rate of the positive weights' prior (default: by the mode).",
-            low=0,
-            is_listed=False,
+            "rate of the positive weights' prior (default: by the mode).", low=0, is_listed=False
         ),
     ] = None
     b_neg: Annotated[
         float | None,
         Option(
-            "rate of the negative weights' prior (default: by the mode).",
-            low=0,
-            is_listed=False,
+            "rate of the negative weights' prior (default: by the mode).", low=0, is_listed=False
         ),
     ] = None
     a_u: Annotated[float, Option("shape of the prior of u.", above=0, is_listed=False)] = 1.0
@@ -220,8 +209,7 @@ class DisnclOptions(Options):
         False
     )
     warmup_epochs: Annotated[
-        int,
-        Option("passes of the first phase, which only aligns.", name="alignment_epochs", low=0),
+        int, Option("passes of the first phase, which only aligns.", name="alignment_epochs", low=0)
     ] = 5
     disentangle: Annotated[
         Literal["information", "reconstruction", "none"],
@@ -234,8 +222,7 @@ class DisnclOptions(Options):
         int, Option("width of the heads and discriminators.", low=1, is_listed=False)
     ] = 256
     dim: Annotated[
-        int,
-        Option("dimensions of the shared and of the exclusive space.", low=1, is_listed=False),
+        int, Option("dimensions of the shared and of the exclusive space.", low=1, is_listed=False)
     ] = 512
     gamma: Annotated[
         float,
@@ -248,8 +235,7 @@ class DisnclOptions(Options):
         ),
     ] = 0.5
     beta1: Annotated[
-        float,
-        Option("weight of the divergence of the shared spaces.", low=0, is_listed=False),
+        float, Option("weight of the divergence of the shared spaces.", low=0, is_listed=False)
     ] = 0.1
     beta2: Annotated[
         float,
@@ -260,16 +246,13 @@ class DisnclOptions(Options):
         ),
     ] = 0.1
     beta3: Annotated[
-        float,
-        Option("share of the label in the soft targets.", low=0, high=1, is_listed=False),
+        float, Option("share of the label in the soft targets.", low=0, high=1, is_listed=False)
     ] = 0.5
     alpha: Annotated[
-        float,
-        Option("the largest margin.", name="disncl_alpha", low=0, is_listed=False),
+        float, Option("the largest margin.", name="disncl_alpha", low=0, is_listed=False)
     ] = 0.2
     m: Annotated[
-        float,
-        Option("how steeply the margin follows the similarity.", above=1, is_listed=False),
+        float, Option("how steeply the margin follows the similarity.", above=1, is_listed=False)
     ] = 10.0
     temperature: Annotated[
         float, Option("temperature of the soft targets.", above=0, is_listed=False)
@@ -299,8 +282,7 @@ class DisnclOptions(Options):
         Option("rate of the discriminators, in units of the heads'.", above=0, is_listed=False),
     ] = 10.0
     discriminator_steps: Annotated[
-        int,
-        Option("steps of the discriminators for each of the heads.", low=1, is_listed=False),
+        int, Option("steps of the discriminators for each of the heads.", low=1, is_listed=False)
     ] = 1
 
 
@@ -328,8 +310,7 @@ class ObjectiveOptions(Options):
         bool, Option("scale the weights to mean 1 in a batch.", methods=("osa",))
     ] = False
     prompt_epochs: Annotated[
-        int,
-        Option("passes of the first phase, which learns the prompt.", low=0, methods=("ncu",)),
+        int, Option("passes of the first phase, which learns the prompt.", low=0, methods=("ncu",))
     ] = 2
     softclip_temperature: Annotated[
         float,

@@ -80,10 +80,7 @@ class JudgedAudits:
         return judged, np.concatenate(list(cells))
 
     def cells(
-        self,
-        draws: list[tuple[np.ndarray, np.ndarray]],
-        among: np.ndarray,
-        by_judge: bool = False,
+        self, draws: list[tuple[np.ndarray, np.ndarray]], among: np.ndarray, by_judge: bool = False
     ) -> Cells:
         """Cells of a figure on the pairs `among` (N,) in each draw."""
         y, strata = self._corpus.is_mismatched, len(self.pairs)

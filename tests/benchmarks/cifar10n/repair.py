@@ -174,13 +174,7 @@ def _selection(arm: Arm, table: str, out: Path) -> str | None:
 
 
 def _trained(
-    arm: Arm,
-    selection: str | None,
-    patient: str,
-    shards: Path,
-    out: Path,
-    steps: int,
-    seed: int,
+    arm: Arm, selection: str | None, patient: str, shards: Path, out: Path, steps: int, seed: int
 ) -> str:
     run = out / "arms" / f"{_file_name(arm)}-{seed}"
     ncu = {}

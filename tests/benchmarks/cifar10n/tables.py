@@ -17,12 +17,7 @@ _SCORES = {
 }
 _AUDITED = 300
 # Arms that decide nothing: they are neither controls nor differ from `clip` on all.
-_UNDECIDED = (
-    "left alone",
-    "clip, selected by itself",
-    "clip, selected after 300 answers",
-    "bayes",
-)
+_UNDECIDED = ("left alone", "clip, selected by itself", "clip, selected after 300 answers", "bayes")
 # Weights of the record that gain less than those shown.
 _ALIKE = (
     "1 - `noise_probability`",

@@ -64,11 +64,7 @@ def mutual_information(
 
 
 def _bound(
-    critic: nn.Module,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    generator: torch.Generator,
-    shifts: int = 2,
+    critic: nn.Module, x: torch.Tensor, y: torch.Tensor, generator: torch.Generator, shifts: int = 2
 ) -> torch.Tensor:
     """The Donsker-Varadhan bound; the marginal from `shifts` random rotations of y."""
     joint = critic(torch.cat([x, y], dim=1)).mean()

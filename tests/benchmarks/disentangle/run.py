@@ -21,11 +21,7 @@ import torch
 
 from disentangle.facts import scene_facts
 from disentangle.figure import projected, save_figure
-from disentangle.report import (
-    DisentanglementReport,
-    disentanglement_report,
-    head_parts,
-)
+from disentangle.report import DisentanglementReport, disentanglement_report, head_parts
 from ncclean.data.decode import ImageDecoder
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.data.stream import StreamReader
@@ -89,10 +85,7 @@ def encoded_pairs(
 ) -> tuple[torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
     """(N, d) features of the first pairs that can be read, and their json."""
     reader = StreamReader(
-        shards,
-        ImageDecoder(estimator.preprocessing),
-        threads=2,
-        prefetch=2 * _BATCH,
+        shards, ImageDecoder(estimator.preprocessing), threads=2, prefetch=2 * _BATCH
     )
     held: list[tuple[torch.Tensor, str]] = []
     features: list[tuple[torch.Tensor, ...]] = []

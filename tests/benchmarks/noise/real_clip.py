@@ -38,11 +38,7 @@ SHARES = (0.0, 0.05, 0.2, 0.4)
 
 
 def measure(
-    file: Path,
-    share: float,
-    draws: int,
-    scratch: Path,
-    rates_only: bool,
+    file: Path, share: float, draws: int, scratch: Path, rates_only: bool
 ) -> dict[str, Any]:
     """The noise rate, the scores and the rules on one corpus, over draws of the noise."""
     folder = scratch / file.stem
@@ -186,13 +182,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ncclean-real-clip-") as scratch:
         for file in sorted(arguments.data.glob("*.npz")):
             for share in SHARES:
-                row = measure(
-                    file,
-                    share,
-                    arguments.draws,
-                    Path(scratch),
-                    arguments.rates_only,
-                )
+                row = measure(file, share, arguments.draws, Path(scratch), arguments.rates_only)
                 rows.append(row)
                 print(
                     f"{row['corpus']}: {row['true']:.3f} estimated as "
@@ -202,9 +192,7 @@ def main() -> None:
                 )
     if arguments.record is not None:
         record = make_record(
-            rows,
-            settings={"shares": SHARES, "scale": 100.0},
-            seeds=range(arguments.draws),
+            rows, settings={"shares": SHARES, "scale": 100.0}, seeds=range(arguments.draws)
         )
         write_record(arguments.record, record)
 

@@ -49,13 +49,7 @@ MODEL_CONFIG: dict[str, Any] = {
         "patch_size": 16,
         "pool_type": "avg",
     },
-    "text_cfg": {
-        "context_length": 77,
-        "vocab_size": 49408,
-        "width": 128,
-        "heads": 4,
-        "layers": 2,
-    },
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 128, "heads": 4, "layers": 2},
 }
 PREPROCESSING = Preprocessing((64, 64), (0.5,) * 3, (0.5,) * 3)
 START_TRAINING = {"batch_size": 128, "learning_rate": 2e-3, "muon_rate": 5e-3}

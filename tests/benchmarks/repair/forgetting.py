@@ -19,11 +19,7 @@ from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Ter
 from ncclean.training.objectives.clip import clip_loss
 from ncclean.training.objectives.ncu import forget_split
 from ncclean.training.objectives.ncu_objective import Ncu
-from ncclean.training.objectives.ncu_targets import (
-    realigned,
-    realignment_logits,
-    realignment_loss,
-)
+from ncclean.training.objectives.ncu_targets import realigned, realignment_logits, realignment_loss
 from ncclean.training.objectives.options import NcuOptions
 from ncclean.training.objectives.similarity import cosines
 

@@ -15,11 +15,7 @@ from torch import nn
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.osa import cleanliness_weight, estimate_shift
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
-from ncclean.training.objectives.ncu import (
-    forget_split,
-    hardest_negative_terms,
-    separation_loss,
-)
+from ncclean.training.objectives.ncu import forget_split, hardest_negative_terms, separation_loss
 from ncclean.training.objectives.ncu_objective import UNLEARNING, Ncu
 from ncclean.training.objectives.ncu_targets import (
     ReleasedTargets,
@@ -90,11 +86,7 @@ class PartlyReleasedNcu(Ncu):
 
     @torch.no_grad()
     def _targets(
-        self,
-        image: torch.Tensor,
-        text: torch.Tensor,
-        negative: torch.Tensor,
-        forget: torch.Tensor,
+        self, image: torch.Tensor, text: torch.Tensor, negative: torch.Tensor, forget: torch.Tensor
     ) -> Targets:
         options = self.options
         cost, mask, rows, columns = transport_problem(image, text, negative, forget)

@@ -63,13 +63,7 @@ MODEL_CONFIG: dict[str, Any] = {
         "patch_size": 8,
         "pool_type": "avg",
     },
-    "text_cfg": {
-        "context_length": 77,
-        "vocab_size": 49408,
-        "width": 128,
-        "heads": 4,
-        "layers": 3,
-    },
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 128, "heads": 4, "layers": 3},
 }
 MEAN = STD = (0.5, 0.5, 0.5)
 CAPTIONS_PER_IMAGE = 4

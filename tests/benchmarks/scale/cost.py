@@ -38,11 +38,7 @@ def main() -> None:
         finalize_rows_per_second=args.finalize_rows_per_second,
     )
     cost = estimate(
-        int(args.pairs),
-        rates,
-        shards=args.shards,
-        workers=args.workers,
-        finalizers=args.finalizers,
+        int(args.pairs), rates, shards=args.shards, workers=args.workers, finalizers=args.finalizers
     )
     if args.json:
         print(json.dumps(dataclasses.asdict(cost)))

@@ -128,11 +128,7 @@ def main() -> None:
         return
     rows = [memory_of(case, case in arguments.large) for case in arguments.only]
     if arguments.json:
-        settings = {
-            "pairs": [FIT, BLOCKED, LARGE],
-            "dim": DIM,
-            "transport_iterations": ITERATIONS,
-        }
+        settings = {"pairs": [FIT, BLOCKED, LARGE], "dim": DIM, "transport_iterations": ITERATIONS}
         write_record(arguments.json, make_record(rows, settings=settings))
 
 

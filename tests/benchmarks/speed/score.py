@@ -68,7 +68,7 @@ def _compare(
             value=pairs / plain.best,
             unit="pairs/s",
             note=f"{pairs:,} pairs, {plain.spread}",
-        ),
+        )
     ]
     # Where the processor has no bf16, `auto` is fp32 and its target cannot be meant.
     targets = {"fp32": 1.4, "auto": 3.0 if auto.precision != "fp32" else 1.4}

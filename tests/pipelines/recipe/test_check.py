@@ -129,11 +129,7 @@ def test_joined_tables_of_stages_and_from_outside(tmp_path):
     )
     for right, wrong, message in (
         ("beauty > 1", "ugliness > 1", "line 11: where: .*ugliness"),
-        (
-            "rank(dfn.similarity)",
-            "rank(dfn.size)",
-            "line 13: score: dfn has no column 'size'",
-        ),
+        ("rank(dfn.similarity)", "rank(dfn.size)", "line 13: score: dfn has no column 'size'"),
         ("rank(dfn.similarity)", "rank(a, b)", "line 13: score: rank takes one"),
         ("dfn.beauty", "dfn.ugliness", "line 14: .*ugliness"),
         ("{mix: 0.5}", "{max: 0.5}", "line 20: .*max"),

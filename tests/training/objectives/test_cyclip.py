@@ -2,10 +2,7 @@ import pytest
 import torch
 
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.cyclip import (
-    cross_modal_consistency,
-    in_modal_consistency,
-)
+from ncclean.training.objectives.cyclip import cross_modal_consistency, in_modal_consistency
 from ncclean.training.objectives.registry import cyclip_terms
 from tests.training.objectives.samples import embeddings
 

@@ -47,10 +47,7 @@ def test_memory_and_its_bound():
     remembered = torch.tensor([float("nan"), math.log(0.5), 90.0])
     drawn = draw_log_u(log_sum(logits), generator=torch.Generator().manual_seed(1)).exp()
     kept = draw_log_u(
-        log_sum(logits),
-        remembered,
-        moving_average=0.75,
-        generator=torch.Generator().manual_seed(1),
+        log_sum(logits), remembered, moving_average=0.75, generator=torch.Generator().manual_seed(1)
     ).exp()
     assert torch.allclose(kept[0], drawn[0])
     assert torch.allclose(kept[1], 0.75 * 0.5 + 0.25 * drawn[1])
