@@ -59,7 +59,7 @@ def read_chunks(path: UPath) -> list[list[Chunk]]:
 
 
 def read_struct(data: bytes) -> dict[int, Any]:
-    """A struct by the numbers of its fields: integers, bytes, lists and structs.
+    """Decode a struct of Thrift's compact protocol: its values by the numbers of the fields.
 
     Raises `IndexError` or `ValueError` for what is none.
     """
@@ -67,7 +67,7 @@ def read_struct(data: bytes) -> dict[int, Any]:
 
 
 def read_beginning(data: bytes) -> tuple[dict[int, Any], int]:
-    """The struct that data begin with, as `read_struct` has it, and the bytes that it takes."""
+    """Decode the struct at the beginning of `data`, and count the bytes that it takes."""
     compact = _Compact(data)
     return compact.value(12, 0), compact.place
 

@@ -42,7 +42,7 @@ class Values:
     outcomes: tuple[Outcome, ...]
 
     def names(self) -> list[str]:
-        """All value columns, an outcome's own before its evidence."""
+        """List the value columns: of each outcome its probability, then its evidence."""
         return [
             name
             for number, outcome in enumerate(self.outcomes)

@@ -63,7 +63,10 @@ class Negotiation:
                 self._features, self._is_settled = features, True
 
     def next(self, refused: Features, message: str) -> Features:
-        """The features to ask with after a refusal; the same ones if it is about the pair."""
+        """Leave out what a server refused, by its `message`, and return the features to ask with.
+
+        They are all of them again once nothing is left to leave out: the server refused the pair.
+        """
         with self._lock:
             if self._features == refused and not self._is_settled:
                 # If nothing is left to leave out, the features were not the cause.

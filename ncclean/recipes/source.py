@@ -39,7 +39,7 @@ class Source:
     cells: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
 
     def error(self, where: Sequence[str | int], sentence: str) -> RecipeError:
-        """The error for a value: the line of it, or of the nearest thing around it."""
+        """Build the error for a value; it begins with the line of that, or of what holds it."""
         at = tuple(where)
         while at and at not in self.lines and at not in self.changed:
             at = at[:-1]

@@ -97,9 +97,10 @@ class ExportedRow:
         self.put(column, path, first=True)
 
     def set_aside(self, names: Sequence[str], ours: str, value: object) -> None:
-        """Rename columns that would be read before `ours`, which holds `value`, in its stead.
+        """Rename the columns that a reader would take for the column `ours` with its `value`.
 
-        `names` are all that are read, in their order. One that holds the same is dropped.
+        A reader takes the first of `names` that is there. Columns before `ours` become
+        `original_NAME`; one with the same value is dropped.
         """
         before = names[: names.index(ours) + 1]
         for name in [one for one in self.values if one.strip().lower() in before]:

@@ -219,7 +219,7 @@ class PerPairObjective(Objective):
         batch: GlobalBatch,
         phase: Phase,
     ) -> Terms:
-        """The loss of the pairs `rows` as the one term `contrastive`."""
+        """Compute the mean loss of the pairs `rows`, the only term, called `contrastive`."""
         image, text = embeddings["image"], embeddings["text"]
         return {"contrastive": self.loss(image, text, scale, batch, rows)}
 
