@@ -124,7 +124,7 @@ def kill(runs: Runs, scorer: Scorer, model: ModelFiles, shards: Path, undisturbe
     """SIGKILL to all processes in the middle, then the command again.
 
     A tool that keeps finished parts is killed when it has one, another one when 60 % of the pairs
-    should be done, or earlier where it was done by then. `undisturbed` is the tool's row of `speed`:
+    should be done, or earlier where it was done by then. `undisturbed` is its row of `speed`:
     its start is a run on few pairs.
     """
     name = f"kill {scorer.name}"
