@@ -124,13 +124,17 @@ def kill(runs: Runs, scorer: Scorer, model: ModelFiles, shards: Path, undisturbe
     """SIGKILL to all processes in the middle, then the command again.
 
     A tool that keeps finished parts is killed when it has one, another one when 60 % of the pairs
-    should be done. `undisturbed` is the tool's row of `speed`: its start is a run on few pairs.
+    should be done, or earlier where it was done by then. `undisturbed` is its row of `speed`:
+    its start is a run on few pairs.
     """
     name = f"kill {scorer.name}"
     start, out = undisturbed["seconds_few"], runs.out(name)
     if scorer.parts is None:
-        after = start + 0.6 * (undisturbed["seconds"] - start)
-        killed = runs.run(scorer, shards, model, name, kill_after=after)
+        for done in (0.6, 0.4, 0.2, 0.0):
+            after = start + done * (undisturbed["seconds"] - start)
+            killed = runs.run(scorer, shards, model, name, kill_after=after)
+            if killed.exit < 0:
+                break
     else:
         ripe = partial(_any, scorer.parts, out)
         killed = runs.run(scorer, shards, model, name, kill_when=ripe)
