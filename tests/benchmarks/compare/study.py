@@ -215,7 +215,7 @@ def main() -> None:
     comparison = Comparison(arguments.out.resolve(), checkout, arguments.only, arguments.pairs)
     rows = comparison.rows(arguments.steps)
     if arguments.record and not arguments.steps:
-        settings = {"pairs": arguments.pairs, "machine_shared": True}
+        settings = {"pairs": arguments.pairs}
         record = make_record(rows, settings=settings, peers=comparison.versions())
         write_record(arguments.record, record)
     else:

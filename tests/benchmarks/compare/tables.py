@@ -42,6 +42,11 @@ def kill_line(record: Record) -> Iterator[str]:
         f"{row['tool']} had kept {row.get('pairs_in_parts', 0):,} of {row['pairs']:,} pairs and "
         f"took {row['processor_again']:.0f} core seconds to finish "
         f"({row['processor_undisturbed']:.0f} undisturbed)"
+        + (
+            f" and left part of its result in place ({', '.join(row['visible_after_kill'])})"
+            if row["visible_after_kill"]
+            else ""
+        )
         for row in rows
     )
     wrong = sum(row["missing"] + row["doubled"] for row in rows)
