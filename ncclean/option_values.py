@@ -80,6 +80,8 @@ def parse_settings(
     declared: Mapping[str, Parameter], settings: Sequence[str], owner: str
 ) -> dict[str, Any]:
     """Parse `--set NAME=VALUE`, values as YAML. Raises `InputError` for an unknown name."""
+    if not settings:
+        return {}
     import yaml
 
     from ncclean.text_files import load_yaml

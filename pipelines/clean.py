@@ -135,7 +135,7 @@ class Clean(Command):
         return replace(result_of(self, summary), shown=self._shown(summary), is_empty=is_empty)
 
     def _shown(self, summary: RunSummary) -> Iterator[Shown]:
-        from ncclean.scoring.noise_rate import why_vague
+        from ncclean.scoring.vague_rate import why_vague
 
         records = {name: record.result for name, record in summary.records.items()}
         score, clean, export = records["score"], records["select"], records["export"]

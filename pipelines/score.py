@@ -239,7 +239,7 @@ def score_result(
 
 
 def _summary(scored: ScoreSummary) -> Iterator[Shown]:
-    from ncclean.scoring.noise_rate import NO_KNOWN_MISMATCHES, why_vague
+    from ncclean.scoring.vague_rate import NO_KNOWN_MISMATCHES, why_vague
 
     rows = [("rows", f"{scored.rows:,}"), ("ok", f"{scored.ok:,}")]
     rows += [(status, f"{count:,}") for status, count in scored.failures.items()]

@@ -92,14 +92,12 @@ class TarWalk:
             header, block = self._position, self._take(BLOCK)
             if len(block) < BLOCK:
                 raise tarfile.ReadError("unexpected end of data, no end-of-archive marker")
+            ordinary = ordinary_header(block)
+            if ordinary is not None and header == begin:  # nearly always
+                return TarMember(ordinary[0], begin, begin, self._position, ordinary[1], False)
             if not block.strip(b"\0"):
                 return None
-            ordinary = ordinary_header(block)
-            if ordinary is not None:
-                kind = tarfile.REGTYPE
-                own_name, own_size = ordinary
-            else:
-                kind, own_name, own_size = _header(block)
+            kind, own_name, own_size = _header(block)
             if kind == tarfile.GNUTYPE_LONGNAME:
                 name = _text(self._extended(own_size).partition(b"\0")[0])
             elif kind in _EXTENDED:
@@ -174,7 +172,7 @@ def ordinary_header(header: bytes) -> tuple[str, int] | None:
     total = zlib.adler32(header[156:], zlib.adler32(b" " * 8, zlib.adler32(header[:148])))
     try:
         name = header[: header.index(0, 0, 100)].decode("ascii")
-        size, checksum = int(header[124:135], 8), int(header[148:156].strip(b" \0"), 8)
+        size, checksum = int(header[124:135], 8), int(header[148:154], 8)
     except ValueError:  # a name of 100 bytes, or one that is not ASCII, or a size in base 256
         return None
     is_sound = size >= 0 and (checksum + 1 - (total & 0xFFFF)) % 65521 == 0

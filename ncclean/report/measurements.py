@@ -14,7 +14,7 @@ from ncclean.report.shards import ShardTable, shard_table
 from ncclean.report.table import ScoreTable
 from ncclean.report.thresholds import ScoreCurve, score_curves
 from ncclean.schema import ScoreFacts
-from ncclean.scoring.noise_rate import why_vague
+from ncclean.scoring.vague_rate import why_vague
 from ncclean.storage.run_facts import RunFacts
 
 

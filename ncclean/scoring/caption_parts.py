@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from scipy.special import expit
 
 from ncclean.estimates import Estimate
-from ncclean.scoring.noise_rate import tells_nothing, why_vague
 from ncclean.scoring.null import Histogram, NullModel
 from ncclean.scoring.stats import Distributions
+from ncclean.scoring.vague_rate import tells_nothing, why_vague
 
 # The distributions that a shard adds to: of parts, and of captions with several.
 PART_SCORE, PAIR_SCORE = "part_log_odds", "mean_part_similarity"

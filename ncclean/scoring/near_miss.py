@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from ncclean.estimates import Estimate
-from ncclean.scoring.noise_rate import why_vague
 from ncclean.scoring.null import NullModel
 from ncclean.scoring.stats import Distributions
+from ncclean.scoring.vague_rate import why_vague
 
 # Fewer tell nothing.
 _FEWEST = 100

@@ -43,11 +43,6 @@ _MOST_DAMPING = 1e3
 # If so many may be mismatched, next to no pair is recognised as matched. Then nothing says that
 # matched pairs look different from mismatched ones, and the share may be any.
 _NEXT_TO_ALL = 0.98
-NO_KNOWN_MISMATCHES = (
-    "no pair is known to be mismatched: pairs whose captions are all equal, or of which no two are "
-    "in one block, have no noise rate and no noise_probability."
-)
-_VAGUE = 0.2  # between the ends of an interval that tells next to nothing
 _FEW = 1e-5  # of an angle: no corpus tells shares as close as this apart
 
 
@@ -61,33 +56,6 @@ class NoiseRate:
 
     rate: Estimate
     separation: float
-
-
-def why_vague(rate: Estimate) -> str | None:
-    """Explain why a noise rate's interval is too wide to use; None if it is not.
-
-    The estimated separation of matched from mismatched pairs is not named: it is right only where
-    the rate is.
-    """
-    if not rate.high - rate.low > _VAGUE:  # or not known
-        return None
-    if tells_nothing(rate):
-        return (
-            "the estimator recognises next to no pair of this corpus as matched, so its noise rate "
-            "may be anything, and noise_probability calls all pairs mismatched. Check that the "
-            "model knows such images and captions, and that captions and embeddings differ from "
-            "pair to pair; then score again."
-        )
-    return (
-        f"the estimator cannot tell how noisy this corpus is: between {rate.low:.0%} and "
-        f"{rate.high:.0%}. Score with a stronger model, or more pairs, before trusting "
-        "noise_probability."
-    )
-
-
-def tells_nothing(rate: Estimate) -> bool:
-    """Whether the interval of a noise rate covers all of [0, 1]."""
-    return rate.low == 0 and rate.high == 1
 
 
 def noise_rate(observed: np.ndarray, doubt: float) -> NoiseRate:

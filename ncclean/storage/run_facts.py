@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclean.estimates import UNKNOWN, Estimate
-from ncclean.scoring.noise_rate import why_vague
 from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.recalibration import Audited
 from ncclean.scoring.stats import unpack_histogram
+from ncclean.scoring.vague_rate import why_vague
 from ncclean.storage.tables import table_metadata
 
 # All files of one run have the same metadata; at most about this many are compared.

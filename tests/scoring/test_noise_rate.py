@@ -4,14 +4,8 @@ import numpy as np
 import pytest
 
 from ncclean.estimates import UNKNOWN, Estimate
-from ncclean.scoring.noise_rate import (
-    _CELL_EDGES,
-    _Fit,
-    cell_counts,
-    noise_rate,
-    tells_nothing,
-    why_vague,
-)
+from ncclean.scoring.noise_rate import _CELL_EDGES, _Fit, cell_counts, noise_rate
+from ncclean.scoring.vague_rate import tells_nothing, why_vague
 
 EDGES = np.linspace(-1, 1, 4097)
 

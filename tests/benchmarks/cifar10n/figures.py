@@ -17,8 +17,8 @@ from sklearn.model_selection import cross_val_predict
 
 from cifar10n.corpora import Row
 from ncclean.evaluation.calibration import BINS, calibration
-from ncclean.scoring.noise_rate import why_vague
 from ncclean.scoring.recalibration import recalibrated
+from ncclean.scoring.vague_rate import why_vague
 from ncclean.storage.summary import ScoreSummary
 
 _FOLDS = 5

@@ -1,0 +1,38 @@
+"""What to say of a noise rate that is not known, or not well enough. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from ncclean.estimates import Estimate
+
+NO_KNOWN_MISMATCHES = (
+    "no pair is known to be mismatched: pairs whose captions are all equal, or of which no two are "
+    "in one block, have no noise rate and no noise_probability."
+)
+_VAGUE = 0.2  # between the ends of an interval that tells next to nothing
+
+
+def why_vague(rate: Estimate) -> str | None:
+    """Explain why a noise rate's interval is too wide to use; None if it is not.
+
+    The estimated separation of matched from mismatched pairs is not named: it is right only where
+    the rate is.
+    """
+    if not rate.high - rate.low > _VAGUE:  # or not known
+        return None
+    if tells_nothing(rate):
+        return (
+            "the estimator recognises next to no pair of this corpus as matched, so its noise rate "
+            "may be anything, and noise_probability calls all pairs mismatched. Check that the "
+            "model knows such images and captions, and that captions and embeddings differ from "
+            "pair to pair; then score again."
+        )
+    return (
+        f"the estimator cannot tell how noisy this corpus is: between {rate.low:.0%} and "
+        f"{rate.high:.0%}. Score with a stronger model, or more pairs, before trusting "
+        "noise_probability."
+    )
+
+
+def tells_nothing(rate: Estimate) -> bool:
+    """Whether the interval of a noise rate covers all of [0, 1]."""
+    return rate.low == 0 and rate.high == 1
