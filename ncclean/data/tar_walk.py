@@ -172,7 +172,7 @@ def ordinary_header(header: bytes) -> tuple[str, int] | None:
     total = zlib.adler32(header[156:], zlib.adler32(b" " * 8, zlib.adler32(header[:148])))
     try:
         name = header[: header.index(0, 0, 100)].decode("ascii")
-        size, checksum = int(header[124:135], 8), int(header[148:154], 8)
+        size, checksum = int(header[124:135], 8), int(header[148:156].strip(b" \0"), 8)
     except ValueError:  # a name of 100 bytes, or one that is not ASCII, or a size in base 256
         return None
     is_sound = size >= 0 and (checksum + 1 - (total & 0xFFFF)) % 65521 == 0
