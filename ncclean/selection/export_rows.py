@@ -26,9 +26,9 @@ from ncclean.selection.export_task import (
     Chosen,
     ExportOptions,
     ShardReport,
-    chosen_of,
     copy_key,
     finish_task,
+    open_chosen,
 )
 from ncclean.selection.exported_files import ImageFiles, RowLines
 from ncclean.selection.exported_rows import (
@@ -135,22 +135,27 @@ def _samples(
 ) -> Iterator[ExportedSample]:
     """The selected samples of a task, copies too, to be written with `report` of what is wrong."""
     taken: dict[str, int] = {}
-    for segment in task.segments:
-        problems: list[str] = []
-        try:
-            for sample in _of_segment(segment, options, report, problems):
-                own_key(sample.rows, taken)
-                yield sample
-        except ShardError as error:
-            problems.append(str(error))
-        if problems:
-            add_problems(report.errors, segment.name, problems)
+    with open_chosen(options) as read_chosen:
+        for segment in task.segments:
+            problems: list[str] = []
+            chosen = read_chosen(segment)
+            try:
+                for sample in _of_segment(segment, chosen, options, report, problems):
+                    own_key(sample.rows, taken)
+                    yield sample
+            except ShardError as error:
+                problems.append(str(error))
+            if problems:
+                add_problems(report.errors, segment.name, problems)
 
 
 def _of_segment(
-    segment: Segment, options: ExportOptions, report: ShardReport, problems: list[str]
+    segment: Segment,
+    chosen: Chosen,
+    options: ExportOptions,
+    report: ShardReport,
+    problems: list[str],
 ) -> Iterator[ExportedSample]:
-    chosen = chosen_of(segment, options)
     lacking, place = sum(chosen.copies.values()), 0
     shard = segment.shard
     samples = read_samples(shard, options.caption_key, wanted=chosen.copies, whole=True)

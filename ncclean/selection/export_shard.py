@@ -35,10 +35,10 @@ from ncclean.selection.export_task import (
     Chosen,
     ExportOptions,
     ShardReport,
-    chosen_of,
     copy_key,
     finish_task,
     free_key,
+    open_chosen,
     set_aside,
 )
 
@@ -55,13 +55,14 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
     begin = time.time()
     report = ShardReport(task.number)
     with (
+        open_chosen(options) as read_chosen,
         published(options.targets.data(task.number)) as aside,
         open(aside, "wb", buffering=0) as out,
     ):
         taken: dict[str, int] = {}
         for segment in task.segments:
             try:
-                _copy_segment(segment, options, out, report, taken)
+                _copy_segment(segment, read_chosen(segment), options, out, report, taken)
             except ShardError as error:
                 report.errors[segment.name] = str(error)
         out.write(END_OF_ARCHIVE)
@@ -72,6 +73,7 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
 
 def _copy_segment(
     segment: Segment,
+    chosen: Chosen,
     options: ExportOptions,
     out: FileIO,
     report: ShardReport,
@@ -81,7 +83,6 @@ def _copy_segment(
 
     Raises `ShardError` at the end if that is not all there was.
     """
-    chosen = chosen_of(segment, options)
     problems: list[str] = []
     with _local(segment, chosen, options.caption_key, problems) as path, open_file(path) as source:
         copier = RangeCopier(source, out)

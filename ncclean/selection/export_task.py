@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 
@@ -135,10 +137,30 @@ def _stats(task: ExportTask, report: ShardReport, begin: float) -> dict[str, Any
     }
 
 
-def chosen_of(segment: Segment, options: ExportOptions) -> Chosen:
-    """Read what the selection has of an input shard, with the columns to add."""
-    connection = open_selection(options.selection, options.fixes)
-    rows = connection.execute(
+ReadChosen = Callable[[Segment], Chosen]
+
+
+@contextlib.contextmanager
+def open_chosen(options: ExportOptions) -> Iterator[ReadChosen]:
+    """Open the selection and the scores of an export, once for all input shards of a task.
+
+    Yields a function that reads what the selection has of a shard, with the columns to add.
+    """
+    scores = connect(options.scores) if options.columns else None
+    with (
+        contextlib.closing(open_selection(options.selection, options.fixes)) as selection,
+        contextlib.nullcontext() if scores is None else contextlib.closing(scores),
+    ):
+        yield lambda segment: _chosen_of(segment, options, selection, scores)
+
+
+def _chosen_of(
+    segment: Segment,
+    options: ExportOptions,
+    selection: duckdb.DuckDBPyConnection,
+    scores: duckdb.DuckDBPyConnection | None,
+) -> Chosen:
+    rows = selection.execute(
         "SELECT key, uid, weight, captions, mended FROM scores WHERE shard = ?", [segment.name]
     ).fetchall()
     keys = [str(key) for key, *_ in rows]
@@ -165,16 +187,18 @@ def chosen_of(segment: Segment, options: ExportOptions) -> Chosen:
         copies = +copies
     return Chosen(
         copies,
-        _score_fields(segment.name, options, numbers) if options.columns else {},
+        _score_fields(segment.name, options, numbers, scores) if scores is not None else {},
         KeptCaptions(numbers, mended, options.caption_key) if numbers or mended else None,
     )
 
 
 def _score_fields(
-    shard: str, options: ExportOptions, captions: Mapping[str, Sequence[int]]
+    shard: str,
+    options: ExportOptions,
+    captions: Mapping[str, Sequence[int]],
+    connection: duckdb.DuckDBPyConnection,
 ) -> dict[str, dict[int, dict[str, Any]]]:
     """The columns of the captions of each sample, which are those of `captions` if it is there."""
-    connection = connect(options.scores)
     number = "caption_number" if "caption_number" in columns_of(connection, "scores") else "0"
     names = ", ".join(map(identifier, options.columns))
     # As Arrow, whose values need no packages that DuckDB asks for, such as for times of a zone.
