@@ -1,22 +1,11 @@
-"""A selection as training reads it: how many samples of each shard, and one shard's keys at a time.
-
-Only the counts are held, so that a hundred million selected keys cost as little as a thousand: the
-rows of a shard are found by the statistics of the Parquet row groups, in milliseconds.
-"""
+"""The columns of a selection file, and a selection as loaders see it. Imports nothing heavy."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
-
-from ncclean import stores
 from ncclean.data.options import Captions
-from ncclean.errors import InputError
 
 COLUMNS = ("uid", "shard", "key", "weight", "split")
 # Of a corpus in which images have several captions: which one, and its place among those of the
@@ -74,113 +63,3 @@ def not_captions(selection: str, kind: object) -> str:
 def not_weights(selection: str) -> str:
     """The error for a selection with a weight that is negative or not finite."""
     return f"{selection}: its column weight has a value that is negative or not a finite number"
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-class SelectionReader:
-    """Reads a selection file.
-
-    Of an image with several captions, each is a sample of its own (`captions` is `all`), only the
-    best is (`best`), or one of them, drawn anew in each epoch (`sample`). Raises `InputError` if
-    the file is not a selection.
-    """
-
-    def __init__(self, path: str, captions: Captions = "all") -> None:
-        self.path = path
-        place = stores.location(path)
-        try:
-            self._dataset = stores.ask(
-                "read", path, ds.dataset, place.path, filesystem=place.fs, format="parquet"
-            )
-        except (pa.ArrowInvalid, FileNotFoundError) as error:
-            raise InputError(f"{path} is not a selection: {error}") from error
-        missing = [name for name in COLUMNS if name not in self._dataset.schema.names]
-        if missing:
-            raise InputError(f"{path} is not a selection: it has no column {missing[0]}")
-        if MENDED in self._dataset.schema.names:
-            kind = self._dataset.schema.field(MENDED).type
-            if not (pa.types.is_null(kind) or _is_text(kind)):
-                raise InputError(not_captions(path, kind))
-        there = [
-            name
-            for name in (CAPTION_NUMBER, CAPTION_RANK, MENDED)
-            if name in self._dataset.schema.names
-        ]
-        self._columns = [*COLUMNS, *there]
-        self.captions = captions if CAPTION_RANK in there else "all"
-
-    def counts(self) -> dict[str, int]:
-        """Number of selected samples by shard: pairs or images, as `captions` says."""
-        counts: dict[str, int] = {}
-        best = ds.field(CAPTION_RANK) == 0 if self.captions != "all" else None
-        for batch in self._dataset.to_batches(columns=["shard"], filter=best):
-            for entry in pc.value_counts(batch.column("shard")):
-                name = entry["values"].as_py()
-                counts[name] = counts.get(name, 0) + entry["counts"].as_py()
-        return counts
-
-    def has_weights(self) -> bool:
-        """Whether any selected pair has a weight other than 1.
-
-        Raises `InputError` if one is negative or not finite, all are 0, or there is none.
-        """
-        weight = ds.field("weight")
-        if self._dataset.count_rows() == 0:
-            raise InputError(f"{self.path} selects no pair")
-        if self._holds(~(pc.is_finite(weight) & (weight >= 0))):
-            raise InputError(not_weights(self.path))
-        if self._holds(weight == 0) and not self._holds(weight.is_null() | (weight > 0)):
-            raise InputError(f"{self.path}: all weights are 0, which trains on nothing")
-        return self._holds(weight != 1.0)
-
-    def has_forget_set(self) -> bool:
-        """Whether the selection marks pairs to forget.
-
-        Raises `InputError` for a mark that is neither `forget` nor `retain`.
-        """
-        split = ds.field("split").cast(pa.string())
-        unknown = ~(split.is_null() | split.isin([FORGET, RETAIN]))
-        odd = self._dataset.scanner(columns={"split": split}, filter=unknown).head(1)
-        for value in odd["split"].to_pylist():
-            raise InputError(
-                f"{self.path}: its column split takes {FORGET} or {RETAIN}, and has {value!r}"
-            )
-        return self._holds(split == FORGET)
-
-    def _holds(self, condition: ds.Expression) -> bool:
-        return any(
-            len(batch) for batch in self._dataset.to_batches(columns=["shard"], filter=condition)
-        )
-
-    def samples(self, shard: str) -> dict[str, list[SelectedSample]]:
-        """The selected pairs of one shard by key, the best caption of an image first."""
-        condition = ds.field("shard") == shard
-        if self.captions == "best":
-            condition &= ds.field(CAPTION_RANK) == 0
-        table = self._dataset.to_table(columns=self._columns, filter=condition)
-        if CAPTION_RANK in self._columns:
-            table = table.sort_by(CAPTION_RANK)
-        optional = (
-            table.column(name).to_pylist()
-            if name in self._columns
-            else itertools.repeat(None, len(table))
-            for name in (CAPTION_NUMBER, MENDED)
-        )
-        rows = zip(
-            table.column("key").to_pylist(),
-            table.column("uid").to_pylist(),
-            table.column("weight").fill_null(1.0).to_pylist(),
-            table.column("split").to_pylist(),
-            *optional,
-            strict=True,
-        )
-        pairs: dict[str, list[SelectedSample]] = {}
-        for key, uid, weight, split, caption, text in rows:
-            chosen = SelectedSample(uid, weight, split == FORGET, caption, text)
-            pairs.setdefault(key, []).append(chosen)
-        return pairs

@@ -16,7 +16,7 @@ import ncclean
 from ncclean.atomic import published
 from ncclean.config import ClusterOptions
 from ncclean.data.options import LoaderOptions, SourceOptions
-from ncclean.data.selection import SelectionReader
+from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.weighted_loader import WeightedLoader

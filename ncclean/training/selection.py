@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncclean.data.options import Captions
-from ncclean.data.selection import SelectionReader
+from ncclean.data.selection_reader import SelectionReader
 from ncclean.errors import InputError
 from ncclean.training.objectives.options import ObjectiveOptions
 

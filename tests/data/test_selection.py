@@ -4,7 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean.data.selection import SelectedSample, SelectionReader
+from ncclean.data.selection import SelectedSample
+from ncclean.data.selection_reader import SelectionReader
 from ncclean.errors import InputError
 
 

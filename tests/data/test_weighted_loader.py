@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ncclean.data.decode import ImageDecoder, Preprocessing
-from ncclean.data.selection import SelectionReader
+from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import resolve_shards
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.tar import TarSamples

@@ -14,7 +14,7 @@ from PIL import Image
 from pyarrow import csv
 from upath import UPath
 
-from ncclean.data.selection import SelectionReader
+from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.sources import resolve_pairs
 from ncclean.selection.export import export_shards
 from ncclean.selection.out_layout import out_layout

@@ -14,7 +14,7 @@ from upath import UPath
 
 from ncclean.data.decode import Preprocessing
 from ncclean.data.options import LoaderOptions
-from ncclean.data.selection import SelectionReader
+from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import resolve_shards
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclean.data.selection import SelectionReader
+from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.selection.export_plan import (

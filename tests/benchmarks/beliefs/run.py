@@ -25,7 +25,7 @@ from ncclean_pipelines.finetune import Finetune
 from beliefs.block import training_beliefs
 from beliefs.compared import WeightReport, compare_beliefs
 from ncclean.data.options import LoaderOptions
-from ncclean.data.selection import SelectionReader
+from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.models.request import ModelRequest

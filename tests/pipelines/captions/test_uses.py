@@ -11,7 +11,7 @@ import ncclean
 from ncclean.data.decode import Preprocessing
 from ncclean.data.options import LoaderOptions
 from ncclean.data.reader import read_samples
-from ncclean.data.selection import SelectionReader
+from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
