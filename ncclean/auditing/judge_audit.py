@@ -121,8 +121,9 @@ class AnswersNeeded:
     """Numbers of answers, all told, that give the noise rate an interval of `width`.
 
     Of people, `with_judge` and by themselves, `alone`; None where no number does. `of_judge` is
-    how many answers the judge has to give for that, None where those it gave will do. `at_least`:
-    the answers so far agree, which tells nothing of how much others vary; if all do, it is these.
+    how many answers the judge has to give for that, None where those it gave will do. With
+    `at_least`, all answers so far agree: the numbers hold if the others do too, else more are
+    needed.
     """
 
     width: float
@@ -168,7 +169,7 @@ def _needed_of_half(cells: Cells, width: float) -> int:
 def _growth(cells: Cells, now: float, width: float) -> float:
     """The factor by which answers must grow for an interval of `width`, if all agree as so far.
 
-    The interval of many is as wide as their number is small; that of a few is not.
+    The interval of many answers shrinks as their number grows; that of a few shrinks more slowly.
     """
     factor = 1.0
     for _ in range(_MOST_STEPS):

@@ -41,8 +41,8 @@ class Cause:
     `number` counts causes from 1, the largest excess first; a group that is folded into a cause has
     that of the cause in `folded_into`, and a number after all causes. `outside` is the rate of the
     pairs in no cause, unknown for exchanged words in a table that tells no near misses. `excess` is
-    the number of wrong pairs beyond that rate, if it is known. `condition` is SQL over the score
-    table; `join` is the table that it needs joined, as `--join` takes it.
+    the number of wrong pairs beyond that rate, of all wrong pairs where it is unknown. `condition`
+    is SQL over the score table; `join` is the table that it needs joined, as `--join` takes it.
     """
 
     number: int

@@ -146,11 +146,12 @@ def open_chosen(options: ExportOptions) -> Iterator[ReadChosen]:
 
     Yields a function that reads what the selection has of a shard, with the columns to add.
     """
-    scores = connect(options.scores) if options.columns else None
-    with (
-        contextlib.closing(open_selection(options.selection, options.fixes)) as selection,
-        contextlib.nullcontext() if scores is None else contextlib.closing(scores),
-    ):
+    with contextlib.ExitStack() as stack:
+        opened = open_selection(options.selection, options.fixes)
+        selection = stack.enter_context(contextlib.closing(opened))
+        scores = None
+        if options.columns:
+            scores = stack.enter_context(contextlib.closing(connect(options.scores)))
         yield lambda segment: _chosen_of(segment, options, selection, scores)
 
 
