@@ -174,10 +174,13 @@ def _growth(cells: Cells, now: float, width: float) -> float:
     factor = 1.0
     for _ in range(_MOST_STEPS):
         factor *= now / width
-        grown = replace(cells, answers=cells.answers * factor, mismatched=cells.mismatched * factor)
+        answers = np.minimum(cells.answers * factor, cells.pairs)
+        part = answers / np.maximum(cells.answers, 1)
+        grown = replace(cells, answers=answers, mismatched=cells.mismatched * part)
         noise = mismatched_share(grown)[0]
         now = noise.high - noise.low
-        if factor * cells.answered.sum() > cells.pairs.sum() or abs(now / width - 1) < 0.01:
+        is_all = factor * cells.answered.sum() > cells.pairs.sum() or now < _ROUNDING
+        if is_all or abs(now / width - 1) < 0.01:
             break
     return factor
 

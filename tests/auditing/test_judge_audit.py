@@ -101,6 +101,19 @@ def test_answers_that_agree_tell_a_least_number(answers, mismatched):
     assert high - low == pytest.approx(0.02, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "answers"), [((2, 109), (2, 2)), ((111, 149), (1, 0)), ((114, 198, 180), (3, 1, 2))]
+)
+@pytest.mark.parametrize("share", [0, 1])
+def test_few_pairs_take_no_more_answers_than_there_are_and_no_fewer_than_were_given(
+    pairs, answers, share
+):
+    size, given = (np.array(one, float)[:, None] for one in (pairs, answers))
+    few = Cells(size, given, given * share)
+    needed = answers_needed(few, mismatched_share(few)[0], 0.02, None)
+    assert given.sum() < needed.alone <= size.sum()
+
+
 def test_answers_that_differ_tell_about_how_many():
     few = cells(1e6, (800, 200, 0), (20, 10, 0), (2, 5, 0)).without_judge()
     assert not answers_needed(few, mismatched_share(few)[0], 0.02, None).at_least
