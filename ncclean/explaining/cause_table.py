@@ -17,6 +17,7 @@ from ncclean.errors import InputError
 from ncclean.estimates import Estimate, flattened
 from ncclean.output_mark import mark
 from ncclean.schema import CAUSES
+from ncclean.storage.catalog import columns_of
 from ncclean.storage.joined import SCORES_ALONE
 from ncclean.storage.small_tables import read_small_table
 
@@ -92,7 +93,8 @@ def check_examples(
     """
     uids = [example.uid for cause in causes for example in cause.examples if example.uid]
     found = f"SELECT 1 FROM {SCORES_ALONE} WHERE uid IN (SELECT unnest($1)) LIMIT 1"
-    if uids and not connection.execute(found, [uids]).fetchall():
+    has_uids = "uid" in columns_of(connection, SCORES_ALONE)
+    if uids and not (has_uids and connection.execute(found, [uids]).fetchall()):
         raise InputError(f"{path} is about another table: none of its examples is in this one")
 
 

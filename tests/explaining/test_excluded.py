@@ -95,8 +95,10 @@ def test_causes_of_another_table_are_named(explained, tmp_path):
     folder, _, causes, found = explained
     columns = planted()
     other = write(tmp_path / "other.parquet", columns | {"uid": [f"x{u}" for u in columns["uid"]]})
-    with pytest.raises(InputError, match=r"causes\.parquet is about another table"):
-        Select(scores=[other], out=str(folder / "s.parquet"), exclude_causes=causes).run()
+    without = {name: values for name, values in columns.items() if name != "uid"}
+    for table in (other, write(tmp_path / "without.parquet", without)):
+        with pytest.raises(InputError, match=r"causes\.parquet is about another table"):
+            Select(scores=[table], out=str(folder / "s.parquet"), exclude_causes=causes).run()
     path = str(tmp_path / "c.parquet")
     write_causes(UPath(path), [dataclasses.replace(found[0], condition="weight = 1")], {})
     with pytest.raises(InputError, match=r"c\.parquet: the condition of cause 1: there is no col"):
