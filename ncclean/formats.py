@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from ncclean.estimates import Estimate
 
+_MOST_NAMES = 3
+
 
 @dataclass(frozen=True)
 class Table:
@@ -31,6 +33,14 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 def counted(number: int, noun: str) -> str:
     """A number with its noun: `1 shard`, `1,200 shards`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def by_name(counts: Mapping[str, int]) -> str:
+    """The sum of counts, and the largest ones by name: `12 (depth.png 10, seg.png 2)`."""
+    largest = sorted(counts.items(), key=lambda one: -one[1])
+    names = ", ".join(f"{name} {count:,}" for name, count in largest[:_MOST_NAMES])
+    others = ", ..." if len(largest) > _MOST_NAMES else ""
+    return f"{sum(counts.values()):,} ({names}{others})"
 
 
 def file_size(size: float) -> str:

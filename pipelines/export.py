@@ -187,17 +187,22 @@ class Export(Command):
     def _selected_shards(self, fixes: str | None) -> list[ShardRef]:
         """The shards to read. Raises `InputError` if one of the tables is about others."""
         from ncclean.data.sources import resolve_pairs
-        from ncclean.storage.same_corpus import check_same_corpus
+        from ncclean.storage.same_corpus import as_scored
 
         shards = resolve_pairs(self.shards, self.source_options)
         for tables in filter(None, ([self.selection], list(self.scores), [fixes] if fixes else [])):
-            check_same_corpus(tables, shards)
+            shards = as_scored(tables, shards)
         return shards
 
 
 def _summary(exported: ExportSummary) -> Iterator[Shown]:
     shards = f"{counted(exported.shards, 'shard')}, " if exported.shards else ""
     yield f"{shards}{exported.samples:,} samples, {file_size(exported.bytes)} in {exported.out}"
+    if exported.further_images:
+        yield Note(
+            f"{counted(exported.further_images, 'further image')} left out: {exported.layout} has "
+            "one for each sample; --layout webdataset copies all"
+        )
     if exported.shifted is not None:
         yield f"{counted(exported.shifted, 'caption')} shifted back"
     if exported.mended_lost:

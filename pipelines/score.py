@@ -19,7 +19,7 @@ from ncclean.config import (
 )
 from ncclean.data.options import SourceFormat, SourceOptions
 from ncclean.errors import InputError
-from ncclean.formats import Table, counted, facts, file_size, hours, interval, share
+from ncclean.formats import Table, by_name, counted, facts, file_size, hours, interval, share
 from ncclean.options import Option, Reads, check_source
 
 from .command import Command, Result
@@ -264,6 +264,14 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         rows.append(
             ("captions cut", f"{scored.captions_cut:,} ({part}), at {scored.context_length} tokens")
         )
+    for name, counts in (
+        ("further images", scored.further_images),
+        ("further captions", scored.further_captions),
+    ):
+        if counts:
+            rows.append((name, f"{by_name(counts)}, not scored"))
+    if scored.split_keys:
+        rows.append(("keys to the last dot", f"{scored.split_keys:,} samples"))
     if scored.samples_per_second is not None:
         speed = f"{scored.samples_per_second:,.0f} samples/s, {scored.seconds:,.1f} s in all"
         rows.append(("speed", speed))

@@ -12,20 +12,19 @@ import hashlib
 import io
 import threading
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO, cast
 
 import numpy as np
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published
-from ncclean.data.sample_images import LARGEST_IMAGE, image_key
+from ncclean.data.sample_images import LARGEST_IMAGE
 from ncclean.data.shards import WEBDATASET, ShardRef
-from ncclean.data.tar import reason_of
+from ncclean.data.tar import TarSamples
 from ncclean.data.tar_seek import NotInOrder, TarSeek
-from ncclean.data.tar_walk import BLOCK, TAR_ERRORS, TarWalk
+from ncclean.data.tar_walk import BLOCK
 from ncclean.data.unpacking import is_packed
 from ncclean.errors import InputError, ShardError
 from ncclean.regular_files import open_file
@@ -38,7 +37,7 @@ Place = tuple[int, int]  # first byte and size
 
 
 class ImageIndex:
-    """The first image of each key of an uncompressed tar.
+    """The picture of each sample of an uncompressed tar.
 
     Of a tar whose keys are in order a few places are read for an image. For another one, a thread
     walks over the tar, and `read` waits until it has come to a key. The finished index goes to a
@@ -53,7 +52,8 @@ class ImageIndex:
         self._error: str | None = None
         self._moved = threading.Condition()
         self._is_walked = self._load()
-        self._seek = TarSeek(shard.size, functools.partial(stores.read_range, shard.url))
+        read = functools.partial(stores.read_range, shard.url)
+        self._seek = TarSeek(shard.size, read, shard.image_key)
 
     def read(self, key: str) -> bytes | None:
         """The bytes of a key's image, None for one that is too large to show.
@@ -68,7 +68,7 @@ class ImageIndex:
             place = self._places.get(key)
         if place is None:
             if self._error is not None:
-                raise ShardError(f"cannot be read: {self._error}")
+                raise ShardError(self._error)
             raise KeyError(key)
         begin, size = place
         try:
@@ -93,22 +93,20 @@ class ImageIndex:
 
     def _walk(self) -> None:
         try:
-            with _opened(self._shard) as stream:
-                for number, member in enumerate(TarWalk(stream)):
-                    key = image_key(member)
-                    if key and key not in self._places:
-                        is_shown = member.size <= LARGEST_IMAGE and not member.is_sparse
-                        self._places[key] = (
-                            member.content,
-                            member.size if is_shown else _TOO_LARGE,
-                        )
-                    if number % _NOTIFIED == 0:
-                        with self._moved:
-                            self._moved.notify_all()
+            samples = TarSamples(
+                self._shard, opened=lambda: _opened(self._shard), locate=True, wanted=()
+            )
+            for number, sample in enumerate(samples):
+                picture = sample.picture
+                if picture is not None and sample.key not in self._places:
+                    is_shown = picture.size <= LARGEST_IMAGE and not picture.is_sparse
+                    size = picture.size if is_shown else _TOO_LARGE
+                    self._places[sample.key] = picture.content, size
+                if number % _NOTIFIED == 0:
+                    with self._moved:
+                        self._moved.notify_all()
             self._save()
-        except TAR_ERRORS as error:
-            self._error = reason_of(error)
-        except (ShardError, InputError) as error:
+        except (ShardError, InputError, OSError) as error:
             self._error = str(error)
         finally:
             with self._moved:
@@ -152,17 +150,13 @@ def can_be_indexed(shard: ShardRef) -> bool:
     return not is_packed(io.BytesIO(stores.read_range(shard.url, 0, min(shard.size, BLOCK))))
 
 
-@contextlib.contextmanager
-def _opened(shard: ShardRef) -> Iterator[IO[bytes]]:
+def _opened(shard: ShardRef) -> BinaryIO:
     """The tar: headers of one on a disk are read in small pieces, a store is read through."""
     if stores.is_url(shard.url):
-        with shard.open() as stream:
-            yield stream
-    else:
-        with open_file(shard.url, _READ_BUFFER) as stream:
-            yield stream
+        return shard.open()
+    return cast(BinaryIO, open_file(shard.url, _READ_BUFFER))
 
 
 def _name(shard: ShardRef) -> str:
-    identity = f"{stores.canonical(shard.url)}\n{shard.size}\n{shard.version}"
+    identity = f"{stores.canonical(shard.url)}\n{shard.size}\n{shard.version}\n{shard.image_key}"
     return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:32]

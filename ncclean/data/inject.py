@@ -21,7 +21,6 @@ from typing import IO, Any
 import numpy as np
 
 from ncclean import stores
-from ncclean.data.member_names import split_name
 from ncclean.data.member_samples import LARGEST_FILE
 from ncclean.data.nested_fields import field_at, put_at
 from ncclean.data.sample_groups import json_object
@@ -90,7 +89,7 @@ def write_noisy(
     copier = _Copier(source, sink)
     rewriter = _Rewriter(index, edits, caption_key)
     with contextlib.closing(_read_ahead(rewriter.images_wanted)) as images:
-        for place, (_, _, begin, end) in enumerate(index.members.tolist()):
+        for place, (begin, end) in enumerate(index.members[:, 2:4].tolist()):
             copier.copy(begin)
             if not rewriter.changes(place):
                 copier.copy(end)
@@ -113,7 +112,7 @@ class _Rewriter:
         self._fields = list(dict.fromkeys(("caption", "text", self._field)))
         self._ends_without_json = _last_members_without_json(index)
         samples, roles = index.members[:, 0], index.members[:, 1]
-        self._images_of = np.bincount(samples[roles == Role.IMAGE], minlength=index.usable)
+        self._has_further = set(samples[roles == Role.FURTHER_IMAGE].tolist())
         is_read = roles == (Role.NAMED if caption_key else Role.CAPTION)
         self._in_member = set(samples[is_read].tolist())
         replaced = {int(index.images[sample]): edit.image for sample, edit in edits.items()}
@@ -125,17 +124,17 @@ class _Rewriter:
 
         Others are copied piece by piece: what no sample uses may be of any size.
         """
-        _, role, begin, end = self._index.members[place].tolist()
+        _, role, begin, end, _ = self._index.members[place].tolist()
         is_text = role in (Role.JSON, *CAPTIONS) and end - begin <= LARGEST_FILE
         return is_text or place in self._replaced or place in self._ends_without_json
 
     def rewrite(self, place: int, raw: bytes, images: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the bytes to write for the member at `place`; `images` gives the next new image."""
-        sample, role, _, _ = self._index.members[place].tolist()
+        sample, role, _, _, length = self._index.members[place].tolist()
         edit = self._edits.get(sample)
         if place in self._replaced:
             info, _ = read_member(raw)
-            yield self._with_image(info, sample, next(images))
+            yield self._with_image(info, place, next(images))
         elif role == Role.JSON:
             info, content = read_member(raw)
             yield member_bytes(info.name, self._with_truth(content, sample), info)
@@ -149,14 +148,17 @@ class _Rewriter:
             info, _ = read_member(raw)
             self.result.json_added += 1
             truth = self._with_truth(b"{}", sample)
-            yield member_bytes(f"{split_name(info.name)[0]}.json", truth, info)
+            yield member_bytes(f"{info.name[: -length - 1]}.json", truth, info)
 
-    def _with_image(self, info: tarfile.TarInfo, sample: int, raw: bytes) -> bytes:
+    def _with_image(self, info: tarfile.TarInfo, place: int, raw: bytes) -> bytes:
         """Another sample's image under this one's key, with the extension it came with."""
+        sample, _, _, _, length = self._index.members[place].tolist()
         donor, content = read_member(raw)
-        # Two images of one sample must not end up with one name.
-        extension = split_name((donor if self._images_of[sample] == 1 else info).name)[1]
-        return member_bytes(f"{split_name(info.name)[0]}.{extension}", content, info)
+        key, extension = info.name[: -length - 1], info.name[-length:]
+        # Two images of one sample must not end up with one name, nor one change its meaning.
+        if "." not in extension and sample not in self._has_further:
+            extension = donor.name.rpartition(".")[2]
+        return member_bytes(f"{key}.{extension}", content, info)
 
     def _with_truth(self, content: bytes, sample: int) -> bytes:
         record = json_object(content)

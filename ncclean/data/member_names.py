@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def split_name(name: str) -> tuple[str | None, str]:
     """`a/b.c.jpg` -> (`a/b`, `c.jpg`): webdataset's rule. A name without an extension has no key.
@@ -19,3 +21,8 @@ def split_name(name: str) -> tuple[str | None, str]:
 
     key, rest = base_plus_ext(name)
     return (key, rest) if key is not None else (None, "")
+
+
+def with_shorter_keys(keys: Iterable[str]) -> set[str]:
+    """The keys, and those by the first dot of members whose key ends at the last one."""
+    return {one for key in keys for one in (key, split_name(f"{key}.")[0] or key)}

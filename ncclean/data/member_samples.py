@@ -15,9 +15,11 @@ from ncclean.data.nested_fields import field_at
 from ncclean.data.sample_groups import (
     CAPTION_EXTENSIONS,
     HEIC_NOT_READ,
+    IMAGE_EXTENSIONS,
     JSON_CAPTIONS,
     Group,
     SampleGroups,
+    is_caption,
     is_image,
     is_unread_image,
     json_object,
@@ -26,27 +28,59 @@ from ncclean.data.sample_groups import (
     usual_caption,
     utf8,
 )
-from ncclean.data.samples import Caption, CaptionKeys, Member, Sample, SkipReason, Unread
+from ncclean.data.samples import (
+    Caption,
+    CaptionKeys,
+    FurtherMembers,
+    Member,
+    Sample,
+    SkipReason,
+    Unread,
+)
+from ncclean.data.shards import ShardRef
 from ncclean.data.text_budget import LARGEST_TEXT, TextBudget, parsed_size
 
 LARGEST_FILE = 256 << 20  # bytes of an image
 _MOST_CAPTIONS = 1000  # of a sample
+_BYTE_ORDER_MARK = "\ufeff"  # Windows' Notepad begins texts with it
 
 
 class Contents(Group):
-    """The contents of one sample's members, and where they lie if that was asked for.
+    """The contents of one sample's members, and where they lie if that was asked for."""
 
-    `image` is the first one; nobody asks for the others.
-    """
+    __slots__ = ("_caption_keys", "_parsed", "located")
 
-    __slots__ = ("_caption_keys", "_parsed", "image", "located")
-
-    def __init__(self, row: int, key: str, caption_key: CaptionKeys) -> None:
-        super().__init__(row, key)
-        self.located: list[Member] = []
-        self.image: bytes | Unread | None = None
+    def __init__(
+        self, row: int, key: str, caption_key: CaptionKeys, image_key: str | None = None
+    ) -> None:
+        super().__init__(row, key, image_key)
+        self.located: dict[str, Member] = {}
         self._caption_keys = caption_keys(caption_key)
         self._parsed: tuple[bytes, dict[str, Any]] | None = None
+
+    def hand_over(self, extension: str, other: Group, name: str) -> None:
+        """Put a member into another sample, with the place where it lies."""
+        super().hand_over(extension, other, name)
+        if extension in self.located and isinstance(other, Contents):
+            other.located[name] = self.located[extension]._replace(extension=name)
+
+    @property
+    def further_images(self) -> list[str]:
+        """Extensions of the members that are pictures too, but not the sample's."""
+        picture = self.picture
+        return [
+            name
+            for name in self.members
+            if name != picture and (is_image(name) or is_unread_image(name))
+        ]
+
+    @property
+    def further_captions(self) -> list[str]:
+        """Extensions of the members that look like captions, where the usual one is taken."""
+        if self._caption_keys:
+            return []
+        usual = next((name for name in CAPTION_EXTENSIONS if name in self.members), None)
+        return [name for name in self.members if name != usual and is_caption(name)]
 
     @property
     def size(self) -> int:
@@ -89,26 +123,37 @@ class Contents(Group):
 
 
 class CutMember(Exception):
-    """The input ends inside a member, or is broken there; `key` is that of its sample."""
+    """The input ends inside a member, or is broken there, whose name has `key` and `extension`."""
 
-    def __init__(self, key: str, reason: str) -> None:
+    def __init__(self, key: str, extension: str, reason: str) -> None:
         super().__init__(reason)
-        self.key = key
+        self.key, self.extension = key, extension
 
 
 class MemberSamples(ABC):
     """Iterates over the samples of a shard once.
 
-    A json that follows its sample late still reaches `late_metadata`.
+    A json that follows its sample late still reaches `late_metadata`; `further` counts the pictures
+    and captions that are in no row.
     """
 
-    def __init__(self, caption_key: CaptionKeys, size: int, whole: bool = False) -> None:
-        """`size` is that of the shard in bytes; with `whole`, samples have `rows`."""
-        self._whole = whole
+    def __init__(
+        self,
+        shard: ShardRef,
+        caption_key: CaptionKeys,
+        whole: bool = False,
+        shows_all: bool = False,
+    ) -> None:
+        """With `whole`, samples have `rows`; with `shows_all`, images without a caption, too."""
+        self.shard = shard
+        self.further = FurtherMembers()
+        self._whole, self._shows_all = whole, shows_all
         self.caption_keys = caption_keys(caption_key)
-        self._budget = TextBudget(size)
+        self._budget = TextBudget(shard.size)
         self._located: Member | None = None  # the member just read
-        self._groups = SampleGroups(lambda row, key: Contents(row, key, self.caption_keys))
+        self._groups = SampleGroups(
+            lambda row, key: Contents(row, key, self.caption_keys, shard.image_key)
+        )
 
     @property
     def samples(self) -> int:
@@ -133,37 +178,47 @@ class MemberSamples(ABC):
         groups = self._groups
         failure: Exception | None = None
         try:
-            for key, extension, data in self._members():
-                group = groups.current
-                if group is None or key != group.key or extension in group.members:
-                    yield from map(self._sample, groups.turn_to(key, extension))
-                    group = cast(Contents, groups.current)
+            for key, name, data in self._members():
+                extension, finished = groups.open(key, name)
+                yield from map(self._sample, finished)
+                group = cast(Contents, groups.current)
                 group.members[extension] = data
-                if group.image is None and is_image(extension):
-                    group.image = data
                 if self._located is not None:
-                    group.located.append(self._located)
+                    group.located[extension] = self._located._replace(extension=extension)
         except CutMember as error:
             failure = error
-            yield from map(self._sample, groups.cut(error.key))
+            yield from map(self._sample, groups.cut(error.key, error.extension))
         except Exception as error:
             failure = error
         yield from map(self._sample, groups.end())
+        self.further.split_keys = groups.split_samples
         if failure is not None:
             raise failure
 
     def _sample(self, group: Contents) -> Sample:
+        picture = group.picture
         sample = Sample(
-            row=group.row, key=group.key, metadata=group.metadata, members=group.located
+            row=group.row,
+            key=group.key,
+            metadata=group.metadata,
+            members=list(group.located.values()),
+            picture=group.located.get(picture or ""),
+            further_images=group.further_images,
         )
+        for name in sample.further_images:
+            self.further.add(self.further.images, name)
+        for name in group.further_captions:
+            self.further.add(self.further.captions, name)
         if self._whole:
             sample.rows = [group.record]
         if group.is_repeat:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         if group.is_cut:
             sample.reject(SkipReason.SAMPLE_TRUNCATED, "the shard ends inside this sample")
-        image, fields = group.image, group.members.get("json")
-        if image is None and any(map(is_unread_image, group.members)):
+        image, fields = group.members.get(picture or ""), group.members.get("json")
+        if image is None and group.image_key is not None:
+            sample.reject(SkipReason.IMAGE_MISSING, f"no member ends in .{group.image_key}")
+        elif image is None and any(map(is_unread_image, group.members)):
             sample.reject(SkipReason.IMAGE_CORRUPT, HEIC_NOT_READ)
         elif image is None:
             sample.reject(SkipReason.IMAGE_MISSING)
@@ -176,18 +231,25 @@ class MemberSamples(ABC):
             captions = [(None, fields)]  # where the caption may be
         take_captions(sample, captions)
         self._budget.take(sample, parsed_size(fields) if sample.metadata else 0)
-        if sample.status is SkipReason.OK and isinstance(image, bytes):
+        if isinstance(image, bytes) and (self._shows_all or sample.status is SkipReason.OK):
             sample.image = image
         return sample
 
     def _is_used(self, key: str, extension: str) -> bool:
-        """Whether the content of the next member is: that of an image, a caption or a json."""
-        if is_image(extension):
+        """Whether the content of the next member is: that of an image, a caption or a json.
+
+        One with a dot in its extension may turn out to be of a sample of its own.
+        """
+        name = extension.rpartition(".")[2]
+        if self.shard.image_key is not None and self.shard.image_key in (name, extension):
+            return True
+        if is_image(name) and self.shard.image_key is None:
             group = self._groups.current
-            if group is None or group.key != key or group.image is None:
+            if name != extension or group is None or group.key != key:
                 return True
-            return extension in group.members  # of another sample with this key
-        return extension in (*CAPTION_EXTENSIONS, "json", *self.caption_keys)
+            # Of two pictures only the first one; another sample may have this key.
+            return extension in group.members or group.members.keys().isdisjoint(IMAGE_EXTENSIONS)
+        return name in (*CAPTION_EXTENSIONS, "json") or extension in self.caption_keys
 
 
 def too_large(extension: str, size: int) -> Unread | None:
@@ -243,6 +305,7 @@ def _caption(number: int, key: str | None, raw: object) -> Caption:
     try:
         text = raw if isinstance(raw, str) else raw.decode("utf-8")
         text.encode("utf-8")  # a json may smuggle in lone surrogates
+        text = text.removeprefix(_BYTE_ORDER_MARK)
     except UnicodeError:
         caption.status, caption.error = SkipReason.CAPTION_NOT_TEXT, "not UTF-8"
         return caption

@@ -210,7 +210,7 @@ def image_spans(index: ShardIndex, samples: np.ndarray, *, packed: bool = False)
 
     In the uncompressed shard or, `packed`, in a file of these members alone.
     """
-    spans = index.members[index.images[samples], 2:]
+    spans = index.members[index.images[samples], 2:4]
     if not packed:
         return spans
     ends = np.cumsum(spans[:, 1] - spans[:, 0])

@@ -22,13 +22,22 @@ _SPLIT = Option(
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(Options):
-    """Facts that a source lacks: where its images lie, and which splits to read."""
+    """Facts that a source lacks: where its images lie, which they are, which splits to read."""
 
     image_root: Annotated[
         str | None,
         Option("Folder of the images that a table names (default: the table's).", source="images"),
     ] = None
     split: Annotated[Sequence[Split], _SPLIT] = ()
+    image_key: Annotated[
+        str | None,
+        Option(
+            "Extension, column or field of the picture, such as `depth.png` or `images[0]`, where "
+            "a sample has several (default: the one named like its key, else the first).",
+            source="images",
+            shows_default=False,
+        ),
+    ] = None
     class_template: Annotated[
         str | None,
         Option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from typing import BinaryIO
 
 from ncclean.data.images.samples import FolderSamples, TableSamples
@@ -17,14 +17,15 @@ def read_samples(
     shard: ShardRef,
     caption_key: CaptionKeys = None,
     opened: Callable[[], BinaryIO] | None = None,
-    wanted: Container[str] | None = None,
+    wanted: Collection[str] | None = None,
     together: bool = False,
     whole: bool = False,
 ) -> FolderSamples | TableSamples | TarSamples:
     """The samples of a shard of images.
 
-    `opened` gives the stream of a tar opened before. `wanted` are the keys that matter: files of
-    other samples need not be read, so they may lack an image and have any status. With `together`,
+    `opened` gives the stream of a tar opened before. `wanted` are the keys that matter: files and
+    members of other samples need not be read, so they may lack an image and have any status; those
+    in a tar have their image even if they lack a caption. With `together`,
     samples that differ from the one before in row and key alone may be left out: the keys are its
     `alike`. With `whole`, samples have their `rows`.
     """
@@ -32,4 +33,4 @@ def read_samples(
         return TableSamples(shard, caption_key, UnitFiles(shard, wanted), together, whole)
     if shard.layout == FOLDER:
         return FolderSamples(shard, caption_key, UnitFiles(shard, wanted), whole)
-    return TarSamples(shard, caption_key, opened, whole=whole)
+    return TarSamples(shard, caption_key, opened, whole=whole, wanted=wanted)

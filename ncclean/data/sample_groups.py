@@ -4,6 +4,10 @@ A sample is the members that share a key. It is finished when its image and capt
 and the next key begins; one that lacks either waits, in case its members are interleaved with
 others. So samples may finish out of order: their row is the order of first appearance. Of samples
 that share a key the first one to finish counts; the others are repeats.
+
+A key ends at the first dot of a name, as webdataset has it: `001.depth.png` lies beside `001.jpg`.
+Where more pictures have a caption of their own if it ends at the last dot, it ends there:
+`shop.de.0001.jpg` and `shop.de.0001.txt` are one sample, those of `shop.de.0002` another.
 """
 
 from __future__ import annotations
@@ -33,17 +37,20 @@ _WAITING_SAMPLES = 8192
 _WAITING_BYTES = 256 << 20
 _DEEPEST = 100  # levels of a json
 _LATE = -1  # row of a group that seems to be metadata of a sample finished before
+_NO_ROW = -2  # of a group that may yet fall apart into several samples
+_FEW_MEMBERS = 4  # of one key, before they are looked at
 
 
 class Group(ABC):
     """The members of one sample as far as they have been read, by extension."""
 
-    __slots__ = ("is_cut", "is_repeat", "key", "members", "row")
+    __slots__ = ("image_key", "is_cut", "is_interleaved", "is_repeat", "key", "members", "row")
 
-    def __init__(self, row: int, key: str) -> None:
-        self.row, self.key = row, key
+    def __init__(self, row: int, key: str, image_key: str | None) -> None:
+        self.row, self.key, self.image_key = row, key, image_key
         self.members: dict[str, Any] = {}
         self.is_cut = False  # the shard ends inside one of its members
+        self.is_interleaved = False  # members of other samples lie between its own
         self.is_repeat = False  # another sample with this key finished before
 
     @property
@@ -56,6 +63,25 @@ class Group(ABC):
     def has_caption(self) -> bool:
         """Whether a sample's members include a caption, usable or not."""
 
+    @property
+    def picture(self) -> str | None:
+        """The extension of the sample's picture."""
+        return picture_of(self.members, self.image_key)
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether a sample's members include a picture and a caption."""
+        return self.picture is not None and self.has_caption
+
+    @property
+    def waits_for_picture(self) -> bool:
+        """Whether a better picture may follow: `001.jpg` behind the depth maps of all samples."""
+        return self.is_interleaved and self.image_key is None and "." in (self.picture or "")
+
+    def hand_over(self, extension: str, other: Group, name: str) -> None:
+        """Put a member into another sample, where it has the extension `name`."""
+        other.members[name] = self.members[extension]
+
 
 G = TypeVar("G", bound=Group)
 
@@ -63,37 +89,52 @@ G = TypeVar("G", bound=Group)
 class SampleGroups(Generic[G]):
     """Groups the members of a shard, given in order, into samples.
 
-    Put a member into `current` if it has the same key and no such extension yet; otherwise call
-    `turn_to` first. `late` holds the json members that followed their finished sample, by its row,
-    as long as there is room for them.
+    `open` the sample of a member, then put the member into `current`. `late` holds the json members
+    that followed their finished sample, by its row, as long as there is room for them.
+    `split_samples` counts samples whose keys end at the last dot of a name.
     """
 
     def __init__(self, new_group: Callable[[int, str], G]) -> None:
         self.current: G | None = None
         self.samples = 0
+        self.split_samples = 0
         self.late: dict[int, G] = {}
         self._new_group = new_group
         self._rows: dict[str, int] = {}  # key -> row of its sample, once finished
         self._waiting: dict[str, G] = {}
         self._waiting_bytes = 0
         self._late_bytes = 0
+        self._split_keys: set[str] = set()  # keys by the first dot of members that have longer ones
 
-    def turn_to(self, key: str, extension: str) -> list[G]:
-        """Make the sample of this tar member the current one; returns the completed samples."""
-        finished = self.pause()
-        self.current = self._resume(key, extension) or self._begin(key, extension)
-        return finished
+    def open(self, key: str, extension: str) -> tuple[str, list[G]]:
+        """Make the sample of the next member, named as `sample_member` does, the current one.
+
+        Returns the member's extension in this sample, and the samples that are complete.
+        """
+        finished: list[G] = []
+        group = self.current
+        if "." in extension:
+            if group is not None and key == group.key and self._must_split(group):
+                finished += self._split(group)
+            if key in self._split_keys:
+                stem, _, extension = extension.rpartition(".")
+                key = f"{key}.{stem}"
+            group = self.current
+        if group is None or key != group.key or extension in group.members:
+            finished += self.pause()
+            self.current = group = self._resume(key, extension) or self._begin(key, extension)
+        if group.row == _NO_ROW and "." not in extension:
+            self._take_row(group)
+        return extension, finished
 
     def pause(self) -> list[G]:
         """Close the current sample, as another key begins; returns the completed samples."""
         group, self.current = self.current, None
         return [] if group is None else self._settle(group)
 
-    def cut(self, key: str) -> list[G]:
-        """Mark that the tar ends inside a member of this key; returns the completed samples."""
-        finished: list[G] = []
-        if self.current is None or self.current.key != key:
-            finished = self.turn_to(key, "")
+    def cut(self, key: str, extension: str) -> list[G]:
+        """Mark that the tar ends inside this member; returns the completed samples."""
+        _, finished = self.open(key, extension)
         if self.current is not None:
             self.current.is_cut = True
         return finished
@@ -109,14 +150,18 @@ class SampleGroups(Generic[G]):
     def _begin(self, key: str, extension: str) -> G:
         if key in self._rows and extension == "json":
             return self._new_group(_LATE, key)  # most likely metadata of a finished sample
+        return self._new_group(_NO_ROW, key)
+
+    def _take_row(self, group: G) -> None:
+        group.row = self.samples
         self.samples += 1
-        return self._new_group(self.samples - 1, key)
 
     def _resume(self, key: str, extension: str) -> G | None:
         """The waiting group that a member belongs to, if it has no such member yet."""
         group = self._waiting.get(key)
         if group is None or extension in group.members:
             return None
+        group.is_interleaved = True
         self._waiting_bytes -= group.size
         return self._waiting.pop(key)
 
@@ -128,9 +173,10 @@ class SampleGroups(Generic[G]):
                 if self._late_bytes <= _WAITING_BYTES:
                     self.late[self._rows[group.key]] = group
                 return []
-            group.row = self.samples  # more came under the key: a sample of its own after all
-            self.samples += 1
-        if is_last or (has_image(group.members) and group.has_caption):
+            self._take_row(group)  # more came under the key: a sample of its own after all
+        if self._holds_several(group):
+            return self._split(group) + (self.end() if is_last else self.pause())
+        if is_last or (group.is_pair and not group.waits_for_picture):
             return [self._finish(group)]
         finished = []
         if group.key in self._waiting:  # the same members twice: the earlier one is done waiting
@@ -147,8 +193,48 @@ class SampleGroups(Generic[G]):
         return self._finish(group)
 
     def _finish(self, group: G) -> G:
+        if group.row == _NO_ROW:
+            self._take_row(group)
+        if self._split_keys and "." in group.key.rpartition("/")[2]:
+            self.split_samples += 1
         group.is_repeat = self._rows.setdefault(group.key, group.row) != group.row
         return group
+
+    def _must_split(self, group: G) -> bool:
+        """Whether a group that grows is several samples, or would fill the memory.
+
+        A tar may have a single key by the first dot. A group is looked at whenever it has twice as
+        many members as before.
+        """
+        count = len(group.members)
+        if count < _FEW_MEMBERS or count & (count - 1):
+            return False
+        return self._holds_several(group) or group.size > _WAITING_BYTES
+
+    def _holds_several(self, group: G) -> bool:
+        """Whether more pictures have captions of their own by the last dot than by the first."""
+        if group.row == _LATE or not any("." in extension for extension in group.members):
+            return False
+        return sum(part.is_pair for part in self._parts(group)) > group.is_pair
+
+    def _parts(self, group: G) -> list[G]:
+        """The samples that a group makes by the last dot, in the order of their last members."""
+        parts: dict[str, G] = {}
+        for extension in group.members:
+            stem, dot, name = extension.rpartition(".")
+            part = parts.pop(stem, None) or self._new_group(_NO_ROW, f"{group.key}{dot}{stem}")
+            group.hand_over(extension, part, name)
+            parts[stem] = part
+        if "" in parts:
+            parts[""].row = group.row
+        return list(parts.values())
+
+    def _split(self, group: G) -> list[G]:
+        """Make a group several samples, the last of them the current one."""
+        self._split_keys.add(group.key)
+        *others, self.current = self._parts(group)
+        self.current.is_cut = group.is_cut
+        return [done for part in others for done in self._settle(part)]
 
 
 def sample_member(name: str) -> tuple[str, str] | None:
@@ -159,17 +245,35 @@ def sample_member(name: str) -> tuple[str, str] | None:
     return None if key is None else (utf8(key), utf8(extension).lower())
 
 
-def has_image(extensions: Collection[str]) -> bool:
-    return not IMAGE_EXTENSIONS.isdisjoint(extensions) or any(map(is_image, extensions))
+def picture_of(extensions: Collection[str], image_key: str | None = None) -> str | None:
+    """Which of a sample's members is its picture, by their extensions in the order of the shard.
+
+    The one that `image_key` names; without that, the first whose name is the key and a picture's
+    extension, before one of another name such as `001.depth.png`.
+    """
+    if image_key is not None:
+        return image_key if image_key in extensions else None
+    others = None
+    for extension in extensions:
+        if extension in IMAGE_EXTENSIONS:
+            return extension
+        if others is None and is_image(extension):
+            others = extension
+    return others
 
 
 def is_image(extension: str) -> bool:
-    return extension.rsplit(".", 1)[-1] in IMAGE_EXTENSIONS
+    return extension.rpartition(".")[2] in IMAGE_EXTENSIONS
 
 
 def is_unread_image(extension: str) -> bool:
     """Whether a tar member is a picture in a format that is not read."""
-    return extension.rsplit(".", 1)[-1] in UNREAD_EXTENSIONS
+    return extension.rpartition(".")[2] in UNREAD_EXTENSIONS
+
+
+def is_caption(extension: str) -> bool:
+    """Whether a tar member is a text that may be a caption, whatever its whole name."""
+    return extension.rpartition(".")[2] in CAPTION_EXTENSIONS
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,6 +12,9 @@ from typing import Any, NamedTuple, Union
 TRUTH = ("is_noisy", "noise_kind", "noisy_part")
 # Names of members or fields that hold captions, one or several; None for the usual ones.
 CaptionKeys = Union[str, Sequence[str], None]  # noqa: UP007  an alias is made when it is run
+_TAR_BLOCK = 512
+_MOST_NAMES = 20  # of further members: the frames of a video have a name each
+OTHER_NAMES = "other names"
 
 
 class SkipReason(str, Enum):
@@ -38,11 +42,62 @@ OF_CAPTIONS = (
 
 
 class Member(NamedTuple):
-    """The place of a member in its uncompressed tar: `begin` of headers, `end` of padding."""
+    """The place of a member in its uncompressed tar: `begin` of headers, `end` of padding.
+
+    Its content has `size` bytes; `is_sparse` tells that it has holes, and is not read.
+    """
 
     extension: str
     begin: int
     end: int
+    size: int
+    is_sparse: bool
+
+    @property
+    def content(self) -> int:
+        """Offset of the first byte of the content."""
+        return self.end - self.size - -self.size % _TAR_BLOCK
+
+
+@dataclass
+class FurtherMembers:
+    """Pictures and captions of a shard that no row is about: how many there are of each name.
+
+    Names are extensions such as `depth.png`, or columns; those of more than twenty count together.
+    `split_keys` counts samples of tars whose keys end at the last dot, see
+    `ncclean.data.sample_groups`.
+    """
+
+    images: Counter[str] = field(default_factory=Counter)
+    captions: Counter[str] = field(default_factory=Counter)
+    split_keys: int = 0
+
+    def add(self, counts: Counter[str], name: str, count: int = 1) -> None:
+        """Count a member in `images` or in `captions`."""
+        counts[name if name in counts or len(counts) < _MOST_NAMES else OTHER_NAMES] += count
+
+    def __iadd__(self, other: FurtherMembers) -> FurtherMembers:
+        for mine, theirs in ((self.images, other.images), (self.captions, other.captions)):
+            for name, count in theirs.items():
+                self.add(mine, name, count)
+        self.split_keys += other.split_keys
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts as fields of a record; what there is none of is left out."""
+        images, captions = dict(self.images), dict(self.captions)
+        fields = {
+            "further_images": images,
+            "further_captions": captions,
+            "split_keys": self.split_keys,
+        }
+        return {name: value for name, value in fields.items() if value}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> FurtherMembers:
+        """The counts of a record's fields that `to_json` made."""
+        images, captions = fields.get("further_images", {}), fields.get("further_captions", {})
+        return cls(Counter(images), Counter(captions), fields.get("split_keys", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +130,11 @@ class Sample:
 
     `status` is what could be told without decoding the image; a sample without a caption that can
     be used has the status of its first one. `image` is dropped as soon as it has been decoded.
-    `members` is filled on request, in the order of the shard; so are `rows`: the rows of the table
-    that the sample is made of, or the object of its json. `alike` are the keys of the samples that
-    follow, where these were asked for together: they differ in row and key alone.
+    `members` is filled on request, in the order of the shard, and `picture` is the one that the
+    image is in; so are `rows`: the rows of the table that the sample is made of, or the object of
+    its json. `alike` are the keys of the samples that follow, where these were asked for together:
+    they differ in row and key alone. `further_images` are the extensions or columns of the pictures
+    beside its own.
     """
 
     row: int
@@ -88,8 +145,10 @@ class Sample:
     status: SkipReason = SkipReason.OK
     error: str | None = None
     members: list[Member] = field(default_factory=list)
+    picture: Member | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
     alike: list[str] = field(default_factory=list)
+    further_images: list[str] = field(default_factory=list)
 
     @property
     def caption(self) -> str | None:

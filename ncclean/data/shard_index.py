@@ -19,7 +19,7 @@ from ncclean.data.caption_noise import is_changeable
 from ncclean.data.captions import check_is_of_the_bytes
 from ncclean.data.images.as_tar import open_as_tar
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_image
-from ncclean.data.samples import Caption, Member, SkipReason
+from ncclean.data.samples import Caption, Member, Sample, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import TarSamples
 from ncclean.data.unpacking import is_packed, unpacked
@@ -34,6 +34,7 @@ class Role(IntEnum):
     CAPTION = 2
     JSON = 3
     NAMED = 4  # the caption that the caption key names
+    FURTHER_IMAGE = 5
 
 
 CAPTIONS = (Role.CAPTION, Role.NAMED)
@@ -47,8 +48,9 @@ class ShardIndex:
     `rows` (P,) int64. `first` (P + 1,) int64 numbers the captions of the samples that can be used:
     those of sample p are `first[p]` to `first[p + 1]`. `numbers` (C,) int64 is the place of each
     among those that its sample lists, `captions` (C + 1,) int64 offsets into `text`, UTF-8.
-    `changeable` (C,) bool tells whether one word of the caption can be changed. `members` (M, 4)
-    int64, in the order of the shard: sample, role, and the offsets `begin` and `end` of `Member`.
+    `changeable` (C,) bool tells whether one word of the caption can be changed. `members` (M, 5)
+    int64, in the order of the shard: sample, role, the offsets `begin` and `end` of `Member`, and
+    the number of characters in its extension.
     `images` (P,) is the place of each sample's image in `members`, `image_hash` (P,) uint64 tells
     images of other bytes apart. `error` is why the shard is cut short, or "".
     """
@@ -110,7 +112,7 @@ def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
     be read at all for a reason that is not in its bytes.
     """
     samples = TarSamples(shard, caption_key, lambda: open_as_tar(shard, caption_key), locate=True)
-    scorable: list[tuple[int, list[Caption], bytes, list[Member]]] = []
+    scorable: list[tuple[Sample, list[Caption], bytes]] = []
     entries: dict[int, int] = {}
     error = ""
     try:
@@ -119,33 +121,40 @@ def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
             if sample.status is SkipReason.OK:
                 digest = hashlib.blake2b(cast(bytes, sample.image), digest_size=8).digest()
                 usable = [one for one in sample.captions if one.text is not None]
-                scorable.append((sample.row, usable, digest, sample.members))
+                sample.image = None
+                scorable.append((sample, usable, digest))
     except ShardError as broken:
         check_is_of_the_bytes(shard, broken)
         error = str(broken)
-    scorable.sort(key=lambda sample: sample[0])
+    scorable.sort(key=lambda one: one[0].row)
     members = [
-        (number, _role(member, caption_key), member.begin, member.end)
-        for number, (row, _, _, located) in enumerate(scorable)
-        for member in _with_late(located, samples.late_members.get(row))
+        (
+            number,
+            _role(member, sample, caption_key),
+            member.begin,
+            member.end,
+            len(member.extension),
+        )
+        for number, (sample, _, _) in enumerate(scorable)
+        for member in _with_late(sample.members, samples.late_members.get(sample.row))
     ]
     members.sort(key=lambda member: member[2])
-    table = np.array(members, dtype=np.int64).reshape(-1, 4)
-    captions = [one for _, usable, _, _ in scorable for one in usable]
+    table = np.array(members, dtype=np.int64).reshape(-1, 5)
+    captions = [one for _, usable, _ in scorable for one in usable]
     texts = [cast(str, one.text) for one in captions]
     encoded = [text.encode() for text in texts]
     return ShardIndex(
         samples=samples.samples,
         entries=np.array([entries[row] for row in sorted(entries)], dtype=np.int64),
-        rows=np.array([row for row, _, _, _ in scorable], dtype=np.int64),
-        first=_ends([len(usable) for _, usable, _, _ in scorable]),
+        rows=np.array([sample.row for sample, _, _ in scorable], dtype=np.int64),
+        first=_ends([len(usable) for _, usable, _ in scorable]),
         numbers=np.array([one.number for one in captions], dtype=np.int64),
         text=np.frombuffer(b"".join(encoded), dtype=np.uint8),
         captions=_ends([len(text) for text in encoded]),
         changeable=np.array([is_changeable(text) for text in texts], dtype=bool),
         members=table,
-        images=_first_images(table, len(scorable)),
-        image_hash=np.frombuffer(b"".join(digest for _, _, digest, _ in scorable), dtype="<u8"),
+        images=_images(table, len(scorable)),
+        image_hash=np.frombuffer(b"".join(digest for _, _, digest in scorable), dtype="<u8"),
         compressed=_is_compressed(shard),
         error=error,
     )
@@ -166,21 +175,24 @@ def _with_late(located: list[Member], late: Member | None) -> list[Member]:
     return located if late is None or has_json else [*located, late]
 
 
-def _role(member: Member, caption_key: str | None) -> Role:
+def _role(member: Member, sample: Sample, caption_key: str | None) -> Role:
+    if member == sample.picture:
+        return Role.IMAGE
     if member.extension == "json":
         return Role.JSON
     if caption_key and member.extension == caption_key.lower():
         return Role.NAMED
     if member.extension in CAPTION_EXTENSIONS:
         return Role.CAPTION
-    return Role.IMAGE if is_image(member.extension) else Role.OTHER
+    return Role.FURTHER_IMAGE if is_image(member.extension) else Role.OTHER
 
 
-def _first_images(members: np.ndarray, samples: int) -> np.ndarray:
+def _images(members: np.ndarray, samples: int) -> np.ndarray:
+    """(P,) places of the samples' images among the members."""
     images = np.flatnonzero(members[:, 1] == Role.IMAGE)
-    first = np.full(samples, -1, dtype=np.int64)
-    first[members[images[::-1], 0]] = images[::-1]  # the first of several is written last
-    return first
+    of_sample = np.full(samples, -1, dtype=np.int64)
+    of_sample[members[images, 0]] = images
+    return of_sample
 
 
 def _is_compressed(shard: ShardRef) -> bool:

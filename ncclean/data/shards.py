@@ -45,7 +45,8 @@ class ShardRef:
     tell the shards of one run apart. Shards of another `layout` than tars may lie in several
     `files`, and be the `rows` from one number to another of them, which begin at a byte `offset`,
     or the files of a folder from one key to another, the `span`; see
-    `ncclean.data.embeddings.units` and `ncclean.data.images.units`.
+    `ncclean.data.embeddings.units` and `ncclean.data.images.units`. Of a sample that has several
+    pictures, `image_key` names one, in lower case.
     """
 
     name: str
@@ -57,6 +58,7 @@ class ShardRef:
     rows: tuple[int, int] | None = None
     offset: int = 0
     span: tuple[str, str] | None = None
+    image_key: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "files", tuple(self.files))  # JSON has lists
@@ -79,6 +81,13 @@ class ShardRef:
         """The shard with absolute paths, for a worker whose working folder is another one."""
         files = tuple(map(stores.absolute, self.files))
         return dataclasses.replace(self, url=stores.absolute(self.url), files=files)
+
+    def with_image_key(self, image_key: str | None) -> ShardRef:
+        """The shard with the name of its samples' pictures, if one is given."""
+        if image_key is None:
+            return self
+        key = image_key.strip().lower().removeprefix(".")
+        return dataclasses.replace(self, image_key=key)
 
     @property
     def part_name(self) -> str:

@@ -43,7 +43,7 @@ def _resolved(
     if options.class_template is not None:
         layout = "images"
     if layout == "auto":
-        kinds = {_kind(source): source for source in sources}
+        kinds = {_kind(source, options.image_key): source for source in sources}
         if len(kinds) > 1:
             (first, one), (second, other) = list(kinds.items())[:2]
             raise InputError(
@@ -52,9 +52,8 @@ def _resolved(
         layout = next(iter(kinds), "webdataset")
     if layout == "embeddings":
         return resolve_embeddings(sources)
-    if layout == "images":
-        return resolve_images(sources, options)
-    return resolve_shards(sources)
+    shards = resolve_images(sources, options) if layout == "images" else resolve_shards(sources)
+    return [shard.with_image_key(options.image_key) for shard in shards]
 
 
 def resolve_pairs(sources: Sequence[str], options: SourceOptions | None = None) -> list[ShardRef]:
@@ -70,7 +69,7 @@ def are_embeddings(shards: Sequence[ShardRef]) -> bool:
     return any(shard.layout in LAYOUTS for shard in shards)
 
 
-def _kind(source: str) -> SourceFormat:
+def _kind(source: str, image_key: str | None) -> SourceFormat:
     """Detect the kind from the first file or folder: by its name, else by its content."""
     if is_tar(source):  # a pattern of a million shards is listed once
         return "webdataset"
@@ -83,7 +82,7 @@ def _kind(source: str) -> SourceFormat:
     if layout is None:
         # The metadata of embeddings name images: from above they look like tables of paths.
         _check_below(first, _has_embeddings)
-    if has_images(first):
+    if has_images(first, image_key):
         return "images"
     if layout is None:
         check_formats(first)

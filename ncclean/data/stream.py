@@ -21,7 +21,7 @@ from ncclean.data.decode import ImageDecoder
 from ncclean.data.gate import Gate
 from ncclean.data.open_image import ImageRejected
 from ncclean.data.reader import read_samples
-from ncclean.data.samples import CaptionKeys, Sample
+from ncclean.data.samples import CaptionKeys, FurtherMembers, Sample
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import ShardError
 from ncclean.stores import is_url
@@ -46,7 +46,7 @@ class DecodedSample:
 
 @dataclass
 class ShardStream:
-    """The decoded samples of one shard; iterate once, then read `error` and `late_metadata`.
+    """The decoded samples of one shard; iterate once, then read what was told at its end.
 
     A second iteration continues where the first one stopped.
     """
@@ -56,13 +56,15 @@ class ShardStream:
     _slots: threading.Semaphore
     error: ShardError | None = None
     late_metadata: dict[int, dict[str, object]] = field(default_factory=dict)
+    further: FurtherMembers = field(default_factory=FurtherMembers)
     _ended: bool = False
 
     def __iter__(self) -> Iterator[DecodedSample]:
         while not self._ended:
             chunk = self._chunks.get()
             if isinstance(chunk, _End):
-                self._ended, self.error, self.late_metadata = True, chunk.error, chunk.late_metadata
+                self._ended, self.error = True, chunk.error
+                self.late_metadata, self.further = chunk.late_metadata, chunk.further
                 return
             decoded = chunk.result()
             self._slots.release()  # another chunk may be read ahead
@@ -73,6 +75,7 @@ class ShardStream:
 class _End:
     error: ShardError | None
     late_metadata: dict[int, dict[str, object]]
+    further: FurtherMembers
 
 
 class StreamReader:
@@ -172,7 +175,7 @@ class StreamReader:
             failure = ShardError(f"cannot be read: {error!r}", samples.samples)
         if chunk and not self._submit(chunk, chunks):
             return
-        chunks.put(_End(failure, samples.late_metadata))
+        chunks.put(_End(failure, samples.late_metadata, samples.further))
 
     def _submit(
         self, chunk: list[Sample], chunks: queue.Queue[Future[list[DecodedSample]] | _End]

@@ -6,16 +6,19 @@ sample whose members are interleaved with another's); a cleaning tool must accou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import BinaryIO
 
+from ncclean.data.member_names import with_shorter_keys
 from ncclean.data.member_samples import CutMember, MemberSamples, too_large
-from ncclean.data.sample_groups import is_image, sample_member
+from ncclean.data.sample_groups import is_caption, is_image, sample_member
 from ncclean.data.samples import CaptionKeys, Member, Sample, SkipReason, Unread
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar_walk import TAR_ERRORS, TarMember, TarWalk
 from ncclean.data.unpacking import unpacked
 from ncclean.errors import ShardError
+
+_NO_KEY = "names without a key"
 
 
 class TarSamples(MemberSamples):
@@ -32,14 +35,15 @@ class TarSamples(MemberSamples):
         opened: Callable[[], BinaryIO] | None = None,
         locate: bool = False,
         whole: bool = False,
+        wanted: Collection[str] | None = None,
     ) -> None:
         """`opened` gives the shard's stream where somebody has opened it ahead.
 
         With `locate`, samples tell where their members lie; the json of `late_metadata` is then
-        in `late_members`.
+        in `late_members`. Of samples whose keys are not `wanted`, the headers alone are read.
         """
-        super().__init__(caption_key, shard.size, whole)
-        self.shard = shard
+        super().__init__(shard, caption_key, whole, shows_all=wanted is not None)
+        self._wanted = None if wanted is None else with_shorter_keys(wanted)
         self._open = opened or shard.open
         self.bytes_read = 0  # of the tar, headers and padding included
         self._locate = locate
@@ -47,7 +51,7 @@ class TarSamples(MemberSamples):
     @property
     def late_members(self) -> dict[int, Member]:
         """Offsets of json members that followed after their sample had been yielded, by row."""
-        return {row: group.located[-1] for row, group in self._groups.late.items()}
+        return {row: group.located["json"] for row, group in self._groups.late.items()}
 
     def __iter__(self) -> Iterator[Sample]:
         try:
@@ -66,10 +70,13 @@ class TarSamples(MemberSamples):
             for member in walk:
                 place = sample_member(member.name)
                 if place is None:
+                    self._count_nameless(member.name)
                     continue
                 key, extension = place
                 if self._locate:
-                    self._located = Member(extension, member.begin, member.end)
+                    self._located = Member(
+                        extension, member.begin, member.end, member.size, member.is_sparse
+                    )
                 data = self._content(walk, member, key, extension)
                 self.bytes_read = member.end
                 yield key, extension, data
@@ -78,7 +85,8 @@ class TarSamples(MemberSamples):
         self, walk: TarWalk, member: TarMember, key: str, extension: str
     ) -> bytes | Unread:
         content: bytes | Unread | None = b""
-        if self._is_used(key, extension):
+        is_wanted = self._wanted is None or key in self._wanted
+        if is_wanted and self._is_used(key, extension):
             content = too_large(extension, member.size)
             if member.is_sparse:
                 is_of_image = is_image(extension)
@@ -90,7 +98,15 @@ class TarSamples(MemberSamples):
             walk.skip(member)
             return content
         except TAR_ERRORS as error:
-            raise CutMember(key, reason_of(error)) from error
+            raise CutMember(key, extension, reason_of(error)) from error
+
+    def _count_nameless(self, name: str) -> None:
+        """Count a picture or a caption whose name is an extension alone, and so has no key."""
+        _, dot, extension = name.rpartition(".")
+        if dot and is_image(extension.lower()):
+            self.further.add(self.further.images, _NO_KEY)
+        elif dot and is_caption(extension.lower()):
+            self.further.add(self.further.captions, _NO_KEY)
 
 
 def reason_of(error: Exception) -> str:

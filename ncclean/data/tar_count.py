@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ncclean import stores
 from ncclean.data.reader import read_samples
-from ncclean.data.sample_groups import CAPTION_EXTENSIONS, has_image
+from ncclean.data.sample_groups import CAPTION_EXTENSIONS
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_index import LocatedSample, locate_samples
@@ -50,7 +50,7 @@ def _sizes(folder: str) -> dict[str, int]:
 def _counted(shard: ShardRef) -> int:
     try:
         if shard.layout == WEBDATASET and not stores.is_url(shard.url) and not _is_packed(shard):
-            return sum(map(_is_pair, locate_samples(Path(shard.url))))
+            return sum(map(_is_pair, locate_samples(Path(shard.url), image_key=shard.image_key)))
         return sum(sample.status is SkipReason.OK for sample in read_samples(shard))
     except ShardError as error:
         return error.samples
@@ -65,4 +65,5 @@ def _is_packed(shard: ShardRef) -> bool:
 
 def _is_pair(sample: LocatedSample) -> bool:
     extensions = sample.members.keys()
-    return has_image(extensions) and not extensions.isdisjoint((*CAPTION_EXTENSIONS, "json"))
+    has_caption = not extensions.isdisjoint((*CAPTION_EXTENSIONS, "json"))
+    return sample.picture is not None and has_caption

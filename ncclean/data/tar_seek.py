@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ncclean.data.sample_groups import is_image, sample_member
+from ncclean.data.sample_groups import picture_of, sample_member
 from ncclean.data.tar_walk import BLOCK, ordinary_header
 
 _WINDOW = 128 << 10
@@ -27,7 +27,7 @@ class Member(NamedTuple):
     """A member of a sample, or a file that belongs to none: then `key` is empty."""
 
     key: str
-    is_image: bool
+    extension: str
     begin: int
     content: int
     size: int
@@ -45,10 +45,15 @@ class Window:
         """The first member that is shown of the sample of a key, by the key's number."""
         return next(member for member in self.members if member.key == self.keys[number])
 
-    def image(self, key: str) -> Member | None:
-        """The first image of a sample that the window shows from its first member on."""
-        images = (member for member in self.members if member.key == key and member.is_image)
-        return next(images, None)
+    def image(self, key: str, image_key: str | None) -> Member | None:
+        """The picture of a sample, whose members the window shows from the first one on.
+
+        None where a better one may lie behind the window.
+        """
+        members = {m.extension: m for m in reversed(self.members) if m.key == key}
+        picture = picture_of(list(reversed(members)), image_key)
+        is_final = picture is not None and (image_key is not None or "." not in picture)
+        return members[picture] if picture is not None and is_final else None
 
     def content(self, member: Member) -> bytes | None:
         """The bytes of a member, as far as the window has them all."""
@@ -64,14 +69,14 @@ class NotInOrder(Exception):
 class TarSeek:
     """Looks for samples of one tar of `size` bytes; `read` reads its bytes from one to another."""
 
-    def __init__(self, size: int, read: Read) -> None:
-        self._size, self._read = size, read
+    def __init__(self, size: int, read: Read, image_key: str | None = None) -> None:
+        self._size, self._read, self._image_key = size, read, image_key
         self._lock = threading.Lock()
         self._first: Window | None = None
         self._last: Window | None = None
 
     def find(self, key: str) -> tuple[Member, bytes | None]:
-        """The first image of a sample, and its bytes where they were read along the way.
+        """The picture of a sample, and its bytes where they were read along the way.
 
         Raises `NotInOrder` where it is not found, which says nothing about whether it is there.
         """
@@ -130,7 +135,7 @@ class TarSeek:
                 begin -= begin % BLOCK
                 end = min(window.begin + _WINDOW + more, self._size)
                 window = Window(begin, self._read(begin, end))
-            image = window.image(key)
+            image = window.image(key, self._image_key)
             if image is not None and (window.begin == 0 or key != window.keys[0]):
                 return image, window.content(image)
         raise NotInOrder
@@ -182,7 +187,7 @@ def _members(begin: int, data: bytes) -> list[Member]:
         place = sample_member(name)
         key, ending = place if place is not None else ("", "")
         content = begin + at + BLOCK
-        members.append(Member(key, is_image(ending), begin + at, content, size))
+        members.append(Member(key, ending, begin + at, content, size))
         at += BLOCK + size + -size % BLOCK
     return members
 

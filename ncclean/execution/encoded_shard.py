@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from ncclean.data.samples import FurtherMembers
 from ncclean.scoring.stats import ColumnFailures
 
 Values = dict[str, pa.Array]
@@ -28,8 +29,8 @@ class EncodedShard:
     that the options name. `images` are (m,) numbers of the images, None if all differ;
     `image_signals` those of each pair. `values` are (m,) further columns that the encoder computed
     batch by batch, `failures` the pairs without them. `captions_cut` of the captions have more
-    tokens than `context_length`, None without a model. `error` says why the shard broke off,
-    `seconds` how long encoding took.
+    tokens than `context_length`, None without a model. `further` counts pictures and captions that
+    no row is about. `error` says why the shard broke off, `seconds` how long encoding took.
     """
 
     name: str
@@ -44,6 +45,7 @@ class EncodedShard:
     failures: ColumnFailures = field(default_factory=ColumnFailures)
     captions_cut: int = 0
     context_length: int | None = None
+    further: FurtherMembers = field(default_factory=FurtherMembers)
     error: str | None = None
     seconds: float = 0.0
 

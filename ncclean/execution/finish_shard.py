@@ -85,6 +85,7 @@ class ShardScoring:
             column_failures=shard.failures,
             captions_cut=shard.captions_cut,
             context_length=shard.context_length,
+            further=shard.further,
         )
         check_counts(table, stats)
         embeddings = None

@@ -266,6 +266,7 @@ class ImageEncoder:
             values=images.columns.in_order(),
             failures=images.columns.failures,
             **self.estimator.cut(tokens),
+            further=stream.further,
             error=str(stream.error) if stream.error is not None else None,
             seconds=images.seconds + time.perf_counter() - start,
         )

@@ -128,6 +128,7 @@ class ScoreCorpus:
         return ScoreLayout(stores.location(self.out))
 
     def _manifest(self, model: ModelIdentity, columns: ColumnSources) -> Manifest:
+        image_key = next((shard.image_key for shard in self.shards), None)
         identity = RunIdentity(
             model={
                 "model": model.model,
@@ -140,6 +141,7 @@ class ScoreCorpus:
                 **self.options.result_options(),
                 **columns.identity(),
                 **self.request.result_options(),
+                **({"image_key": image_key} if image_key is not None else {}),
             },
             shards=list(self.shards),
             version=ncclean.__version__,

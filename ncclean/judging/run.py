@@ -23,7 +23,7 @@ from ncclean.judging.pictures import SamplePictures
 from ncclean.judging.prompt import Prompt
 from ncclean.judging.server import JudgeServer, JudgeStopped
 from ncclean.progress import SILENT, Progress
-from ncclean.storage.same_corpus import check_same_corpus
+from ncclean.storage.same_corpus import as_scored
 
 _ROWS_AT_A_TIME = 4_096
 
@@ -69,24 +69,27 @@ class JudgeSample:
         server = self._server(prompt)
         try:
             sample = self._sample(progress)
-            check_same_corpus(self.scores, self.shards)
+            shards = as_scored(self.scores, self.shards)
             folder = stores.location(self.out)
             identity = self._identity(sample, prompt)
             journal = Journal.open(folder, identity, sample, overwrite=self.overwrite)
-            return self._ask(journal, server, prompt, progress)
+            return self._ask(journal, server, prompt, shards, progress)
         finally:
             server.close()
 
     def _ask(
-        self, journal: Journal, server: JudgeServer, prompt: Prompt, progress: Progress
+        self,
+        journal: Journal,
+        server: JudgeServer,
+        prompt: Prompt,
+        shards: Sequence[ShardRef],
+        progress: Progress,
     ) -> Judged:
         """Ask about what the journal lacks, and write its answers to the table."""
         asking = Asking(
             server=server,
             journal=journal,
-            pictures=SamplePictures(
-                journal.sample.rows, self.shards, self.options.judge_image_size
-            ),
+            pictures=SamplePictures(journal.sample.rows, shards, self.options.judge_image_size),
             estimate=TokenEstimate(prompt, self.options.judge_image_size),
             budget=Budget(self.options.judge_tokens, journal.tokens, journal.largest_request),
             requests=self.options.judge_requests,

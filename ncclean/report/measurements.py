@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncclean.estimates import flattened
+from ncclean.formats import by_name
 from ncclean.report.counts import PairCounts, count_pairs
 from ncclean.report.distribution import CosineDistribution, cosine_distribution
 from ncclean.report.rule_overlap import RuleOverlap, Truth, overlap_of_rules
@@ -67,6 +68,7 @@ class Measurements:
                 for i, rule in rules
             },
             "detection": _detection_json(overlap.truth),
+            **facts.further.to_json(),
             "missing": list(self.missing),
             "joined": dict(self.partners),
         }
@@ -123,6 +125,16 @@ def _missing(table: ScoreTable, counts: PairCounts) -> list[str]:
         )
     elif facts.model is None:
         sentences.append("The files do not record how they were made (no ncclean metadata).")
+    if facts.further.images:
+        sentences.append(
+            f"Pictures beside those of the samples are in no row: {by_name(facts.further.images)}. "
+            "--image-key names others to be scored."
+        )
+    if facts.further.captions:
+        sentences.append(
+            "Captions beside those of the samples are in no row: "
+            f"{by_name(facts.further.captions)}. --caption-key names others to be scored."
+        )
     vague = why_vague(facts.noise_rate)
     if vague is not None and facts.audited is None:
         sentences.append(f"{vague[0].upper()}{vague[1:]}")

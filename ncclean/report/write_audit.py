@@ -16,7 +16,7 @@ from ncclean.auditing.table import AuditTable
 from ncclean.data.shards import ShardRef
 from ncclean.progress import SILENT, Progress
 from ncclean.report.audit_page import AuditPair, read_pictures, render_audit
-from ncclean.storage.same_corpus import check_same_corpus
+from ncclean.storage.same_corpus import as_scored
 
 PAGE, SAMPLE = "audit.html", "sample.parquet"
 
@@ -71,7 +71,7 @@ def write_audit(
     judged = AuditPair.of(sample.rows)
     pictures = None
     if shards is not None:
-        check_same_corpus(scores, shards)
+        shards = as_scored(scores, shards)
         progress.say(f"reading the pictures of {len(judged):,} pairs")
         pictures = read_pictures(judged, shards)
     title = title or scores[0].rstrip("/").rsplit("/", 1)[-1]

@@ -27,7 +27,7 @@ from ncclean.report.pairs import ShownPair, choose_pairs
 from ncclean.report.table import ScoreTable
 from ncclean.report.thumbnails import Pictured, Thumbnails, read_thumbnails, shards_by_name
 from ncclean.selection.decided import Decisions
-from ncclean.storage.same_corpus import check_same_corpus
+from ncclean.storage.same_corpus import as_scored
 
 _FORMATS = ("pdf", "png", "svg")
 _DOTS_PER_INCH = 200
@@ -110,7 +110,7 @@ def write_report(
     decided = made.counts() if made is not None else None
     thumbnails = None
     if shards is not None:
-        check_same_corpus(scores, shards)
+        shards = as_scored(scores, shards)
         examples = [example for card in cards or () for example in card.examples]
         pictured: list[Pictured] = [*shown, *examples]
         progress.say(f"reading the pictures of {len(pictured)} pairs")

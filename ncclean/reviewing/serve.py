@@ -22,7 +22,7 @@ from ncclean.reviewing.proposals import Proposals
 from ncclean.reviewing.server import Server
 from ncclean.reviewing.table import ReviewTable
 from ncclean.selection.decided import Decisions
-from ncclean.storage.same_corpus import check_same_corpus
+from ncclean.storage.same_corpus import as_scored
 
 HOST = "127.0.0.1"
 _INDEXES = "images"  # of tars, in the working folder
@@ -78,7 +78,7 @@ def serve(
     read, and if another review writes to `out`.
     """
     if shards is not None:
-        check_same_corpus(scores, shards)
+        shards = as_scored(scores, shards)
     with contextlib.ExitStack() as stack:
         table = ReviewTable.open(scores, join, where, memory_limit)
         stack.callback(table.close)

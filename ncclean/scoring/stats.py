@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ncclean.data.samples import SkipReason
+from ncclean.data.samples import FurtherMembers, SkipReason
 from ncclean.scoring.null import BINS, Histogram
 
 
@@ -24,7 +24,7 @@ class ShardStats:
     `error` is set when the shard broke off: its readable samples have rows, the shard counts as
     failed. `column_failures` are pairs without the columns of a function of `--columns`.
     `captions_cut` counts those with more tokens than the model's `context_length`, which is None
-    where no model has read them.
+    where no model has read them. `further` counts pictures and captions that no row is about.
     """
 
     rows: int
@@ -34,6 +34,7 @@ class ShardStats:
     column_failures: ColumnFailures = field(default_factory=lambda: ColumnFailures())
     captions_cut: int = 0
     context_length: int | None = None
+    further: FurtherMembers = field(default_factory=FurtherMembers)
 
     @property
     def ok(self) -> int:
@@ -51,6 +52,7 @@ class ShardStats:
                 if self.context_length is not None
                 else {}
             ),
+            **self.further.to_json(),
         }
 
     @classmethod
@@ -63,6 +65,7 @@ class ShardStats:
             column_failures=ColumnFailures.from_json(fields.get("columns", {})),
             captions_cut=fields.get("captions_cut", 0),
             context_length=fields.get("context_length"),
+            further=FurtherMembers.from_json(fields),
         )
 
 

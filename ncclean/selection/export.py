@@ -52,7 +52,8 @@ class ExportSummary:
     `missing` counts selected samples that the input does not have, by input shard; `errors` are
     input shards that could not be read. `mended_lost` are mended captions that a file of uids
     cannot hold. `layout` is what was written, `uids` for a file of uids. `shifted` captions were
-    shifted back, None without `--fix`.
+    shifted back, None without `--fix`. `further_images` are pictures beside those of the samples,
+    for which the layout has no place.
     """
 
     shards: int
@@ -64,6 +65,7 @@ class ExportSummary:
     mended_lost: int = 0
     layout: str = TARS.name
     shifted: int | None = None
+    further_images: int = 0
 
 
 def export_shards(
@@ -211,6 +213,7 @@ def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> Export
         names |= {path.name, data.name}
         summary.samples += stats["successes"]
         summary.bytes += stats["bytes"]
+        summary.further_images += stats.get("further_images", 0)
         summary.errors |= stats["errors"]
         columns |= dict.fromkeys(stats.get("columns", ()))
         if "schema" in stats:

@@ -36,6 +36,8 @@ def export_identity(
     options: ExportOptions, join: Sequence[str], tasks: list[ExportTask], samples_per_shard: int
 ) -> dict[str, Any]:
     """The options and inputs of an export, and the number of its shards."""
+    segments = [segment for task in tasks for segment in task.segments]
+    keys = [one.shard.image_key for one in segments if one.shard.image_key is not None]
     return {
         "selection": options.selection,
         **({"fixes": options.fixes} if options.fixes else {}),
@@ -45,10 +47,10 @@ def export_identity(
         **({"join": list(join)} if join else {}),  # records from before there were joins lack it
         "repeats": options.repeats,
         **({"caption_key": options.caption_key} if options.caption_key else {}),
+        **({"image_key": keys[0]} if keys else {}),
         **({"layout": options.layout.to_json()} if options.layout != TARS else {}),
         "input": _digest([
-            (s.shard.name, s.shard.size, s.shard.version, s.first, s.count)
-            for task in tasks for s in task.segments
+            (s.shard.name, s.shard.size, s.shard.version, s.first, s.count) for s in segments
         ]),
         "contents": _contents(options, join),
         "written_shards": len(tasks),

@@ -174,6 +174,7 @@ def _of_segment(
                 if exported is None:
                     lacking += 1
                 else:
+                    report.further_images += 0 if names else len(sample.further_images)
                     yield exported
     finally:
         if lacking:
@@ -196,10 +197,10 @@ def _exported(
     shard = segment.shard
     rows: list[ExportedRow] | None
     if is_table(shard):
-        rows = rows_of_table(sample, chosen.captions, options.caption_key, names)
+        rows = rows_of_table(sample, chosen.captions, options.caption_key, names, shard.image_key)
         if options.layout.name == "csv" and rows:
             rows = one_caption_each(rows, options.caption_key)
-        is_file = image_column(sample.rows[0])[1] is None
+        is_file = image_column(sample.rows[0], shard.image_key)[1] is None
     else:
         column = options.layout.caption_column
         rows = rows_of_members(sample, chosen.captions, column)
@@ -217,7 +218,7 @@ def _exported(
         row.table = number
     path = posixpath.join(
         options.layout.image_folder(root, segment.name),
-        image_path(sample, root if is_table(shard) else None),
+        image_path(sample, root if is_table(shard) else None, shard.image_key),
     )
     if copy:
         copied(rows, copy_key(sample.key, copy))

@@ -86,9 +86,15 @@ def _copy_segment(
     problems: list[str] = []
     with _local(segment, chosen, options.caption_key, problems) as path, open_file(path) as source:
         copier = RangeCopier(source, out)
-        if segment.shard.layout != WEBDATASET:
+        is_copied = segment.shard.layout == WEBDATASET
+        if not is_copied:
             chosen = chosen.renamed(tar_key)
-        samples = locate_samples(path, chosen.copies)
+        samples = locate_samples(
+            path,
+            chosen.copies,
+            options.caption_key if is_copied else None,
+            segment.shard.image_key if is_copied else None,
+        )
         lacking = sum(chosen.copies.values()) - sum(chosen.copies[one.key] for one in samples)
         place = 0
         for sample in samples:

@@ -66,6 +66,8 @@ class ExportOptions:
 class ShardReport:
     """The outcome of a task; `missing` keys were selected but are not in the input.
 
+    `further_images` counts pictures beside those of the samples, for which the layout has no place.
+
     `columns` are those of its rows where they go to a text, `schema` that of its Parquet file, in
     base64 of Arrow's form.
     """
@@ -73,6 +75,7 @@ class ShardReport:
     number: int
     samples: int = 0
     bytes: int = 0
+    further_images: int = 0
     missing: dict[str, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -132,6 +135,7 @@ def _stats(task: ExportTask, report: ShardReport, begin: float) -> dict[str, Any
         "missing": report.missing,
         "errors": report.errors,
         "sources": {segment.name: segment.count for segment in task.segments},
+        **({"further_images": report.further_images} if report.further_images else {}),
         **({"columns": report.columns} if report.columns else {}),
         **({"schema": report.schema} if report.schema else {}),
     }

@@ -16,6 +16,7 @@ from ncclean.data.images.columns import (
     KEY_COLUMNS,
     PATH_COLUMNS,
     image_column,
+    is_image_file,
 )
 from ncclean.data.images.rows import ParquetRow
 from ncclean.data.images.text_rows import LeftOut, Row, row_keys
@@ -23,7 +24,7 @@ from ncclean.data.kept_captions import KeptCaptions
 from ncclean.data.member_samples import caption_keys, sample_uid
 from ncclean.data.mended_truth import exported_truth
 from ncclean.data.nested_fields import field_at, head_of, put_at
-from ncclean.data.sample_groups import is_image, usual_caption
+from ncclean.data.sample_groups import usual_caption
 from ncclean.data.samples import TRUTH, CaptionKeys, Sample
 from ncclean.selection.export_task import free_key, set_aside
 from ncclean.selection.safe_paths import safe_path
@@ -145,7 +146,11 @@ def rows_of_members(
 
 
 def rows_of_table(
-    sample: Sample, kept: KeptCaptions | None, caption_key: CaptionKeys, names: Mapping[str, str]
+    sample: Sample,
+    kept: KeptCaptions | None,
+    caption_key: CaptionKeys,
+    names: Mapping[str, str],
+    image_key: str | None = None,
 ) -> list[ExportedRow] | None:
     """The rows that a sample of a table is made of, less those of captions that are not kept.
 
@@ -173,7 +178,7 @@ def rows_of_table(
     for row, changed, of_row in zip(sample.rows, changes, captions, strict=True):
         if changed is None:
             continue
-        column, image, path = image_column(row)
+        column, image, path = image_column(row, image_key)
         written = None if column is None else names.get(column, column)
         new = ExportedRow(
             _values(row, names),
@@ -264,15 +269,15 @@ def left_out(rows: Sequence[ExportedRow]) -> str | None:
     return why
 
 
-def image_path(sample: Sample, root: str | None) -> str:
+def image_path(sample: Sample, root: str | None, image_key: str | None = None) -> str:
     """The path of a sample's image below an output: its own below `root`, else from its key."""
-    path = image_column(sample.rows[0])[2] if sample.rows else None
+    path = image_column(sample.rows[0], image_key)[2] if sample.rows else None
     if path is not None and root is not None:
         path = path.replace(os.sep, "/")
         if posixpath.isabs(path):
             path = posixpath.relpath(path, posixpath.abspath(root))
         path = safe_path(posixpath.normpath(path))
-        if is_image(posixpath.splitext(path)[1][1:].lower()):
+        if is_image_file(path):
             return path
     else:
         path = safe_path(sample.key)

@@ -103,7 +103,8 @@ def select(
                 _raise_if_unknown(paths)
             if policy.drop_parts:
                 check_parts(scores.connection)
-            summary = selection.write(aside)
+            image_key = table_metadata(table_files(paths)[0]).get("image_key")
+            summary = selection.write(aside, image_key)
         except duckdb.Error as error:
             raise_if_full(UPath(aside), error)
             raise InputError(f"the selection failed: {first_line(error)}") from error

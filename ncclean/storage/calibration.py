@@ -43,6 +43,7 @@ def final_metadata(calibration: Calibration, manifest: Manifest) -> dict[str, st
     near_misses, audited = calibration.near_misses, calibration.audited
     parts = calibration.foreign_parts
     cut, context = manifest.captions_cut()
+    has_images = identity.model.get("weights_fingerprint") != ""
     fields: dict[str, object] = {
         **identity.model,
         **{
@@ -64,6 +65,8 @@ def final_metadata(calibration: Calibration, manifest: Manifest) -> dict[str, st
         **(parts.rate.fields("part_noise_rate") if parts is not None else {}),
         **({"audited": audited.to_json()} if audited is not None else {}),
         **({"captions_cut": cut, "context_length": context} if context is not None else {}),
+        **({"image_key": identity.options.get("image_key") or ""} if has_images else {}),
+        **{name: json.dumps(counts) for name, counts in manifest.further().to_json().items()},
         "ncclean_version": identity.version,
         "schema_version": schema.SCHEMA_VERSION,
     }

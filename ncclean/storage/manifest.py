@@ -16,6 +16,7 @@ from typing import Any, cast
 from upath import UPath
 
 from ncclean import stores
+from ncclean.data.samples import FurtherMembers
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ResumeError
 from ncclean.scoring.stats import Distributions, ShardStats
@@ -188,6 +189,13 @@ class Manifest:
         if not read:
             return None, None
         return sum(stats.captions_cut for stats in read), cast(int, read[0].context_length)
+
+    def further(self) -> FurtherMembers:
+        """Pictures and captions of all shards that no row is about."""
+        further = FurtherMembers()
+        for stats in self.done.values():
+            further += stats.further
+        return further
 
     def done_shards(self) -> list[ShardRef]:
         """Shards with a part, in input order."""

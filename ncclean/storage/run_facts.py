@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ncclean.data.samples import FurtherMembers
 from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.recalibration import Audited
@@ -28,7 +30,8 @@ class RunFacts:
     `calibrate_by`, the largest first. `several_runs` marks files that
     were not calibrated together; facts that hold for one run only are then None. `audited` is a
     calibration that was moved to the answers of an audit. `captions_cut` had more tokens than
-    `context_length`.
+    `context_length`. `image_key` names the pictures that were scored, "" where they were taken by
+    their names, None for embeddings. `further` counts pictures and captions that no row is about.
     """
 
     model: str | None = None
@@ -55,6 +58,8 @@ class RunFacts:
     audited: Audited | None = None
     captions_cut: int | None = None
     context_length: int | None = None
+    image_key: str | None = None
+    further: FurtherMembers = field(default_factory=FurtherMembers)
 
     @property
     def tells_near_misses(self) -> bool:
@@ -112,6 +117,8 @@ def parse_facts(fields: dict[str, str]) -> RunFacts:
         audited=Audited.of_json(fields.get("audited")),
         captions_cut=_count(fields.get("captions_cut")),
         context_length=_count(fields.get("context_length")),
+        image_key=fields.get("image_key"),
+        further=_further(fields),
     )
 
 
@@ -125,6 +132,19 @@ def _number(text: str | None) -> float | None:
 
 def _count(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
+
+
+def _further(fields: dict[str, str]) -> FurtherMembers:
+    counts = {}
+    for name in FurtherMembers(Counter("a"), Counter("a"), 1).to_json():
+        try:
+            counts[name] = json.loads(fields.get(name, "null"))
+        except (ValueError, RecursionError):
+            continue
+    try:
+        return FurtherMembers.from_json({k: v for k, v in counts.items() if v is not None})
+    except TypeError:
+        return FurtherMembers()
 
 
 def _histogram(text: str | None) -> Histogram | None:

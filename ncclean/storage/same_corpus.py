@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
@@ -10,17 +11,20 @@ from ncclean.data.reader import read_samples
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
 from ncclean.storage.catalog import connect
+from ncclean.storage.tables import table_files, table_metadata
 
 _SAMPLES = 20  # the first ones of the first, a middle and the last shard
 
 
-def check_same_corpus(tables: Sequence[str], shards: Sequence[ShardRef]) -> None:
-    """Raise `InputError` if tables and shards differ in the uids of a few samples.
+def as_scored(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRef]:
+    """The shards that tables are about, with the `image_key` that these were made with.
 
-    Samples that the tables do not have are passed over, and so are shards that cannot be read: what
-    follows will say so. Raises `InputError` where all uids of a shard are others. A corpus
-    whose json has no uids cannot be told from another one with the same names and keys.
+    Raises `InputError` if tables and shards differ in the uids of a few samples, or name other
+    pictures. Samples that the tables do not have are passed over, and so are shards that cannot be
+    read: what follows will say so. A corpus whose json has no uids cannot be told from another one
+    with the same names and keys.
     """
+    shards = _with_pictures(tables, shards)
     connection = connect(tables)
     try:
         for number in sorted({0, len(shards) // 2, len(shards) - 1}) if shards else ():
@@ -41,6 +45,22 @@ def check_same_corpus(tables: Sequence[str], shards: Sequence[ShardRef]) -> None
                 )
     finally:
         connection.close()
+    return shards
+
+
+def _with_pictures(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRef]:
+    """The shards with the image key of the tables, where these are about pictures."""
+    recorded = {table_metadata(table_files([table])[0]).get("image_key") for table in tables}
+    for key in recorded - {None}:
+        for shard in shards:
+            if shard.image_key is not None and shard.image_key != key:
+                how = f"with --image-key {key}" if key else "without --image-key"
+                raise InputError(
+                    f"--image-key {shard.image_key}: {tables[0]} is about other pictures; it was "
+                    f"scored {how}"
+                )
+        shards = [dataclasses.replace(shard, image_key=key or None) for shard in shards]
+    return list(shards)
 
 
 def _uids(shard: ShardRef) -> dict[str, str]:

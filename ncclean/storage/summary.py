@@ -27,7 +27,8 @@ class ScoreSummary:
     `part_noise_rate` is the share of wrong parts, of captions that have several, where `has_parts`
     says that they were compared; pairs mismatched altogether count in `noise_rate` alone.
     `captions_cut` counts captions with more tokens than the model's `context_length`, None without
-    a model.
+    a model. `further_images` and `further_captions` count members that no row is about, by their
+    extensions or columns, and `split_keys` the samples whose keys end at the last dot of a name.
     """
 
     rows: int
@@ -54,6 +55,9 @@ class ScoreSummary:
     part_noise_rate: Estimate = UNKNOWN
     captions_cut: int | None = None
     context_length: int | None = None
+    further_images: dict[str, int] = field(default_factory=dict)
+    further_captions: dict[str, int] = field(default_factory=dict)
+    split_keys: int = 0
 
 
 def summarize(
@@ -78,6 +82,7 @@ def summarize(
     }
     near, parts = calibration.near_misses, calibration.foreign_parts
     cut, context = manifest.captions_cut()
+    further = manifest.further()
     ok = SkipReason.OK.value
     return ScoreSummary(
         rows=sum(statuses.values()),
@@ -99,6 +104,9 @@ def summarize(
         audited=calibration.audited.answers if calibration.audited is not None else None,
         captions_cut=cut,
         context_length=context,
+        further_images=dict(further.images),
+        further_captions=dict(further.captions),
+        split_keys=further.split_keys,
         shift=calibration.shift,
         samples_per_second=round(samples_per_second, 1) if samples_per_second else None,
         seconds=round(seconds, 2),

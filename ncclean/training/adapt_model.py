@@ -16,7 +16,7 @@ from ncclean.models.saving import write_model
 from ncclean.progress import SILENT, Progress
 from ncclean.storage.catalog import connect
 from ncclean.storage.run_folder import finished, open_record, written_aside
-from ncclean.storage.same_corpus import check_same_corpus
+from ncclean.storage.same_corpus import as_scored
 from ncclean.training.adapt import adapt
 from ncclean.training.options import AdaptOptions
 
@@ -61,7 +61,7 @@ def adapt_model(
         if done is not None:
             progress.say(f"{out} holds this adaptation already")
             return AdaptSummary(**done["summary"])
-    check_same_corpus(scores, shards)
+    shards = as_scored(scores, shards)
     keys, scored = _strictly_clean(scores, threshold)
     pairs = sum(map(len, keys.values()))
     if pairs < options.batch_size:

@@ -28,7 +28,7 @@ from ncclean.models.saving import write_model
 from ncclean.progress import SILENT, Progress
 from ncclean.storage.run_folder import open_record, written_aside
 from ncclean.storage.run_record import RunRecord
-from ncclean.storage.same_corpus import check_same_corpus
+from ncclean.storage.same_corpus import as_scored
 from ncclean.stores import absolute
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Objective
@@ -180,7 +180,7 @@ class Finetuning:
             self.selection, self.method, self.objective, self.loader.captions
         )
         if selection is not None:
-            check_same_corpus([selection.path], shards)
+            shards = as_scored([selection.path], shards)
         return shards, selection
 
     def _seen_from_nodes(self, shards: list[ShardRef]) -> Finetuning:

@@ -48,7 +48,7 @@ def members(data):
 
 def image_of(shard, pair):
     index = index_shard(shard)
-    begin, end = index.members[index.images[pair], 2:].tolist()
+    begin, end = index.members[index.images[pair], 2:4].tolist()
     return ImageSource(shard.url, begin, end)
 
 

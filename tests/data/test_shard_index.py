@@ -40,13 +40,13 @@ def test_pairs_captions_members(tmp_path):
     assert index.rows.tolist() == [0, 2, 3]
     assert [index.caption(pair) for pair in range(3)] == ["a red circle", "a blue square", "ü"]
     assert index.changeable.tolist() == [True, True, False]
-    roles = [(pair, Role(role)) for pair, role, _, _ in index.members.tolist()]
+    roles = [(pair, Role(role)) for pair, role, *_ in index.members.tolist()]
     assert roles == [
         (0, Role.IMAGE), (0, Role.CAPTION), (1, Role.IMAGE), (2, Role.IMAGE), (2, Role.JSON),
         (1, Role.OTHER), (1, Role.CAPTION), (0, Role.JSON),
     ]  # fmt: skip
     for pair, image in enumerate((hostile.JPEG, OTHER, hostile.JPEG)):
-        begin, end = index.members[index.images[pair], 2:]
+        begin, end = index.members[index.images[pair], 2:4]
         assert read_content(data[begin:end]) == image
         digest = hashlib.blake2b(image, digest_size=8).digest()
         assert index.image_hash[pair] == int.from_bytes(digest, "little")

@@ -8,7 +8,7 @@ import io
 import re
 import tarfile
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO, cast
 
 from PIL import Image
@@ -63,7 +63,7 @@ def write_tar(
     shard: ShardRef,
     name: str,
     out: BinaryIO,
-    keys: Container[str] | None = None,
+    keys: Collection[str] | None = None,
     kept: KeptCaptions | None = None,
     caption_key: CaptionKeys = None,
 ) -> None:

@@ -11,7 +11,8 @@ import posixpath
 from collections.abc import Iterable, Iterator
 
 from ncclean.data.images.text_rows import BrokenRow, Row
-from ncclean.data.sample_groups import utf8
+from ncclean.data.nested_fields import field_at, head_of
+from ncclean.data.sample_groups import is_image, utf8
 from ncclean.errors import ShardError
 
 # Names that columns have in the layouts we read, the first that is there counts.
@@ -27,33 +28,79 @@ KEY_COLUMNS = ("key", "__key__")
 MOST_ROWS = 1000  # of one image, as many as it may have captions
 _MOST_HELD = 64 << 20  # about the bytes of rows that wait for others of their image
 _VALUE_BYTES = 64  # of a value, beside the text in it
+_BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8")  # of pictures
 
 
-def image_of(row: Row) -> tuple[bytes | None, str | None]:
+def image_of(row: Row, image_key: str | None = None) -> tuple[bytes | None, str | None]:
     """The image of a row, and its path: Hugging Face's struct, of any name, may have both.
 
-    Of several columns the first in the order of `IMAGE_COLUMNS`, structs, `PATH_COLUMNS` counts.
+    That in the field `image_key`; without it, of several columns the first in the order of
+    `IMAGE_COLUMNS`, structs, `PATH_COLUMNS` counts.
     """
-    _, image, path = image_column(row)
+    _, image, path = image_column(row, image_key)
     return image, path
 
 
-def image_column(row: Row) -> tuple[str | None, bytes | None, str | None]:
+def image_column(
+    row: Row, image_key: str | None = None
+) -> tuple[str | None, bytes | None, str | None]:
     """The column that `image_of` takes the image or its path from, and these."""
+    if image_key is not None:
+        image, path = _picture_in(field_at(row, image_key))
+        return head_of(image_key), image, path
     first = _LAST
     chosen: tuple[str | None, bytes | None, str | None] = None, None, None
     for name, value in row.items():
         place = _PLACES.get(name, _LAST)
-        image, path = value, value
-        if isinstance(value, dict):
-            image, path = value.get("bytes"), value.get("path")
-            if place > _STRUCTS and value.keys() >= STRUCT_FIELDS:
-                place = _STRUCTS
-        is_path = isinstance(path, str) and path != ""
-        if place < first and (is_path or isinstance(image, bytes)):
-            first = place
-            chosen = name, image if isinstance(image, bytes) else None, path if is_path else None
+        if place > _STRUCTS and isinstance(value, dict) and value.keys() >= STRUCT_FIELDS:
+            place = _STRUCTS
+        if place < first:
+            image, path = _picture_in(value)
+            if image is not None or path is not None:
+                first, chosen = place, (name, image, path)
     return chosen
+
+
+def further_images(row: Row, image_key: str | None = None) -> Iterator[str]:
+    """The columns of a row that hold another picture than the one that `image_column` takes."""
+    column, image, path = image_column(row, image_key)
+    for name, value in row.items():
+        several = value if isinstance(value, list) else [value]
+        if name == column:
+            yield from (name for one in several[1:] if _is_picture(one))
+        elif name in PATH_COLUMNS:
+            # Beside an image, a path is mostly that of its file.
+            names = (one for one in several if isinstance(one, str) and is_image_file(one))
+            if image is None and path is not None:
+                own = posixpath.basename(path)
+                yield from (name for one in names if posixpath.basename(one) != own)
+        else:
+            is_named = name in IMAGE_COLUMNS
+            yield from (name for one in several if _is_picture(one) or (is_named and _is_path(one)))
+
+
+def is_image_file(path: str) -> bool:
+    """Whether a path ends like that of a picture."""
+    return is_image(posixpath.splitext(path)[1][1:].lower())
+
+
+def _picture_in(value: object) -> tuple[bytes | None, str | None]:
+    """The bytes and the path of a picture in a value, as far as it has them."""
+    image, path = value, value
+    if isinstance(value, dict):
+        image, path = value.get("bytes"), value.get("path")
+    return image if isinstance(image, bytes) else None, path if _is_path(path) else None  # type: ignore[return-value]
+
+
+def _is_picture(value: object) -> bool:
+    """Whether a value holds a picture, whatever its column is called."""
+    if isinstance(value, dict):
+        return value.keys() >= STRUCT_FIELDS and _picture_in(value) != (None, None)
+    return isinstance(value, bytes) and value.startswith(_BEGINNINGS)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def key_of(row: Row, path: str | None) -> str | None:
@@ -64,17 +111,19 @@ def key_of(row: Row, path: str | None) -> str | None:
     return utf8(posixpath.splitext(path.replace(os.sep, "/"))[0]) if path is not None else None
 
 
-def shared_path(row: Row | BrokenRow) -> str | None:
+def shared_path(row: Row | BrokenRow, image_key: str | None = None) -> str | None:
     """The path that tells that rows are of one image; None for a row that stands for itself."""
     if isinstance(row, BrokenRow):
         return None
-    image, path = image_of(row)
+    image, path = image_of(row, image_key)
     if image is not None or path is None:
         return None
     return None if any(row.get(name) not in (None, "") for name in KEY_COLUMNS) else path
 
 
-def by_image(rows: Iterable[Row | BrokenRow]) -> Iterator[list[Row | BrokenRow]]:
+def by_image(
+    rows: Iterable[Row | BrokenRow], image_key: str | None = None
+) -> Iterator[list[Row | BrokenRow]]:
     """Rows of one image together, at the place of the first of them.
 
     At most `MOST_ROWS` of an image, and only those within some megabytes, are put together, unless
@@ -91,7 +140,7 @@ def by_image(rows: Iterable[Row | BrokenRow]) -> Iterator[list[Row | BrokenRow]]
             row = next(remaining, None)
         except ShardError as error:
             row, failure = None, error
-        path = shared_path(row) if row is not None else None
+        path = shared_path(row, image_key) if row is not None else None
         if path is None and row is not None and not waiting:
             yield [row]
             continue
@@ -102,7 +151,7 @@ def by_image(rows: Iterable[Row | BrokenRow]) -> Iterator[list[Row | BrokenRow]]
             if path is not None:
                 of_path[path] = waiting[-1]
         held += _size(row)
-        if row is None or not of_path or held > _MOST_HELD or _holds_image(row):
+        if row is None or not of_path or held > _MOST_HELD or _holds_image(row, image_key):
             # The next rows may be of the image that the last ones are of.
             last = waiting.pop() if path is not None and of_path[path] is waiting[-1] else []
             held = sum(map(_size, last))
@@ -116,8 +165,8 @@ def by_image(rows: Iterable[Row | BrokenRow]) -> Iterator[list[Row | BrokenRow]]
             return
 
 
-def _holds_image(row: Row | BrokenRow) -> bool:
-    return isinstance(row, dict) and image_of(row)[0] is not None
+def _holds_image(row: Row | BrokenRow, image_key: str | None) -> bool:
+    return isinstance(row, dict) and image_of(row, image_key)[0] is not None
 
 
 def _size(row: Row | BrokenRow | None) -> int:

@@ -28,17 +28,22 @@ class Entry(NamedTuple):
 
 
 def entries_of(
-    folder: str, span: tuple[str, str] | None = None, caption_keys: Sequence[str] = ()
+    folder: str,
+    span: tuple[str, str] | None = None,
+    caption_keys: Sequence[str] = (),
+    image_key: str | None = None,
 ) -> Iterator[Entry]:
     """The files of the folder itself that make samples, by key, those of the first to last key.
 
-    A key is a name up to its last dot; files with the endings `caption_keys` are captions, too.
-    Raises `ShardError` if the folder cannot be listed.
+    A key is a name up to its last dot; files with the endings `caption_keys` and `image_key`, which
+    may have dots in them, are captions and pictures, too. Raises `ShardError` if the folder cannot
+    be listed.
     """
-    extensions = _EXTENSIONS.union(caption_keys)
-    files = (entry for entry in _files(folder) if _is_meant(entry.name, extensions))
-    for file in sorted(files, key=lambda file: _split(file.name)):
-        key, extension = _split(file.name)
+    named = (*caption_keys, *([image_key] if image_key is not None else []))
+    extensions, longer = _EXTENSIONS.union(named), tuple(name for name in named if "." in name)
+    files = (entry for entry in _files(folder) if _is_meant(entry.name, extensions, longer))
+    for file in sorted(files, key=lambda file: _split(file.name, longer)):
+        key, extension = _split(file.name, longer)
         if span is not None and not span[0] <= key <= span[1]:
             continue
         size, version = file.size, file.version
@@ -111,11 +116,15 @@ def _facts(path: str) -> tuple[int | None, str]:
     return None if stat.S_ISDIR(facts.st_mode) else facts.st_size, str(facts.st_mtime_ns)
 
 
-def _is_meant(name: str, extensions: Collection[str]) -> bool:
+def _is_meant(name: str, extensions: Collection[str], longer: Sequence[str] = ()) -> bool:
     is_ours = not name.startswith(".") and not name.endswith(_NOT_OF_A_SAMPLE)
-    return is_ours and _split(name)[1].lower() in extensions
+    return is_ours and _split(name, longer)[1].lower() in extensions
 
 
-def _split(name: str) -> tuple[str, str]:
+def _split(name: str, longer: Sequence[str] = ()) -> tuple[str, str]:
+    """Key and extension: one of the `longer` ones, which have dots, else the last one."""
+    ending = next((one for one in longer if name.lower().endswith(f".{one}")), None)
+    if ending is not None and len(name) > len(ending) + 1:
+        return name[: -len(ending) - 1], name[-len(ending) :]
     key, _, extension = name.rpartition(".")
     return key, extension

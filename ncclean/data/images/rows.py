@@ -122,7 +122,9 @@ def columns_of(url: str) -> pa.Schema | list[str]:
         raise ShardError(f"{url} cannot be read: {one_line(error)}") from error
 
 
-def text_units(url: str, unit_rows: int) -> list[tuple[int, int, int]]:
+def text_units(
+    url: str, unit_rows: int, image_key: str | None = None
+) -> list[tuple[int, int, int]]:
     """Cuts a text table into units: the first row of each, the row after its last, its offset.
 
     The offset is the byte at which its first row begins. Raises `ShardError` if the file cannot be
@@ -130,7 +132,9 @@ def text_units(url: str, unit_rows: int) -> list[tuple[int, int, int]]:
     """
     try:
         with TextRows(url, parse=False) as rows:
-            return cut_rows(rows, unit_rows, path_of=lambda row: shared_path(rows.row_of(row)))
+            return cut_rows(
+                rows, unit_rows, path_of=lambda row: shared_path(rows.row_of(row), image_key)
+            )
     except OSError as error:
         raise ShardError(f"{url} cannot be read: {one_line(error)}") from error
 

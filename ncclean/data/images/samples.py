@@ -15,6 +15,7 @@ from ncclean.data.images.columns import (
     KEY_COLUMNS,
     PATH_COLUMNS,
     by_image,
+    further_images,
     image_of,
     key_of,
 )
@@ -26,7 +27,15 @@ from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions, too_large
 from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.sample_groups import is_image, usual_caption, utf8
-from ncclean.data.samples import TRUTH, CaptionKeys, Sample, SkipReason, Unread, of_caption
+from ncclean.data.samples import (
+    TRUTH,
+    CaptionKeys,
+    FurtherMembers,
+    Sample,
+    SkipReason,
+    Unread,
+    of_caption,
+)
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 
@@ -51,7 +60,10 @@ class TableSamples:
         self.late_metadata: dict[int, dict[str, Any]] = {}
         self._caption_keys = caption_keys(caption_key)
         captions = tuple(map(head_of, self._caption_keys)) or CAPTION_COLUMNS
-        self._used = {*IMAGE_COLUMNS, *PATH_COLUMNS, *KEY_COLUMNS, *captions}
+        key = shard.image_key
+        images = (head_of(key),) if key is not None else (*IMAGE_COLUMNS, *PATH_COLUMNS)
+        self._used = {*images, *KEY_COLUMNS, *captions}
+        self.further = FurtherMembers()
         self._files = files
         self._together = together
         self._whole = whole
@@ -63,7 +75,7 @@ class TableSamples:
 
     def _begun(self) -> Iterator[tuple[Sample, bytes | str | None]]:
         """The samples with their images, or where these lie."""
-        groups = by_image(rows_of(self.shard, self._whole))
+        groups = by_image(rows_of(self.shard, self._whole), self.shard.image_key)
         failure: ShardError | None = None
         held: Sample | None = None  # it may stand for those that follow
         of_held: list[Row | BrokenRow] = []
@@ -86,7 +98,7 @@ class TableSamples:
             if rows is None:
                 return
             sample, image = self._begin(rows)
-            if self._together and _may_repeat(sample, rows[0]):
+            if self._together and _may_repeat(sample, rows[0], self.shard.image_key):
                 held, of_held = sample, rows
             else:
                 yield sample, image
@@ -105,7 +117,10 @@ class TableSamples:
         for name, value in row.items():
             if isinstance(value, LeftOut) and name in self._used:
                 return _broken(number, place, value.what), None
-        image, path = image_of(row)
+        image, path = image_of(row, self.shard.image_key)
+        further = list(further_images(row, self.shard.image_key))
+        for name in further:
+            self.further.add(self.further.images, name)
         whole = cast(list[Row], rows)  # a broken one is alone
         named: list[tuple[str | None, list[object]]] = [
             (name, [field_at(one, name) for one in whole]) for name in self._caption_keys
@@ -116,14 +131,15 @@ class TableSamples:
         if key is not None and self._keys.get(key) not in (None, identity):
             # A table made of several shards has their keys, which may each count from 0.
             key = key_of({}, path)
-        sample = Sample(row=number, key=key or place, metadata=metadata)
+        sample = Sample(row=number, key=key or place, metadata=metadata, further_images=further)
         if sample.key in self._keys:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         self._keys[sample.key] = identity
         if self._whole:
             sample.rows = whole
         if image is None and path is None:
-            sample.reject(SkipReason.IMAGE_MISSING)
+            where = f"no picture in {self.shard.image_key}" if self.shard.image_key else None
+            sample.reject(SkipReason.IMAGE_MISSING, where)
         elif image is None and _is_web_address(str(path)):
             sample.reject(SkipReason.IMAGE_MISSING, f"{path}: download it first")
         take_captions(sample, [(name, _flat(values)) for name, values in named])
@@ -153,8 +169,7 @@ class FolderSamples(MemberSamples):
     def __init__(
         self, shard: ShardRef, caption_key: CaptionKeys, files: UnitFiles, whole: bool = False
     ) -> None:
-        super().__init__(caption_key, shard.size, whole)
-        self.shard = shard
+        super().__init__(shard, caption_key, whole)
         self._files = files
         self._folder = shard.url if stores.is_url(shard.url) else os.path.abspath(shard.url)
 
@@ -162,7 +177,9 @@ class FolderSamples(MemberSamples):
         yield from self._grouped()
 
     def _members(self) -> Iterator[tuple[str, str, bytes | Unread]]:
-        entries = entries_of(self.shard.url, self.shard.span, self.caption_keys)
+        entries = entries_of(
+            self.shard.url, self.shard.span, self.caption_keys, self.shard.image_key
+        )
         yield from self._files.map(self._member, entries)
 
     def _member(self, entry: Entry) -> tuple[str, str, bytes | Unread]:
@@ -184,7 +201,7 @@ def _broken(number: int, key: str, what: str) -> Sample:
     return Sample(row=number, key=key, status=SkipReason.ROW_BROKEN, error=what)
 
 
-def _may_repeat(sample: Sample, row: Row | BrokenRow) -> bool:
+def _may_repeat(sample: Sample, row: Row | BrokenRow, image_key: str | None) -> bool:
     """Whether a row equal to this one makes a sample that differs in row and key alone.
 
     Such rows have neither image nor key nor uid: millions of them take few bytes of a file.
@@ -194,7 +211,8 @@ def _may_repeat(sample: Sample, row: Row | BrokenRow) -> bool:
     if isinstance(row, BrokenRow):
         return True
     is_text = all(value is None or isinstance(value, str) for value in row.values())  # True == 1
-    return is_text and "uid" not in row and image_of(row) == (None, None) and not key_of(row, None)
+    has_place = image_of(row, image_key) != (None, None) or key_of(row, None)
+    return is_text and "uid" not in row and not has_place
 
 
 def _is_web_address(path: str) -> bool:

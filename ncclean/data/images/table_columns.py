@@ -7,6 +7,7 @@ import pyarrow as pa
 from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS, STRUCT_FIELDS
 from ncclean.data.images.rows import columns_of
 from ncclean.data.images.text_rows import LINES, SEPARATED
+from ncclean.data.nested_fields import head_of
 from ncclean.data.parquet_table import vector_columns
 from ncclean.errors import ShardError
 
@@ -15,12 +16,15 @@ TABLES = (".parquet", *SEPARATED, *LINES)
 METADATA = tuple(f"metadata{ending}" for ending in TABLES)
 
 
-def holds_images(url: str) -> bool:
+def holds_images(url: str, image_key: str | None = None) -> bool:
     """Whether a table has a column of images or of paths, and can be read that far."""
     try:
         columns = columns_of(url)
     except ShardError:
         return False
+    names = columns.names if isinstance(columns, pa.Schema) else columns
+    if image_key is not None:
+        return head_of(image_key) in {name.lower() for name in names}
     if not isinstance(columns, pa.Schema):
         return bool({*IMAGE_COLUMNS, *PATH_COLUMNS} & {name.lower() for name in columns})
     kinds = {field.name.lower(): field.type for field in columns}

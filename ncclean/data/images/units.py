@@ -64,9 +64,9 @@ def is_table(shard: ShardRef) -> bool:
     return shard.layout.partition(":")[0] in (TABLE, KARPATHY, NPC, LANCE, CLASSES)
 
 
-def has_images(place: str) -> bool:
+def has_images(place: str, image_key: str | None = None) -> bool:
     """Whether a file or a folder is a source of images that are not in tars."""
-    return next(_sources(place, None), None) is not None
+    return next(_sources(place, SourceOptions(image_key=image_key)), None) is not None
 
 
 def check_formats(place: str) -> None:
@@ -106,7 +106,7 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
     without images, or given twice.
     """
     options = options or SourceOptions()
-    root = options.image_root
+    root, image_key = options.image_root, options.image_key
     if root is not None and not (stores.is_url(root) or os.path.isdir(root)):
         raise InputError(f"--image-root: the folder {root} does not exist")
     if options.class_template is not None:
@@ -115,7 +115,7 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
     resolved: list[_Source] = []
     for source in sources:
         for place in expand(source, places):
-            here = list(_sources(place, root))
+            here = list(_sources(place, options))
             if not here:
                 check_formats(place)
                 raise InputError(
@@ -123,6 +123,10 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
                     f"images or their paths ({', '.join(PATH_COLUMNS[:3])}), nor image files"
                 )
             resolved += here
+    if image_key is not None:
+        for one in resolved:
+            if one.layout in (KARPATHY, NPC):
+                raise InputError(f"--image-key: {one.url} names one picture for each sample")
     if options.split:
         resolved = _of_splits(resolved, options.split)
     urls = [source.url for source in resolved]
@@ -133,9 +137,9 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
     with ThreadPoolExecutor(_QUESTIONS) as pool:
         # Folders have been listed by this thread; what is in a table is still to be asked.
         units = [
-            _folder_units(source, name)
+            _folder_units(source, name, image_key)
             if source.layout == FOLDER
-            else pool.submit(_table_units, source, name, options.split)
+            else pool.submit(_table_units, source, name, options)
             for source, name in zip(resolved, names, strict=True)
         ]
         return [
@@ -145,14 +149,15 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
         ]
 
 
-def _sources(place: str, root: str | None) -> Iterator[_Source]:
-    place = place.rstrip("/")
+def _sources(place: str, options: SourceOptions) -> Iterator[_Source]:
+    place, root = place.rstrip("/"), options.image_root
     if place.endswith(karpathy.ENDING) and not os.path.isdir(place):
         karpathy.check_karpathy(place)
         yield _Source(KARPATHY, place, root or os.path.dirname(place) or ".")
         return
     if is_lance(place) or place.endswith(TABLES):
-        if holds_images(place) or (not is_lance(place) and is_unreadable(place)):
+        is_one = holds_images(place, options.image_key)
+        if is_one or (not is_lance(place) and is_unreadable(place)):
             layout = LANCE if is_lance(place) else TABLE
             yield _Source(layout, place, root or os.path.dirname(place) or ".")
         return
@@ -162,7 +167,7 @@ def _sources(place: str, root: str | None) -> Iterator[_Source]:
     if files := npc.caption_files(place):
         yield from (_Source(NPC, file, root or npc.images_of(file)) for file in files)
         return
-    yield from _in_folder(place, root)
+    yield from _in_folder(place, options)
 
 
 def _of_splits(sources: Sequence[_Source], splits: Sequence[str]) -> list[_Source]:
@@ -180,12 +185,12 @@ def _of_splits(sources: Sequence[_Source], splits: Sequence[str]) -> list[_Sourc
     return chosen
 
 
-def _in_folder(place: str, root: str | None) -> Iterator[_Source]:
+def _in_folder(place: str, options: SourceOptions) -> Iterator[_Source]:
     """Yield the sources in a folder and its subfolders; a table stands for the images below it."""
-    waiting = [place]
+    waiting, root = [place], options.image_root
     while waiting:
         folder = waiting.pop()
-        if tables := _tables_in(folder):
+        if tables := _tables_in(folder, options.image_key):
             for url in tables:
                 yield _Source(TABLE, url, root or folder)
             continue
@@ -197,13 +202,13 @@ def _in_folder(place: str, root: str | None) -> Iterator[_Source]:
             continue
 
 
-def _tables_in(folder: str) -> list[str]:
+def _tables_in(folder: str, image_key: str | None) -> list[str]:
     """The tables of a folder that name or hold images, all of them or those called metadata."""
     names = [entry.name for entry in stores.listing(folder)]
     tables = [f"{folder}/{name}" for name in names if name.endswith(TABLES)]
     metadata = [url for url in tables if url.rpartition("/")[2] in METADATA][:1]
     # One that can be read tells for all: a corpus has thousands, and some of them are broken.
-    first = next((url for url in metadata or tables if holds_images(url)), None)
+    first = next((url for url in metadata or tables if holds_images(url, image_key)), None)
     if first is None:
         # Without it, the images of the folder would be without captions.
         are_needed = _lacks_captions(folder)
@@ -229,7 +234,7 @@ def _named_after(url: str) -> str:
     return folder if name in METADATA and folder else url
 
 
-def _table_units(source: _Source, name: str, splits: Sequence[str]) -> list[ShardRef]:
+def _table_units(source: _Source, name: str, options: SourceOptions) -> list[ShardRef]:
     if source.layout == LANCE:
         return _lance_units(source, name)
     size, version = sizes_and_versions([source.url])[0]
@@ -240,11 +245,11 @@ def _table_units(source: _Source, name: str, splits: Sequence[str]) -> list[Shar
             cuts = npc.npc_units(source.url, _UNIT_ROWS, version)
         elif layout == KARPATHY:
             # Other layouts have none. The rows of other splits are another version of the unit.
-            named = [split for split in karpathy.SPLITS if split in splits]
+            named = [split for split in karpathy.SPLITS if split in options.split]
             layout, version = ":".join([layout, *named]), ":".join([version, *named])
-            cuts = karpathy.karpathy_units(source.url, splits, _UNIT_ROWS)
+            cuts = karpathy.karpathy_units(source.url, options.split, _UNIT_ROWS)
         else:
-            cuts = _cuts(source.url, size)
+            cuts = _cuts(source.url, size, options.image_key)
     except ShardError:  # said when it is read
         return [ShardRef(name, source.url, size, version, layout, (source.root,))]
     total = max(cuts[-1][1], 1) if cuts else 1
@@ -273,10 +278,10 @@ def _lance_units(source: _Source, name: str) -> list[ShardRef]:
     ]
 
 
-def _cuts(url: str, size: int) -> list[tuple[int, int, int]]:
+def _cuts(url: str, size: int, image_key: str | None) -> list[tuple[int, int, int]]:
     """First row, row after the last, byte offset of each unit of a table."""
     if not url.endswith(".parquet"):
-        return text_units(url, _UNIT_ROWS)
+        return text_units(url, _UNIT_ROWS, image_key)
     groups, _ = table_rows(url)
     check_rows(sum(groups), size)
     cuts, begin, end = [], 0, 0
@@ -288,10 +293,11 @@ def _cuts(url: str, size: int) -> list[tuple[int, int, int]]:
     return cuts
 
 
-def _folder_units(source: _Source, name: str) -> list[ShardRef]:
+def _folder_units(source: _Source, name: str, image_key: str | None) -> list[ShardRef]:
     """Units of as many keys; a file more in one of them leaves the others as they are."""
     units: list[ShardRef] = []
-    by_key = itertools.groupby(entries_of(source.url), key=lambda entry: entry.key)
+    entries = entries_of(source.url, image_key=image_key)
+    by_key = itertools.groupby(entries, key=lambda entry: entry.key)
     while chunk := list(itertools.islice(((k, list(g)) for k, g in by_key), _UNIT_ROWS)):
         files = [entry for _, entries in chunk for entry in entries]
         facts = "".join(f"{file.name}\0{file.size}\0{file.version}\0" for file in files)
