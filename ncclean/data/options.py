@@ -46,6 +46,12 @@ class SourceOptions(Options):
         ),
     ] = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.image_key is not None:  # names of members and columns are read in lower case
+            key = self.image_key.strip().lower().removeprefix(".")
+            object.__setattr__(self, "image_key", key)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSourceOptions(SourceOptions):

@@ -74,9 +74,16 @@ class Group(ABC):
         return self.picture is not None and self.has_caption
 
     @property
-    def waits_for_picture(self) -> bool:
-        """Whether a better picture may follow: `001.jpg` behind the depth maps of all samples."""
-        return self.is_interleaved and self.image_key is None and "." in (self.picture or "")
+    def may_change(self) -> bool:
+        """Whether members that follow may give a better picture, or a caption to a further one.
+
+        `001.jpg` may lie behind `001.depth.png`; and where members of other samples came between
+        those of this one, `001.edit.txt` behind `001.edit.jpg`.
+        """
+        if self.image_key is not None:
+            return False
+        dotted = (name for name in self.members if "." in name and is_image(name))
+        return "." in (self.picture or "") or (self.is_interleaved and any(dotted))
 
     def hand_over(self, extension: str, other: Group, name: str) -> None:
         """Put a member into another sample, where it has the extension `name`."""
@@ -176,7 +183,7 @@ class SampleGroups(Generic[G]):
             self._take_row(group)  # more came under the key: a sample of its own after all
         if self._holds_several(group):
             return self._split(group) + (self.end() if is_last else self.pause())
-        if is_last or (group.is_pair and not group.waits_for_picture):
+        if is_last or (group.is_pair and not group.may_change):
             return [self._finish(group)]
         finished = []
         if group.key in self._waiting:  # the same members twice: the earlier one is done waiting

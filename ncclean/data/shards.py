@@ -82,13 +82,6 @@ class ShardRef:
         files = tuple(map(stores.absolute, self.files))
         return dataclasses.replace(self, url=stores.absolute(self.url), files=files)
 
-    def with_image_key(self, image_key: str | None) -> ShardRef:
-        """The shard with the name of its samples' pictures, if one is given."""
-        if image_key is None:
-            return self
-        key = image_key.strip().lower().removeprefix(".")
-        return dataclasses.replace(self, image_key=key)
-
     @property
     def part_name(self) -> str:
         """File name of the shard's part of the score table."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 from ncclean import stores
@@ -11,6 +12,7 @@ from ncclean.data.embeddings.units import layout_of, resolve_embeddings
 from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS
 from ncclean.data.images.units import check_formats, has_images, resolve_images
 from ncclean.data.lance_table import is_lance
+from ncclean.data.nested_fields import head_of
 from ncclean.data.options import SourceFormat, SourceOptions
 from ncclean.data.parquet_table import table_rows, vector_columns
 from ncclean.data.shards import ShardRef, expand, is_tar, places, resolve_shards, tars_in
@@ -53,7 +55,9 @@ def _resolved(
     if layout == "embeddings":
         return resolve_embeddings(sources)
     shards = resolve_images(sources, options) if layout == "images" else resolve_shards(sources)
-    return [shard.with_image_key(options.image_key) for shard in shards]
+    if options.image_key is None:
+        return shards
+    return [dataclasses.replace(shard, image_key=options.image_key) for shard in shards]
 
 
 def resolve_pairs(sources: Sequence[str], options: SourceOptions | None = None) -> list[ShardRef]:
@@ -84,12 +88,19 @@ def _kind(source: str, image_key: str | None) -> SourceFormat:
         _check_below(first, _has_embeddings)
     if has_images(first, image_key):
         return "images"
-    if layout is None:
+    try:
+        if layout is not None:
+            _check_vectors(first)
+            return "embeddings"
         check_formats(first)
-        _check_below(first, tars_in)
-        return "webdataset"
-    _check_vectors(first)
-    return "embeddings"
+    except InputError as error:
+        if image_key is None:
+            raise
+        raise InputError(
+            f"there is no column {head_of(image_key)} (--image-key): {error}"
+        ) from error
+    _check_below(first, tars_in)
+    return "webdataset"
 
 
 def _check_below(place: str, is_source: Callable[[str], object]) -> None:
@@ -124,7 +135,8 @@ def _check_vectors(place: str) -> None:
         failure = InputError(
             f"{file} holds neither images, nor their paths, nor two columns of vectors; its "
             f"columns are {', '.join(kinds.names)}. An image column is a struct of bytes and path, "
-            f"or called {IMAGE_COLUMNS[0]}, {IMAGE_COLUMNS[1]}, ...; one of paths "
+            f"or called {IMAGE_COLUMNS[0]}, {IMAGE_COLUMNS[1]}, ..., or "
+            "named by --image-key; one of paths "
             f"{', '.join(PATH_COLUMNS[:3])}, ...; DataComp's vectors are in an .npz beside it, "
             "which is missing"
         )

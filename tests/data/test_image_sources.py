@@ -379,3 +379,86 @@ def test_the_folder_at_hand_has_its_own_name(tmp_path, monkeypatch):
     assert [shard.name for shard in resolve_sources(["."])] == ["c"]
     (tmp_path / "photos" / "one.jpg").write_bytes(b"of the folder above")
     assert [shard.name for shard in resolve_sources([".."])] == ["photos", "c"]
+
+
+def test_of_two_pictures_in_a_folder_one_is_taken_and_the_other_counted(tmp_path):
+    for name in ("001.png", "001.jpg", "001.depth.png", "002.jpg", "002.heic"):
+        (tmp_path / name).write_bytes(name.encode())
+    for key in ("001", "002"):
+        (tmp_path / f"{key}.txt").write_bytes(b"\xef\xbb\xbfa cat")
+    shard = resolve_sources([str(tmp_path)])[0]
+    reader = read_samples(shard)
+    samples = sorted(reader, key=lambda one: one.row)
+    assert [(one.key, one.image, one.caption) for one in samples] == [
+        ("001", b"001.jpg", "a cat"),
+        ("001.depth", None, None),
+        ("002", b"002.jpg", "a cat"),
+    ]
+    assert reader.further.images == {"png": 1, "heic": 1}
+    for key, images in (("png", [b"001.png", None, None]), ("depth.png", [b"001.depth.png", None])):
+        shard = resolve_sources([str(tmp_path)], options=SourceOptions(image_key=key))[0]
+        assert [one.image for one in read_samples(shard)] == images
+
+
+def parquet_of_pictures(folder, **columns):
+    pq.write_table(pa.table({"caption": ["one", "two"], **columns}), folder / "a.parquet")
+    return str(folder / "a.parquet")
+
+
+def of_bytes(*values):
+    return [{"bytes": value, "path": None} for value in values]
+
+
+@pytest.mark.parametrize(
+    ("columns", "image_key", "images", "further"),
+    [
+        ({"depth": of_bytes(b"d", b"e"), "photo": of_bytes(b"p", b"q")}, None,
+         [b"d", b"e"], {"photo": 2}),
+        ({"depth": of_bytes(b"d", b"e"), "photo": of_bytes(b"p", b"q")}, "Photo",
+         [b"p", b"q"], {"depth": 2}),
+        ({"jpg": [b"p", b"q"], "mask": [JPEG, b"no picture"]}, None, [b"p", b"q"], {"mask": 1}),
+        ({"jpg": [b"p", b"q"], "mask": [b"m", b"n"]}, "mask", [b"m", b"n"], {"jpg": 0}),
+        ({"images": [of_bytes(b"p", b"d"), of_bytes(b"q")]}, "images[0]",
+         [b"p", b"q"], {"images": 1}),
+        ({"images": [of_bytes(b"p", b"d"), of_bytes(b"q")]}, "images[1]",
+         [b"d", None], {"images": 1}),
+        ({"views": [{"left": x, "right": y} for x, y in ((b"l", b"r"), (b"m", b"s"))]},
+         "views.Right", [b"r", b"s"], {}),
+        ({"jpg": [b"p", b"q"], "file_name": ["a.jpg", "b.jpg"]}, None, [b"p", b"q"], {}),
+    ],
+)  # fmt: skip
+def test_of_several_columns_of_pictures_one_is_taken_and_the_others_counted(
+    tmp_path, columns, image_key, images, further
+):
+    source = parquet_of_pictures(tmp_path, **columns)
+    [shard] = resolve_sources([source], options=SourceOptions(image_key=image_key))
+    reader = read_samples(shard)
+    samples = list(reader)
+    assert [one.image for one in samples] == images
+    assert [one.status for one in samples if one.image is None] == ["image_missing"] * (
+        None in images
+    )
+    assert reader.further.images == {name: count for name, count in further.items() if count}
+
+
+def test_of_two_columns_of_paths_the_other_is_counted_where_it_names_another_file(tmp_path):
+    for name in ("a.jpg", "b.png"):
+        (tmp_path / name).write_bytes(name.encode())
+    rows = ["path,file,filename,caption", "b.png,a.jpg,folder/b.png,one"]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    for key, image, further in ((None, b"b.png", {"file": 1}), ("file", b"a.jpg", None)):
+        options = SourceOptions(image_key=key)
+        reader = read_samples(resolve_sources([str(tmp_path / "t.csv")], options=options)[0])
+        assert [one.image for one in reader] == [image]
+        assert reader.further.images == (further or {"path": 1, "filename": 1})
+
+
+def test_an_image_key_is_refused_where_the_layout_names_the_pictures(tmp_path):
+    source = LAYOUTS["Karpathy"](PAIRS, tmp_path / "source")
+    with pytest.raises(InputError, match="--image-key"):
+        resolve_sources([str(source)], options=SourceOptions(image_key="png"))
+    with pytest.raises(InputError, match="photo"):
+        resolve_sources(
+            [parquet_of_pictures(tmp_path, jpg=[b"p", b"q"])],
+            options=SourceOptions(image_key="photo"),
+        )

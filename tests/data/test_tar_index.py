@@ -20,7 +20,8 @@ from tests import hostile
 NAMES = st.sampled_from(
     ["a.jpg", "a.txt", "a.JSON", "b.jpg", "b.txt", "c/d.jpg", "c/d.txt", "a.b.txt", "é.jpg",
      "é.txt", "x" * 99 + ".txt", "x" * 100, "y" * 160 + ".jpg", "plain", "c/.hidden", "a.cls",
-     "__a__.json", "c.d/a.jpg", "c.jpg"]
+     "__a__.json", "c.d/a.jpg", "c.jpg", "a.depth.png", "a.e.jpg", "a.e.txt", "a.e.json", "a.png",
+     "f.1.jpg", "f.1.txt", "f.2.jpg", "f.2.txt", "f.2.x.jpg", "f.2.x.txt"]
 )  # fmt: skip
 
 

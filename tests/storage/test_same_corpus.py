@@ -16,7 +16,7 @@ from ncclean_pipelines.score import Score
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError
-from ncclean.storage.same_corpus import check_same_corpus
+from ncclean.storage.same_corpus import as_scored
 from tests import hostile
 
 KEYS = [f"{number:09d}" for number in range(30)]
@@ -56,30 +56,30 @@ def shards(*folders):
 
 def test_another_corpus_is_refused_and_the_own_is_not(corpora):
     folder, tables = corpora
-    check_same_corpus(tables, shards(folder / "a"))
+    as_scored(tables, shards(folder / "a"))
     with pytest.raises(InputError, match=r"is not the shard that .*: sample 000000000 has"):
-        check_same_corpus(tables, shards(folder / "b"))
+        as_scored(tables, shards(folder / "b"))
 
 
 def test_names_with_folders_meet_those_without(corpora):
     folder, _ = corpora
     longer = table(folder / "l.parquet", "x/00000", [f"a{k}" for k in KEYS])
-    check_same_corpus(longer, shards(folder / "a"))
+    as_scored(longer, shards(folder / "a"))
     with pytest.raises(InputError, match="is not the shard"):
-        check_same_corpus(longer, shards(folder / "b"))
+        as_scored(longer, shards(folder / "b"))
 
 
 def test_what_cannot_be_compared_is_let_pass(corpora):
     folder, tables = corpora
     write(folder / "c", "00000", [None] * len(KEYS))  # uids of the names and keys
-    check_same_corpus(tables, shards(folder / "c"))
+    as_scored(tables, shards(folder / "c"))
     hashes = [sample_uid({}, "00000", key) for key in KEYS]
-    check_same_corpus(table(folder / "h.parquet", "00000", hashes), shards(folder / "c"))
+    as_scored(table(folder / "h.parquet", "00000", hashes), shards(folder / "c"))
     (folder / "d").mkdir()
     (folder / "d" / "00000.tar").write_bytes(b"<html>" * 1000)
-    check_same_corpus(tables, shards(folder / "d"))
+    as_scored(tables, shards(folder / "d"))
     others = table(folder / "o.parquet", "00000", ["x"], keys=["zzz"])
-    check_same_corpus(others, shards(folder / "b"))
+    as_scored(others, shards(folder / "b"))
 
 
 def test_stages_that_read_both_ask(corpora):
