@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,29 @@ class TrainBatch:
     is_noisy: torch.Tensor | None = None
     features: tuple[torch.Tensor, torch.Tensor] | None = None
     pair_names: list[str] | None = None
+
+
+def joined(batches: Sequence[TrainBatch]) -> TrainBatch:
+    """One batch of several, in order; truth and features where all of them have these."""
+    if len(batches) == 1:
+        return batches[0]
+    truth = [batch.is_noisy for batch in batches if batch.is_noisy is not None]
+    features = [batch.features for batch in batches if batch.features is not None]
+    names = [batch.pair_names for batch in batches if batch.pair_names is not None]
+    return TrainBatch(
+        pixels=torch.cat([batch.pixels for batch in batches]),
+        captions=[caption for batch in batches for caption in batch.captions],
+        uids=[uid for batch in batches for uid in batch.uids],
+        weights=torch.cat([batch.weights for batch in batches]),
+        is_forget=torch.cat([batch.is_forget for batch in batches]),
+        is_noisy=torch.cat(truth) if len(truth) == len(batches) else None,
+        features=(torch.cat([f[0] for f in features]), torch.cat([f[1] for f in features]))
+        if len(features) == len(batches)
+        else None,
+        pair_names=[name for several in names for name in several]
+        if len(names) == len(batches)
+        else None,
+    )
 
 
 def with_batch_noise(batch: TrainBatch, share: float, seed: int) -> TrainBatch:

@@ -12,7 +12,6 @@ a whole. To go on in the middle of an epoch only the chunk of that step is read 
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +35,7 @@ from ncclean.data.train_batch import TrainBatch as TrainBatch
 from ncclean.data.train_batch import with_batch_noise
 from ncclean.errors import InputError
 
+ALL_ROWS = slice(None)
 _BATCHES_AHEAD = 3
 _CHUNKS_AHEAD = 1
 
@@ -64,8 +64,11 @@ class WeightedLoader:
         *,
         rank: int = 0,
         world_size: int = 1,
+        rows: slice = ALL_ROWS,
     ) -> None:
+        """`rows` are those that are made of each batch."""
         self.options = options
+        self._rows = range(*rows.indices(options.batch_size))
         self._reserve: tuple[int, list[RawSample]] | None = None
         self.counts = LoaderCounts()
         self._decoder = TrainingDecoder(preprocessing)
@@ -128,40 +131,42 @@ class WeightedLoader:
         usable = [int(place) for place in places if chunk.samples[place] is not None]
         size = self.options.batch_size
         for start in range(skipped, len(places), size):
-            spare = _spares(usable, self._source.rng(epoch, 2, chunk.number, start))
+            spares = self._source.rng(epoch, 2, chunk.number, start).permutation(usable)
             seeds = self._source.rng(epoch, 3, chunk.number, start).integers(1 << 62, size=size)
+            of_batch = places[start : start + size]
+            mine = self._mine(len(of_batch))
             futures = [
                 pool.submit(self._decode, chunk.samples[place], int(seed))
-                for place, seed in zip(places[start : start + size], seeds, strict=False)
+                for place, seed in zip(of_batch[mine], seeds[mine], strict=False)
             ]
 
             def collect(
                 futures: list[Future[tuple[RawSample, torch.Tensor] | str]] = futures,
-                spare: Iterator[int] = spare,
+                first: int = mine.start,
+                spares: np.ndarray = spares,
                 seed: int = int(seeds[0]),
             ) -> TrainBatch:
                 decoded = [future.result() for future in futures]
-                return self._batch(decoded, epoch, chunk, spare, seed)
+                good = []
+                for row, sample in enumerate(decoded, first):
+                    if isinstance(sample, str):
+                        if sample:
+                            self.counts.add(sample)
+                        sample = self._replacement(epoch, chunk, spares[row::size], seed, row)
+                    good.append(sample)
+                return self._batch(good, seed)
 
             yield collect
 
-    def _batch(
-        self,
-        decoded: list[tuple[RawSample, torch.Tensor] | str],
-        epoch: int,
-        chunk: _Chunk,
-        spare: Iterator[int],
-        seed: int,
-    ) -> TrainBatch:
-        good: list[tuple[RawSample, torch.Tensor]] = []
-        replacements = self._replacements(epoch, chunk, spare, seed)
-        for sample in decoded:
-            if isinstance(sample, str):
-                if sample:
-                    self.counts.add(sample)
-                good.append(next(replacements))
-            else:
-                good.append(sample)
+    def _mine(self, count: int) -> slice:
+        """The rows to make of a batch of `count`: of an incomplete one as many on all ranks."""
+        first, share = self._rows.start, len(self._rows)
+        if count < self.options.batch_size:
+            share = -(-count * share // self.options.batch_size)
+            first = min(first * count // self.options.batch_size, count - share)
+        return slice(first, first + share)
+
+    def _batch(self, good: list[tuple[RawSample, torch.Tensor]], seed: int) -> TrainBatch:
         batch = TrainBatch(
             pixels=torch.stack([pixels for _, pixels in good]),
             captions=[raw.caption for raw, _ in good],
@@ -173,20 +178,23 @@ class WeightedLoader:
         )
         return with_batch_noise(batch, self.options.batch_noise, seed)
 
-    def _replacements(
-        self, epoch: int, chunk: _Chunk, spare: Iterator[int], seed: int
-    ) -> Iterator[tuple[RawSample, torch.Tensor]]:
-        """Other samples of the chunk, each once, and then those of the reserve."""
-        for place in spare:
-            sample = self._decode(chunk.samples[place], seed)
+    def _replacement(
+        self, epoch: int, chunk: _Chunk, spares: np.ndarray, seed: int, row: int
+    ) -> tuple[RawSample, torch.Tensor]:
+        """Another sample of the chunk in place of an unusable one, else one of the reserve.
+
+        It depends on the row of the batch alone, and not on which others this rank makes.
+        """
+        crop = int(np.random.default_rng([seed, row]).integers(1 << 62))
+        for place in spares:
+            sample = self._decode(chunk.samples[place], crop)
             if not isinstance(sample, str):
-                yield sample
+                return sample
         reserve = self._reserve_of(epoch)
         order = np.random.default_rng(seed).permutation(len(reserve))
-        for index in itertools.cycle(order):
-            sample = self._decode(reserve[index], seed)
-            assert not isinstance(sample, str), "it could be decoded before"
-            yield sample
+        sample = self._decode(reserve[order[row % len(order)]], crop)
+        assert not isinstance(sample, str), "it could be decoded before"
+        return sample
 
     def _reserve_of(self, epoch: int) -> list[RawSample]:
         """The first samples of the epoch that can be read: for chunks of which none can.
@@ -229,10 +237,3 @@ class WeightedLoader:
                 return
         if held:
             yield _Chunk(number, held)
-
-
-def _spares(usable: list[int], rng: np.random.Generator) -> Iterator[int]:
-    """Places of usable samples in random order, each once."""
-    if usable:
-        for index in rng.permutation(len(usable)):
-            yield int(usable[index])

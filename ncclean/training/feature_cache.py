@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from ncclean.data.train_batch import TrainBatch, with_batch_noise
-from ncclean.data.weighted_loader import LoaderCounts, WeightedLoader
+from ncclean.data.train_batch import TrainBatch, joined, with_batch_noise
+from ncclean.data.weighted_loader import ALL_ROWS, LoaderCounts, WeightedLoader
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import encode_text, token_lengths
@@ -20,9 +20,9 @@ from ncclean.models.text_tower import encode_text, token_lengths
 class CachedFeatures:
     """Replaces a loader: its pairs as batches of features.
 
-    A pair belongs to the rank that encoded it, and is shuffled among that rank's. The loader should
-    neither augment nor shuffle nor drop the last batch, nor bring noise: `batch_noise` is drawn
-    here, anew in each epoch.
+    Pairs are shuffled among those of the loader, which should neither augment nor shuffle nor drop
+    the last batch, nor bring noise: `batch_noise` is drawn here, anew in each epoch. `rows` are
+    those that are made of each batch.
     """
 
     def __init__(
@@ -32,10 +32,12 @@ class CachedFeatures:
         batch_size: int,
         seed: int = 0,
         batch_noise: float = 0.0,
+        rows: slice = ALL_ROWS,
     ) -> None:
-        batches = list(_encoded(estimator, loader))
         self.counts: LoaderCounts = loader.counts
-        self._all = _joined(batches)
+        # Pairs repeated in place of broken ones stay, so that ranks keep in step.
+        self._all = joined(list(_encoded(estimator, loader)))
+        self._mine = rows
         self._batch_size, self._seed, self._batch_noise = batch_size, seed, batch_noise
         self.samples = len(self._all.uids)
         self.steps_per_epoch = self.samples // batch_size
@@ -50,7 +52,7 @@ class CachedFeatures:
         order = rng.permutation(self.samples)
         seeds = rng.integers(1 << 62, size=self.steps_per_epoch).tolist()
         for step in range(first_step, self.steps_per_epoch):
-            rows = order[step * self._batch_size : (step + 1) * self._batch_size]
+            rows = order[step * self._batch_size : (step + 1) * self._batch_size][self._mine]
             yield with_batch_noise(_rows(self._all, rows), self._batch_noise, seeds[step])
 
 
@@ -74,21 +76,6 @@ def _encoded(estimator: Estimator, loader: WeightedLoader) -> Iterator[TrainBatc
         batch.features = image.half().cpu(), text.half().cpu()
         batch.pixels = torch.empty(0)
         yield batch
-
-
-def _joined(batches: list[TrainBatch]) -> TrainBatch:
-    """One batch of all. Pairs repeated in place of broken ones stay, so that ranks keep in step."""
-    features = [batch.features for batch in batches if batch.features is not None]
-    truth = [batch.is_noisy for batch in batches if batch.is_noisy is not None]
-    return TrainBatch(
-        pixels=torch.empty(0),
-        captions=[caption for batch in batches for caption in batch.captions],
-        uids=[uid for batch in batches for uid in batch.uids],
-        weights=torch.cat([batch.weights for batch in batches]),
-        is_forget=torch.cat([batch.is_forget for batch in batches]),
-        is_noisy=torch.cat(truth) if len(truth) == len(batches) else None,
-        features=(torch.cat([f[0] for f in features]), torch.cat([f[1] for f in features])),
-    )
 
 
 def _rows(whole: TrainBatch, rows: np.ndarray) -> TrainBatch:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ncclean.data.options import LoaderOptions, SourceOptions
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
 from ncclean.data.sources import resolve_pairs
-from ncclean.data.weighted_loader import WeightedLoader
+from ncclean.data.weighted_loader import ALL_ROWS, WeightedLoader
 from ncclean.errors import InputError
 from ncclean.models.checkpoint import resolve
 from ncclean.models.estimator import Estimator
@@ -40,14 +41,17 @@ from ncclean.training.process_group import (
     check_same_start,
     joined_ranks,
     rank_device,
+    said_by_first,
     wait_for_all,
 )
+from ncclean.training.rank_batches import RankBatches
 from ncclean.training.run_log import read_results
 from ncclean.training.selection import open_selection
-from ncclean.training.trainer import StepReport, Trainer
+from ncclean.training.trainer import BatchSource, StepReport, Trainer
 
 _COMMAND = "finetune"
 RECORD = "_finetune.jsonl"
+_PIECES = "pieces"
 PARAMS = "params.yaml"
 RAY_FOLDER = "ray_train"  # what Ray Train notes of a run
 OnStep = Callable[[StepReport], None]
@@ -124,10 +128,16 @@ class Finetuning:
                     f"--batch-size must be a multiple of the number of processes, {ranks.size}"
                 )
             check_same_start(estimator.model, ranks)
-            loader = self._loader(shards, selection, estimator, ranks)
             record = stack.enter_context(self._record()) if ranks.is_first else None
             if record is not None:
                 self._write_params(record)
+            pieces = said_by_first(ranks, _pieces(record, ranks) if record is not None else 0)
+            loader = RankBatches(
+                partial(self._piece, shards, selection, estimator, pieces),
+                self.batch_size,
+                pieces,
+                ranks,
+            )
             trainer = Trainer(
                 estimator,
                 objective,
@@ -196,16 +206,18 @@ class Finetuning:
             overwrite=False,  # the folder is claimed
         )
 
-    def _loader(
+    def _piece(
         self,
         shards: list[ShardRef],
         selection: SelectionReader | None,
         estimator: Estimator,
-        ranks: Ranks,
-    ) -> WeightedLoader | CachedFeatures:
-        """This rank's batches: of images and captions, or of what frozen towers make of them."""
+        pieces: int,
+        piece: int,
+        rows: slice,
+    ) -> BatchSource:
+        """Rows of the batches of a piece: images and captions, or what frozen towers make of it."""
         options = dataclasses.replace(
-            self.loader, batch_size=self.batch_size // ranks.size, seed=self.seed
+            self.loader, batch_size=self.batch_size // pieces, seed=self.seed
         )
         if self.is_frozen:
             options = dataclasses.replace(
@@ -216,13 +228,14 @@ class Finetuning:
             selection,
             estimator.preprocessing,
             options,
-            rank=ranks.rank,
-            world_size=ranks.size,
+            rank=piece,
+            world_size=pieces,
+            rows=ALL_ROWS if self.is_frozen else rows,
         )
         if not self.is_frozen:
             return loader
         noise = self.loader.batch_noise
-        return CachedFeatures(estimator, loader, options.batch_size, options.seed, noise)
+        return CachedFeatures(estimator, loader, options.batch_size, options.seed, noise, rows)
 
     def _write_params(self, record: RunRecord) -> None:
         """`params.yaml`: the options that the method reads, readable without this code."""
@@ -241,6 +254,15 @@ class Finetuning:
         with written_aside(Path(self.out), record) as aside:
             write_model(trained, source, estimator.tokenizer, aside)
             objective.save(aside)
+
+
+def _pieces(record: RunRecord, ranks: Ranks) -> int:
+    """The number of pieces that the order of the samples was cut into when the run began."""
+    for entry in record.entries:
+        if entry["kind"] == _PIECES:
+            return int(entry["count"])
+    record.append(_PIECES, count=ranks.size)
+    return ranks.size
 
 
 def _train_on_node(run: Finetuning, on_step: OnStep) -> FinetuneSummary:

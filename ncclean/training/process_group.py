@@ -62,6 +62,14 @@ def wait_for_all(ranks: Ranks) -> None:
         distributed.barrier()
 
 
+def said_by_first(ranks: Ranks, value: int) -> int:
+    """The value that the first rank has, on all ranks."""
+    values = [value]
+    if ranks.size > 1:
+        distributed.broadcast_object_list(values, src=0)
+    return values[0]
+
+
 def check_same_start(model: nn.Module, ranks: Ranks) -> None:
     """Copy weights and buffers of the first rank to all ranks."""
     if ranks.size == 1:

@@ -59,8 +59,10 @@ class StepReport:
 class BatchSource(Protocol):
     """The source of a rank's batches: a loader, or features that were computed before."""
 
-    counts: LoaderCounts
     steps_per_epoch: int
+
+    @property
+    def counts(self) -> LoaderCounts: ...
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
         """Yield the training batches of an epoch, the same each time, from `first_step` on."""

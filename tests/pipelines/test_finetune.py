@@ -180,3 +180,27 @@ def test_torchrun_spreads_the_batch(corpus, selection, tmp_path):
     results = read_results(tmp_path / "run")
     assert results[-1]["loss"] < 1.2 * results[0]["loss"]
     assert open_clip.create_model(f"local-dir:{tmp_path / 'run'}") is not None
+
+
+@pytest.mark.slow
+def test_more_processes_go_on_where_one_was_killed(corpus, selection, tmp_path):
+    """The losses of each step are those of an undisturbed run: it has the same samples."""
+    single = [sys.executable, "-c", COMMAND]
+    several = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "-m", "ncclean_cli",
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*single, *command(corpus, selection, tmp_path / "whole")], check=True)
+    broken = tmp_path / "broken"
+    process = subprocess.Popen([*single, *command(corpus, selection, broken)])
+    while process.poll() is None and not list((broken / "checkpoints").glob("step_*6.pt")):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = len(read_results(broken))
+    subprocess.run([*several, *command(corpus, selection, broken)], check=True, env=environment)
+    losses = [[line["loss"] for line in read_results(tmp_path / name)]
+              for name in ("whole", "broken")]  # fmt: skip
+    assert len(losses[0]) == len(losses[1]) > done
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)

@@ -1,0 +1,110 @@
+"""A run that goes on with another number of ranks: each sample of the epoch once, in its step."""
+
+from collections import Counter
+from functools import partial
+
+import pytest
+import torch
+
+from ncclean.data.decode import Preprocessing
+from ncclean.data.options import LoaderOptions
+from ncclean.data.shards import resolve_shards
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.data.train_batch import TrainBatch, joined
+from ncclean.data.weighted_loader import WeightedLoader
+from ncclean.training.process_group import Ranks
+from ncclean.training.rank_batches import RankBatches
+
+BATCH = 24  # of all ranks
+SPEC = Preprocessing(size=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    out = tmp_path_factory.mktemp("pieces") / "shards"
+    write_corpus(out, CorpusOptions(pairs=250, shard_size=40, broken=0.02, seed=5), workers=1)
+    return resolve_shards([str(out)])
+
+
+def make(shards, pieces, options, piece, rows):
+    options = LoaderOptions(batch_size=BATCH // pieces, **{"chunk": 48, "seed": 3, **options})
+    return WeightedLoader(shards, None, SPEC, options, rank=piece, world_size=pieces, rows=rows)
+
+
+def ranks_of(shards, pieces, world, **options):
+    options = {"augment": False, "decode_threads": 1, **options}
+    return [
+        RankBatches(partial(make, shards, pieces, options), BATCH, pieces, Ranks(rank, world))
+        for rank in range(world)
+    ]
+
+
+def steps(ranks, first=0, epoch=0):
+    """The uids of each step of all ranks, in order."""
+    by_rank = [[batch.uids for batch in one.epoch(epoch, first)] for one in ranks]
+    return [[uid for uids in of_step for uid in uids] for of_step in zip(*by_rank, strict=True)]
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 4])
+def test_a_step_has_the_same_samples_on_any_number_of_ranks(shards, pieces):
+    whole = steps(ranks_of(shards, pieces, pieces))
+    assert len(whole) == ranks_of(shards, pieces, pieces)[0].steps_per_epoch
+    for world in (1, 2, 3, 4, 6):
+        ranks = ranks_of(shards, pieces, world)
+        assert {len(batch.uids) for one in ranks for batch in one.epoch(0)} == {BATCH // world}
+        assert steps(ranks) == whole
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3), (4, 2), (3, 4)])
+def test_an_epoch_that_goes_on_shows_every_sample_once(shards, before, after):
+    begun = steps(ranks_of(shards, before, before))
+    for interrupted in (1, 4, 7):
+        rest = steps(ranks_of(shards, before, after), first=interrupted)
+        shown = Counter(uid for step in begun[:interrupted] + rest for uid in step)
+        whole = Counter(uid for step in begun for uid in step)
+        assert shown == whole
+
+
+def test_pixels_are_those_of_the_run_as_it_began(shards):
+    [whole] = ranks_of(shards, 1, 1, augment=True)
+    halves = ranks_of(shards, 1, 2, augment=True)
+    for one, *parts in zip(whole.epoch(1, 3), *(half.epoch(1, 3) for half in halves), strict=True):
+        assert torch.equal(one.pixels, torch.cat([part.pixels for part in parts]))
+        assert one.captions == [caption for part in parts for caption in part.captions]
+
+
+def test_an_incomplete_batch_is_as_large_on_all_ranks(shards):
+    ranks = ranks_of(shards, 1, 4, drop_last=False)
+    last = [list(one.epoch(0))[-1].uids for one in ranks]
+    assert len({len(uids) for uids in last}) == 1
+    assert len(last[0]) < BATCH // 4
+    [whole] = ranks_of(shards, 1, 1, drop_last=False)
+    assert {uid for uids in last for uid in uids} == set(list(whole.epoch(0))[-1].uids)
+
+
+def test_joined_batches_keep_every_field():
+    def batch(number, **fields):
+        return TrainBatch(
+            pixels=torch.full((2, 3, 4, 4), number, dtype=torch.uint8),
+            captions=[f"{number}a", f"{number}b"],
+            uids=[f"u{number}", f"v{number}"],
+            weights=torch.tensor([number, 0.5]),
+            is_forget=torch.tensor([True, False]),
+            **fields,
+        )
+
+    whole = {
+        "is_noisy": torch.tensor([1, -1], dtype=torch.int8),
+        "features": (torch.ones(2, 3), torch.zeros(2, 3)),
+        "pair_names": ["p", "q"],
+    }
+    both = joined([batch(1, **whole), batch(2, **whole)])
+    assert both.pixels[:, 0, 0, 0].tolist() == [1, 1, 2, 2]
+    assert (both.captions, both.uids) == (["1a", "1b", "2a", "2b"], ["u1", "v1", "u2", "v2"])
+    assert both.weights.tolist() == [1, 0.5, 2, 0.5]
+    assert both.is_forget.tolist() == [True, False, True, False]
+    assert both.is_noisy.tolist() == [1, -1, 1, -1]
+    assert [tuple(one.shape) for one in both.features] == [(4, 3), (4, 3)]
+    assert both.pair_names == ["p", "q", "p", "q"]
+    mixed = joined([batch(1, **whole), batch(2)])
+    assert (mixed.is_noisy, mixed.features, mixed.pair_names) == (None, None, None)
