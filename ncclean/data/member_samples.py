@@ -64,10 +64,8 @@ class Contents(Group):
         if extension in self.located and isinstance(other, Contents):
             other.located[name] = self.located[extension]._replace(extension=name)
 
-    @property
-    def further_images(self) -> list[str]:
+    def further_images(self, picture: str | None) -> list[str]:
         """Extensions of the members that are pictures too, but not the sample's."""
-        picture = self.picture
         return [
             name
             for name in self.members
@@ -203,7 +201,7 @@ class MemberSamples(ABC):
             metadata=group.metadata,
             members=list(group.located.values()),
             picture=group.located.get(picture or ""),
-            further_images=group.further_images,
+            further_images=group.further_images(picture),
         )
         for name in sample.further_images:
             self.further.add(self.further.images, name)

@@ -44,11 +44,14 @@ _FEW_MEMBERS = 4  # of one key, before they are looked at
 class Group(ABC):
     """The members of one sample as far as they have been read, by extension."""
 
-    __slots__ = ("image_key", "is_cut", "is_interleaved", "is_repeat", "key", "members", "row")
+    __slots__ = (
+        "has_dots", "image_key", "is_cut", "is_interleaved", "is_repeat", "key", "members", "row"
+    )  # fmt: skip
 
     def __init__(self, row: int, key: str, image_key: str | None) -> None:
         self.row, self.key, self.image_key = row, key, image_key
         self.members: dict[str, Any] = {}
+        self.has_dots = False  # some extension of a member has
         self.is_cut = False  # the shard ends inside one of its members
         self.is_interleaved = False  # members of other samples lie between its own
         self.is_repeat = False  # another sample with this key finished before
@@ -80,7 +83,7 @@ class Group(ABC):
         `001.jpg` may lie behind `001.depth.png`; and where members of other samples came between
         those of this one, `001.edit.txt` behind `001.edit.jpg`.
         """
-        if self.image_key is not None:
+        if not self.has_dots or self.image_key is not None:
             return False
         dotted = (name for name in self.members if "." in name and is_image(name))
         return "." in (self.picture or "") or (self.is_interleaved and any(dotted))
@@ -130,7 +133,9 @@ class SampleGroups(Generic[G]):
         if group is None or key != group.key or extension in group.members:
             finished += self.pause()
             self.current = group = self._resume(key, extension) or self._begin(key, extension)
-        if group.row == _NO_ROW and "." not in extension:
+        if "." in extension:
+            group.has_dots = True
+        elif group.row == _NO_ROW:
             self._take_row(group)
         return extension, finished
 
@@ -220,7 +225,7 @@ class SampleGroups(Generic[G]):
 
     def _holds_several(self, group: G) -> bool:
         """Whether more pictures have captions of their own by the last dot than by the first."""
-        if group.row == _LATE or not any("." in extension for extension in group.members):
+        if group.row == _LATE or not group.has_dots:
             return False
         return sum(part.is_pair for part in self._parts(group)) > group.is_pair
 
