@@ -131,7 +131,7 @@ class Finetuning:
             record = stack.enter_context(self._record()) if ranks.is_first else None
             if record is not None:
                 self._write_params(record)
-            pieces = said_by_first(ranks, _pieces(record, ranks) if record is not None else 0)
+            pieces = said_by_first(ranks, pieces_of(record, ranks) if record is not None else 0)
             loader = RankBatches(
                 partial(self._piece, shards, selection, estimator, pieces),
                 self.batch_size,
@@ -256,7 +256,7 @@ class Finetuning:
             objective.save(aside)
 
 
-def _pieces(record: RunRecord, ranks: Ranks) -> int:
+def pieces_of(record: RunRecord, ranks: Ranks) -> int:
     """The number of pieces that the order of the samples was cut into when the run began."""
     for entry in record.entries:
         if entry["kind"] == _PIECES:

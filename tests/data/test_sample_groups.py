@@ -139,6 +139,14 @@ def test_a_key_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
     samples = list(TarSamples(write(tmp_path / "s.tar", names)))
     assert len({one.key for one in samples}) == 64
     assert all(one.status != "ok" or one.image == f"{one.key}.jpg".encode() for one in samples)
+    assert "caption_missing" in {one.status for one in samples}  # they were not waited for
+
+
+def test_a_photograph_far_behind_its_depth_map_is_the_picture(tmp_path):
+    names = ["a.depth.png", "a.txt", "b.jpg", "b.txt", "c.jpg", "c.txt", "a.jpg"]
+    read, further = pairs(write(tmp_path / "s.tar", names))
+    assert sorted(read) == of_key("a", "b", "c")
+    assert further.images == {"depth.png": 1}
 
 
 @pytest.mark.parametrize(

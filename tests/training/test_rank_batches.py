@@ -12,6 +12,8 @@ from ncclean.data.shards import resolve_shards
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.train_batch import TrainBatch, joined
 from ncclean.data.weighted_loader import WeightedLoader
+from ncclean.storage.run_folder import open_record
+from ncclean.training.finetune import pieces_of
 from ncclean.training.process_group import Ranks
 from ncclean.training.rank_batches import RankBatches
 
@@ -108,3 +110,13 @@ def test_joined_batches_keep_every_field():
     assert both.pair_names == ["p", "q", "p", "q"]
     mixed = joined([batch(1, **whole), batch(2)])
     assert (mixed.is_noisy, mixed.features, mixed.pair_names) == (None, None, None)
+
+
+def test_the_number_of_pieces_is_that_of_the_first_start(tmp_path):
+    def open_run():
+        return open_record(tmp_path / "_finetune.jsonl", "finetune", {}, overwrite=False)
+
+    with open_run() as record:
+        assert pieces_of(record, Ranks(0, 4)) == 4
+    with open_run() as record:
+        assert pieces_of(record, Ranks(0, 2)) == 4
