@@ -241,6 +241,7 @@ def score_result(
 
 
 def _summary(scored: ScoreSummary) -> Iterator[Shown]:
+    from ncclean.models.preprocessing import OPENAI, describe
     from ncclean.scoring.vague_rate import NO_KNOWN_MISMATCHES, why_vague
 
     rows = [("rows", f"{scored.rows:,}"), ("ok", f"{scored.ok:,}")]
@@ -261,6 +262,8 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
             vague = why_vague(rate_within) is not None
             rows.append((name, "the estimator cannot tell" if vague else told))
     rows.append(("shift", f"{scored.shift:.4f}"))
+    if scored.preprocessing not in (None, OPENAI):
+        rows.append(("preprocessing", describe(scored.preprocessing)))
     if scored.captions_cut:
         part = share(scored.captions_cut / scored.ok)
         rows.append(

@@ -83,11 +83,12 @@ class Estimator:
         self.tokenizer = tokenizer
         self.preprocessing = preprocessing
         self.architecture = architecture
-        self.scale = float(_parameter(model, "logit_scale").exp())
+        logit_scale = _parameter(model, "logit_scale")
+        self.scale = float(logit_scale.exp())
         if not 0 < self.scale < math.inf:
             raise ModelError(
-                f"logit_scale of {label} is {float(_parameter(model, 'logit_scale')):g}, and its "
-                f"exponential {self.scale:g} scales no cosines: take another checkpoint"
+                f"logit_scale of {label} ({tag}) is {float(logit_scale):g}, and its exponential "
+                f"{self.scale:g} scales no cosines: take another checkpoint"
             )
         # (pixel / 255 - mean) / std as one multiplication and one addition.
         mean = torch.tensor(preprocessing.mean, dtype=torch.float64).view(1, 3, 1, 1)

@@ -226,14 +226,12 @@ def _check(
 
 def _check_installed(where: str, part: str, values: Mapping[str, Any], kind: type) -> None:
     """Raise `ModelError` for a setting that only a newer open_clip has."""
-    import open_clip
-
     names = {field.name for field in dataclasses.fields(kind)}
     missing = [name for name in values if name not in names]
     if missing:
         raise ModelError(
-            f"{where}: {part} has {missing[0]}, which open_clip {open_clip.__version__} does not "
-            "know: pip install -U open_clip_torch"
+            f"{where}: {part} has {missing[0]}, which the installed open_clip does not know: pip "
+            "install -U open_clip_torch"
         )
 
 

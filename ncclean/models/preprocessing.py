@@ -23,6 +23,13 @@ from ncclean.models.weights import some
 logger = logging.getLogger(__name__)
 
 _FIELDS = ("mean", "std", "interpolation", "resize_mode")
+# open_clip's default, which it takes wherever nothing else is stated.
+OPENAI: dict[str, Any] = {
+    "mean": [0.48145466, 0.4578275, 0.40821073],
+    "std": [0.26862954, 0.26130258, 0.27577711],
+    "interpolation": "bicubic",
+    "resize_mode": "shortest",
+}
 # Tags of open_clip, `ARCHITECTURE/TAG`, by the preprocessing of their weights.
 Released = dict[Preprocessing, list[str]]
 
@@ -41,15 +48,15 @@ def choose_preprocessing(
         return _of_tag(tag, architectures)
     if stated or source.pretrained is not None:
         return dict(stated)
-    released, default = _released(architectures), preprocessing_of({}, source.label)
+    released = _released(architectures)
     if len(released) == 1:
-        chosen = next(iter(released))
-        if chosen != default:
+        chosen = as_config(next(iter(released)))
+        if chosen != OPENAI:
             logger.warning(
-                "%s is preprocessed as the released weights of %s: %s",
-                source.label, some(architectures), describe(chosen),
+                "images are preprocessed as for the released weights of %s: %s",
+                some(architectures), describe(chosen),
             )  # fmt: skip
-        return as_config(chosen)
+        return chosen
     if source.is_random:  # any will do: it is saved with the model
         return {}
     if released:
@@ -61,7 +68,7 @@ def choose_preprocessing(
     logger.warning(
         "%s: its architecture has no released weights that tell how images are preprocessed. "
         "Taking %s; if %s was trained otherwise, name weights trained alike with --preprocess",
-        source.label, describe(default), source.tag,
+        source.label, describe(OPENAI), source.tag,
     )  # fmt: skip
     return {}
 
@@ -73,12 +80,9 @@ def preprocessing_of(
 
     Raises `ModelError`, naming the `owner`, for values that no image can be preprocessed with.
     """
-    from open_clip import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
-
-    mean = _triple(config.get("mean", OPENAI_DATASET_MEAN))
-    std = _triple(config.get("std", OPENAI_DATASET_STD))
-    interpolation = config.get("interpolation") or "bicubic"
-    resize_mode = config.get("resize_mode") or "shortest"
+    config = OPENAI | {name: value for name, value in config.items() if value is not None}
+    mean, std = _triple(config["mean"]), _triple(config["std"])
+    interpolation, resize_mode = config["interpolation"], config["resize_mode"]
     for name, value, is_right in (
         ("mean", mean, all(map(math.isfinite, mean))),
         ("std", std, all(0 < value < math.inf for value in std)),
@@ -109,16 +113,13 @@ def as_config(preprocessing: Preprocessing) -> dict[str, Any]:
     return config | ({"fill_color": fill} if (fill := preprocessing.fill_color) else {})
 
 
-def describe(preprocessing: Preprocessing) -> str:
-    """The preprocessing as a person reads it."""
-    mean, std = (
-        " ".join(f"{value:.3g}" for value in values)
-        for values in (preprocessing.mean, preprocessing.std)
-    )
-    return (
-        f"mean {mean}, std {std}, {preprocessing.interpolation}, "
-        f"resized by {preprocessing.resize_mode}"
-    )
+def describe(config: Mapping[str, Any]) -> str:
+    """The preprocessing of a `preprocess_cfg` as a person reads it."""
+    values = [
+        f"{name} {' '.join(dict.fromkeys(f'{value:.3g}' for value in config[name]))}"
+        for name in ("mean", "std")
+    ]
+    return ", ".join((*values, config["interpolation"], config["resize_mode"]))
 
 
 def _of_tag(tag: str, architectures: Iterable[str]) -> dict[str, Any]:

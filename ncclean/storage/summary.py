@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from ncclean.data.samples import SkipReason
 from ncclean.estimates import UNKNOWN, Estimate
@@ -27,7 +29,7 @@ class ScoreSummary:
     `part_noise_rate` is the share of wrong parts, of captions that have several, where `has_parts`
     says that they were compared; pairs mismatched altogether count in `noise_rate` alone.
     `captions_cut` counts captions with more tokens than the model's `context_length`, None without
-    a model.
+    a model. `preprocessing` is what the images went through, as open_clip's `preprocess_cfg`.
     """
 
     rows: int
@@ -54,6 +56,7 @@ class ScoreSummary:
     part_noise_rate: Estimate = UNKNOWN
     captions_cut: int | None = None
     context_length: int | None = None
+    preprocessing: dict[str, Any] | None = None
 
 
 def summarize(
@@ -99,6 +102,7 @@ def summarize(
         audited=calibration.audited.answers if calibration.audited is not None else None,
         captions_cut=cut,
         context_length=context,
+        preprocessing=json.loads(manifest.identity.model.get("preprocessing", "null")),
         shift=calibration.shift,
         samples_per_second=round(samples_per_second, 1) if samples_per_second else None,
         seconds=round(seconds, 2),

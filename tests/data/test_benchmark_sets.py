@@ -16,7 +16,7 @@ def write_set(folder, splits=("test",), shards=1, kind=None):
             data = hostile.tar_bytes([("a.jpg", hostile.JPEG), ("a.cls", b"0")])
             (folder / split / f"{number}.tar").write_bytes(data)
         (folder / split / "nshards.txt").write_text(f"{shards}\n")
-    (folder / "classnames.txt").write_text("cat\n\ndog\n")
+    (folder / "classnames.txt").write_text("cat\ndog\n\n")
     (folder / "zeroshot_classification_templates.txt").write_text("a {c}\n")
     if kind is not None:
         (folder / "dataset_type.txt").write_text(f"{kind}\n")
@@ -74,6 +74,8 @@ def test_what_is_not_there(tmp_path):
     [
         ("classnames.txt", None, "has no classnames.txt with the names of its classes"),
         ("classnames.txt", "\n \n", "is empty"),
+        ("classnames.txt", "cat\n\ndog\n", r"classnames\.txt, line 2 is blank"),
+        ("classnames.txt", "\ncat\ndog\n", "line 1 is blank"),
         ("classnames.txt", b"\xff\xfe", "is not UTF-8"),
         ("zeroshot_classification_templates.txt", None, "has no zeroshot_classification_templates"),
         ("zeroshot_classification_templates.txt", "a {c}\na cat\n", "prompt without {c}: 'a cat'"),
