@@ -56,7 +56,9 @@ def build(source: ModelSource, seed: int = 0, preprocess: str | None = None) -> 
 
     def read(path: Path) -> dict[str, torch.Tensor]:
         state = read_state_dict(path)
-        positions.update((k, len(v)) for k, v in state.items() if k.endswith(_POSITIONS))
+        for key in [key for key in state if key.endswith(_POSITIONS)]:
+            positions[key] = len(state[key])
+            state[key] = state[key].float()  # half precision cannot be interpolated on a CPU
         return state
 
     try:
