@@ -124,11 +124,16 @@ def _tokenizer(source: ModelSource, architecture: Mapping[str, Any]) -> Tokenize
                 f"the tokenizer of {source.label} is Python code that comes with the model, which "
                 "is never run: take a tokenizer that transformers knows"
             ) from error
-        needed = "tiktoken" if text.get("tokenizer_type") == "tiktoken" else "transformers"
+        needed = ""
+        if text.get("tokenizer_type") == "tiktoken":
+            needed = ": it needs `pip install tiktoken`, and offline the files in tiktoken's cache"
+        elif text.get("hf_tokenizer_name"):
+            needed = (
+                ": it needs `pip install transformers sentencepiece`, and offline its files in the "
+                "folder of local-dir:"
+            )
         raise ModelError(
-            f"the tokenizer of {source.label} cannot be loaded ({why(error)}); it needs "
-            f"`pip install {needed}{' sentencepiece' * (needed == 'transformers')}`, and offline "
-            "its files: those of Hugging Face's tokenizers in the folder of local-dir:"
+            f"the tokenizer of {source.label} cannot be loaded ({why(error)}){needed}"
         ) from error
     return tokenizer
 

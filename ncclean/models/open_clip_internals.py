@@ -48,15 +48,15 @@ def checkpoints_read_by(read: Callable[[Path], dict[str, torch.Tensor]]) -> Iter
 def text_tower_of(model: nn.Module) -> TextTower:
     """The text tower of a model, which for a plain `CLIP` is the model itself.
 
-    Raises `ModelError` if it has no token embedding that could be given vectors (Hugging Face
-    towers).
+    Raises `ModelError` if it takes no vectors in place of tokens (towers of Hugging Face, and
+    open_clip's modern one).
     """
     tower = getattr(model, "text", model)
     if all(hasattr(tower, name) for name in _NEEDED) and pooling(tower)[0] != "none":
         return cast(TextTower, tower)
     raise ModelError(
         f"the text tower {type(tower).__name__} takes token ids only, so it cannot be given a "
-        "learnable negative prompt; use a model with one of open_clip's own text towers, or "
+        "learnable negative prompt; use a model with a CLIP or TextTransformer of open_clip's, or "
         "textual prefixes"
     )
 

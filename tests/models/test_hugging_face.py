@@ -1,5 +1,6 @@
 """Text towers and tokenizers of Hugging Face, with random weights and a vocabulary learnt here."""
 
+import contextlib
 import json
 
 import open_clip
@@ -145,3 +146,25 @@ def test_a_tokenizer_that_is_not_there_is_said(tmp_path):
         path.unlink()
     with pytest.raises(ModelError, match="tokenizer"):
         Estimator.load(str(tmp_path), device="cpu")
+
+
+@pytest.mark.parametrize("mapped", ["AutoTokenizer", "AutoConfig"])
+def test_code_that_comes_with_a_tokenizer_or_a_tower_is_never_run(tmp_path, mapped):
+    marker = tmp_path / "owned"
+    TOWERS["bert"]().save_pretrained(tmp_path / "tower")
+    model_folder(tmp_path, {"hf_model_name": "tower", "hf_proj_type": "mlp"})
+    folder, kind = (tmp_path, "tokenizer_config") if mapped == "AutoTokenizer" else (
+        tmp_path / "tower", "config"
+    )  # fmt: skip
+    config = json.loads((folder / f"{kind}.json").read_text())
+    config["auto_map"] = {
+        mapped: ["own.Own", "own.Own"] if mapped == "AutoTokenizer" else "own.Own"
+    }
+    config |= {"tokenizer_class": "Own"} if mapped == "AutoTokenizer" else {"model_type": "own"}
+    (folder / f"{kind}.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(
+        f"open({str(marker)!r}, 'w').close()\nfrom transformers import BertConfig as Own\n"
+    )
+    with contextlib.suppress(ModelError):  # without the code the rest may still be a tokenizer
+        Estimator.load(str(tmp_path), device="cpu")
+    assert not marker.exists()
