@@ -74,6 +74,13 @@ def check_finite(tensors: Mapping[str, torch.Tensor], owner: object) -> None:
         )
 
 
+def finite_embeddings(embeddings: torch.Tensor, what: str) -> torch.Tensor:
+    """The (N, d) embeddings; raises `ModelError` if they hold numbers that are not finite."""
+    if not bool(embeddings.isfinite().all()):
+        raise ModelError(f"the model's embeddings of {what} are not finite; try --precision fp32")
+    return embeddings
+
+
 def why(error: BaseException) -> str:
     """The reason why a model cannot be loaded, in a line.
 
