@@ -354,10 +354,12 @@ class Estimator:
     def _start(
         self, encode: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor
     ) -> Callable[[], torch.Tensor]:
+        if not len(rows):  # which not every tower takes
+            return lambda: torch.empty(0, self.embed_dim, device=self.device)
         size = self._rows_at_a_time(len(rows))
         if self._cores is not None:  # a small batch keeps all cores busy too
             size = min(size, max(_STEADY_ROWS, -(-len(rows) // self._cores.count)))
-        encoded = self._map(encode, rows.split(size) if len(rows) else (rows,))
+        encoded = self._map(encode, rows.split(size))
         return lambda: torch.cat(list(encoded))
 
     def _rows_at_a_time(self, batch_size: int) -> int:

@@ -165,3 +165,23 @@ def test_the_weights_of_an_architecture_in_a_file_are_preprocessed_as_it_states(
 
 def test_a_person_reads_one_line():
     assert describe(SIGLIP) == "mean 0.5, std 0.5, bicubic, squash"
+
+
+def test_a_model_is_built_with_what_the_released_weights_state(tmp_path, monkeypatch):
+    folder = write_model(tmp_path / "m", {**ARCHITECTURES["clip"]})
+    (tmp_path / "small-released.json").write_text(json.dumps(ARCHITECTURES["clip"]))
+    released = {"a": SIGLIP, "b": {**SIGLIP, "std": [0.4] * 3}}
+    monkeypatch.setattr(
+        open_clip, "list_pretrained_tags_by_model",
+        lambda name: list(tags) if name == "small-released" else [],
+    )  # fmt: skip
+    monkeypatch.setattr(open_clip, "get_pretrained_cfg", lambda name, tag: released.get(tag, {}))
+    names = (str(tmp_path / "small-released.json"), str(folder / "open_clip_model.safetensors"))
+    tags = ["a"]
+    estimator = Estimator.load(*names, device="cpu")
+    assert json.loads(estimator.identity.preprocessing) == as_config(estimator.preprocessing)
+    assert as_config(estimator.preprocessing) == SIGLIP
+    tags = ["a", "b"]
+    with pytest.raises(ModelError, match=r"small-released/a or small-released/b"):
+        Estimator.load(*names, device="cpu")
+    assert Estimator.load(*names, preprocess="b", device="cpu").preprocessing.std == (0.4,) * 3
