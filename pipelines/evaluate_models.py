@@ -73,6 +73,8 @@ class ModelOptions(Command):
         super().__post_init__()
         if not self.model and parameters(type(self))["model"].is_required:
             raise InputError("name at least one --model")
+        if not self.models and (self.pretrained or self.preprocess):
+            raise InputError("--pretrained and --preprocess are for a --model: name it")
         named = self.named_models
         twice = next((name for name in named if named.count(name) > 1), None)
         if twice is not None:

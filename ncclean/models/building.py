@@ -51,7 +51,38 @@ def build(source: ModelSource, seed: int = 0, preprocess: str | None = None) -> 
     """
     import open_clip
 
-    name, has_tag = source.name, source.checkpoint is None and not source.is_random
+    try:
+        with _quiet(), without_remote_code():
+            architecture, stated = check_config(source.name, source.preprocessing)
+            chosen = choose_preprocessing(source, architecture, stated, preprocess)
+            preprocessing_of(stated | chosen, source.label)  # refused before minutes of loading
+            network = _network(source, architecture, chosen, seed)
+    except ModelError:
+        raise
+    except Exception as error:  # hub clients raise their own families
+        raise ModelError(_explain(source, error)) from error
+    config = open_clip.get_model_preprocess_cfg(network)
+    size = config["size"]
+    size = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+    preprocessing = preprocessing_of(config, source.label, size)
+    return BuiltModel(network, _tokenizer(source, architecture), preprocessing, architecture)
+
+
+def _network(
+    source: ModelSource, architecture: Mapping[str, Any], preprocessing: dict[str, Any], seed: int
+) -> nn.Module:
+    """Build the towers and load their weights, which must be finite and of the same lengths."""
+    import open_clip
+
+    name, has_own_weights = source.name, source.checkpoint is None and not source.is_random
+    if name.startswith("hf-hub:") and not has_own_weights:
+        name = f"local-dir:{Path(config_file(name) or '').parent}"  # fetches no weights
+    overrides = {}
+    if (tower := text_tower_folder(name, architecture)) is not None:
+        text = {**architecture["text_cfg"], "hf_model_name": str(tower)}
+        overrides["text_cfg"] = {**text, "hf_model_pretrained": False}
+    if source.checkpoint is not None and not source.architectures:
+        check_fits(name, Path(source.checkpoint), **overrides)
     positions: dict[str, int] = {}
 
     def read(path: Path) -> dict[str, torch.Tensor]:
@@ -61,53 +92,23 @@ def build(source: ModelSource, seed: int = 0, preprocess: str | None = None) -> 
             state[key] = state[key].float()  # half precision cannot be interpolated on a CPU
         return state
 
-    try:
-        with (
-            _quiet(),
-            without_remote_code(),
-            torch.random.fork_rng(),
-            _initial_weights(source),
-            checkpoints_read_by(read),
-        ):
-            architecture, stated = check_config(name, source.preprocessing)
-            chosen = choose_preprocessing(source, architecture, stated, preprocess)
-            preprocessing_of(stated | chosen, source.label)  # refused before minutes of loading
-            if name.startswith("hf-hub:") and source.checkpoint is not None:
-                name = f"local-dir:{Path(config_file(name) or '').parent}"  # fetches no weights
-            overrides = {}
-            if (tower := text_tower_folder(name, architecture)) is not None:
-                text = {**architecture["text_cfg"], "hf_model_name": str(tower)}
-                overrides["text_cfg"] = {**text, "hf_model_pretrained": False}
-            if source.checkpoint is not None and not source.architectures:
-                check_fits(name, Path(source.checkpoint), **overrides)
-            torch.manual_seed(seed)
-            model = open_clip.create_model(
-                name,
-                pretrained=source.pretrained,
-                require_pretrained=has_tag,
-                load_weights=has_tag,
-                pretrained_text=False,  # the weights of the whole model hold those of its parts
-                weights_only=True,
-                force_preprocess_cfg=chosen,
-                **overrides,
-            )
-            if source.checkpoint is not None:
-                open_clip.load_checkpoint(model, source.checkpoint)
-    except ModelError:
-        raise
-    except Exception as error:  # hub clients raise their own families
-        raise ModelError(_explain(source, error)) from error
-    check_finite(model.state_dict(), source.tag if source.checkpoint else source.label)
-    _check_positions(source, model, positions)
-    config = open_clip.get_model_preprocess_cfg(model)
-    size = config["size"]
-    size = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
-    return BuiltModel(
-        model,
-        _tokenizer(source, architecture),
-        preprocessing_of(config, source.label, size),
-        architecture,
-    )
+    with torch.random.fork_rng(), _initial_weights(source), checkpoints_read_by(read):
+        torch.manual_seed(seed)
+        network: nn.Module = open_clip.create_model(
+            name,
+            pretrained=source.pretrained,
+            require_pretrained=has_own_weights,
+            load_weights=has_own_weights,
+            pretrained_text=False,  # the weights of the whole model hold those of its parts
+            weights_only=True,
+            force_preprocess_cfg=preprocessing,
+            **overrides,
+        )
+        if source.checkpoint is not None:
+            open_clip.load_checkpoint(network, source.checkpoint)
+    check_finite(network.state_dict(), source.weights)
+    _check_positions(source, network, positions)
+    return network
 
 
 def _tokenizer(source: ModelSource, architecture: Mapping[str, Any]) -> Tokenizer:
@@ -155,7 +156,7 @@ def _check_positions(source: ModelSource, model: nn.Module, read: Mapping[str, i
         if name.startswith("visual."):
             logger.warning(
                 "%s was trained on images of %d patches, and %s takes %d: its position embeddings "
-                "are interpolated", source.tag, count - 1, source.label, len(state[target]) - 1,
+                "are interpolated", source.weights, count - 1, source.label, len(state[target]) - 1,
             )  # fmt: skip
         else:
             raise ModelError(

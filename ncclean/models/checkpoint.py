@@ -59,6 +59,11 @@ class ModelSource:
     is_random: bool = False
 
     @property
+    def weights(self) -> str:
+        """The weights as messages name them: their file, or else the model."""
+        return self.checkpoint or self.label
+
+    @property
     def folder(self) -> Path | None:
         """The folder of a `local-dir:` model, None for any other model."""
         return Path(self.name.removeprefix(_FOLDER)) if self.name.startswith(_FOLDER) else None

@@ -47,7 +47,7 @@ def choose_preprocessing(
     if tag is not None:
         return _of_tag(tag, architectures)
     if stated or source.pretrained is not None:
-        return dict(stated)
+        return {name: value for name, value in stated.items() if name != "size"}  # of the towers
     released = _released(architectures)
     if len(released) == 1:
         chosen = as_config(next(iter(released)))
@@ -62,13 +62,13 @@ def choose_preprocessing(
     if released:
         raise ModelError(
             f"the released weights of {some(architectures)} differ in their preprocessing, and "
-            f"{source.tag} does not say which is its own: name weights trained alike with "
+            f"{source.weights} does not say which is its own: name weights trained alike with "
             f"--preprocess, such as {_examples(released)}"
         )
     logger.warning(
         "%s: its architecture has no released weights that tell how images are preprocessed. "
         "Taking %s; if %s was trained otherwise, name weights trained alike with --preprocess",
-        source.label, describe(OPENAI), source.tag,
+        source.label, describe(OPENAI), source.weights,
     )  # fmt: skip
     return {}
 

@@ -142,8 +142,10 @@ def test_values_that_no_image_can_have_are_named(wrong):
 
 
 def test_the_preprocessing_is_overridden_saved_and_read_back(tmp_path):
-    folder = write_model(tmp_path / "m", {**ARCHITECTURES["clip"]}, {"mean": [0.1] * 3})
+    stated = {"mean": [0.1] * 3, "size": 224}  # which the towers know better
+    folder = write_model(tmp_path / "m", {**ARCHITECTURES["clip"]}, stated)
     kept = Estimator.load(str(folder), device="cpu")
+    assert kept.image_size == (48, 48)
     assert kept.preprocessing.mean == (0.1,) * 3
     changed = Estimator.load(str(folder), preprocess="ViT-B-16-SigLIP/webli", device="cpu")
     save(changed, tmp_path / "saved")
