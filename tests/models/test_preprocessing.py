@@ -187,3 +187,15 @@ def test_a_model_is_built_with_what_the_released_weights_state(tmp_path, monkeyp
     with pytest.raises(ModelError, match=r"small-released/a or small-released/b"):
         Estimator.load(*names, device="cpu")
     assert Estimator.load(*names, preprocess="b", device="cpu").preprocessing.std == (0.4,) * 3
+
+
+def test_a_bare_file_is_preprocessed_as_the_architecture_that_it_fits(tmp_path):
+    """Only shapes count, so the file repeats a zero."""
+    with torch.device("meta"):
+        model = open_clip.create_model("ViT-L-14-CLIPA", load_weights=False, device="meta")
+    state = {name: torch.zeros(()).expand(v.shape) for name, v in model.state_dict().items()}
+    torch.save({"state_dict": state}, tmp_path / "w.pt")
+    source = resolve(str(tmp_path / "w.pt"))
+    assert source.architectures == ("ViT-L-14-CLIPA",)
+    chosen = choose_preprocessing(source, open_clip.get_model_config(source.name), {}, None)
+    assert chosen == stated("ViT-L-14-CLIPA", "datacomp1b")
