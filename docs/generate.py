@@ -87,7 +87,7 @@ def _columns(columns: Iterable[schema.Column]) -> str:
 _GROUPS = {
     "Images": ("--image-root", "--class-template", "--split..."),
     "Models": ("--precision", "--device", "--decode-threads"),
-    "Evaluated models": ("--pretrained...", "--space", "--batch-size"),
+    "Evaluated models": ("--pretrained...", "--preprocess TAG...", "--space", "--batch-size"),
     "Scoring": ("--calibrate-by SQL", "--signals", "--words", "--caption-parts"),
     "Tables": ("--join...", "--memory-limit"),
     "Judges": ("--judge-answers", "--judge-column"),

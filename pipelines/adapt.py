@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import DEFAULT_MODEL, DEFAULT_PRETRAINED
+from ncclean.config import DEFAULT_MODEL
 from ncclean.data.options import SourceOptions
 from ncclean.options import Option, Reads
 from ncclean.storage.inputs import identity
@@ -15,7 +15,15 @@ from ncclean.training.options import AdaptOptions
 from .command import Command, Result
 from .display import Shown
 from .progress import SILENT, Progress
-from .shared_options import Device, Overwrite, Precision, Pretrained, ScoredShards, Scores
+from .shared_options import (
+    Device,
+    Overwrite,
+    Precision,
+    Preprocess,
+    Pretrained,
+    ScoredShards,
+    Scores,
+)
 
 if TYPE_CHECKING:
     from ncclean.training.adapt_model import AdaptSummary
@@ -43,7 +51,8 @@ class Adapt(Command):
     model: Annotated[
         str, Option("Model to adapt; preferably the one that scored.", reads=Reads.MODEL)
     ] = DEFAULT_MODEL
-    pretrained: Pretrained = DEFAULT_PRETRAINED
+    pretrained: Pretrained = None
+    preprocess: Preprocess = None
     source_options: SourceOptions = field(default_factory=SourceOptions)
     threshold: Annotated[
         float, Option("Train on pairs whose clean_posterior is above this.", low=0, below=1)
@@ -63,6 +72,7 @@ class Adapt(Command):
             ModelRequest(
                 model=self.model,
                 pretrained=self.pretrained,
+                preprocess=self.preprocess,
                 precision=self.precision,
                 device=self.device,
             ),

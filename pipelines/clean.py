@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.config import (
     DEFAULT_MODEL,
-    DEFAULT_PRETRAINED,
     DRY_RUN,
     RAY_ADDRESS,
     CalibrateBy,
@@ -40,6 +39,7 @@ from .shared_options import (
     Model,
     OutputLayout,
     Precision,
+    Preprocess,
     Pretrained,
     sources_option,
 )
@@ -73,7 +73,8 @@ class Clean(Command):
     source: Annotated[Sequence[str], sources_option("SOURCE")]
     out: Annotated[str, Option("Folder of the results.", metavar="PATH", local=True)]
     model: Model = DEFAULT_MODEL
-    pretrained: Pretrained = DEFAULT_PRETRAINED
+    pretrained: Pretrained = None
+    preprocess: Preprocess = None
     caption_key: CaptionKeys = None
     embedding_keys: EmbeddingKeys = None
     source_options: SourceOptions = field(default_factory=SourceOptions)
@@ -114,7 +115,7 @@ class Clean(Command):
         changes = [
             f"{target}={json.dumps(options[option])}"
             for target, option in _targets()
-            if options[option] is not None or option == "pretrained"
+            if options[option] is not None
         ]
         if not is_embedded:
             layout = layout_of(first) if self.layout == "auto" else self.layout

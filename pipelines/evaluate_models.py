@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ncclean.config import DEFAULT_PRETRAINED
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
@@ -45,9 +44,17 @@ class ModelOptions(Command):
     pretrained: Annotated[
         Sequence[str],
         Option(
-            "Pretrained tag or checkpoint file for all models, or one each (default: "
-            f"{DEFAULT_PRETRAINED}).",
+            "Pretrained tag or weights file, as in `score`: for all models, or one each, `none` "
+            "for one with its own weights.",
             reads=Reads.WEIGHTS,
+        ),
+    ] = ()
+    preprocess: Annotated[
+        Sequence[str],
+        Option(
+            "Preprocess images as these released weights, as in `score`: for all models, or one "
+            "each, `none` for a model's own preprocessing.",
+            metavar="TAG",
         ),
     ] = ()
     out: Annotated[
@@ -66,22 +73,39 @@ class ModelOptions(Command):
         super().__post_init__()
         if not self.model and parameters(type(self))["model"].is_required:
             raise InputError("name at least one --model")
+        if not self.models and (self.pretrained or self.preprocess):
+            raise InputError("--pretrained and --preprocess are for a --model: name it")
         named = self.named_models
         twice = next((name for name in named if named.count(name) > 1), None)
         if twice is not None:
             raise InputError(f"--model {twice[0]} is given twice")
 
     @property
-    def named_models(self) -> list[tuple[str, str]]:
-        """Models with their tags. Raises `InputError` if the tags are neither one nor as many."""
-        tags = list(self.pretrained or [DEFAULT_PRETRAINED])
-        tags = tags * len(self.model) if len(tags) == 1 else tags
-        if len(tags) != len(self.model):
+    def models(self) -> Sequence[str]:
+        """The models to evaluate, in order."""
+        return self.model
+
+    @property
+    def named_models(self) -> list[tuple[str, str | None, str | None]]:
+        """Models with their tags and what they are preprocessed as.
+
+        Raises `InputError` if these are neither one for all nor one for each.
+        """
+        pretrained = self._one_each("pretrained", self.pretrained)
+        return list(
+            zip(self.models, pretrained, self._one_each("preprocess", self.preprocess), strict=True)
+        )
+
+    def _one_each(self, name: str, values: Sequence[str]) -> list[str | None]:
+        count = len(self.models)
+        one_each = [None if value == "none" else value for value in values or ["none"]]
+        if len(one_each) == 1:
+            return one_each * count
+        if len(one_each) != count:
             raise InputError(
-                f"{len(tags)} --pretrained for {len(self.model)} --model: give one for all, or one "
-                "for each"
+                f"{len(one_each)} --{name} for {count} --model: give one for all, or one for each"
             )
-        return list(zip(self.model, tags, strict=True))
+        return one_each
 
     def requests(self) -> list[ModelRequest]:
         """Requests to load the models, each with its tag."""
@@ -91,11 +115,12 @@ class ModelOptions(Command):
             ModelRequest(
                 model=model,
                 pretrained=tag,
+                preprocess=preprocess,
                 precision=self.precision,
                 device=self.device,
                 space=self.space,
             )
-            for model, tag in self.named_models
+            for model, tag, preprocess in self.named_models
         ]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.config import DEFAULT_MODEL, DEFAULT_PRETRAINED, parse_keys, parse_scale
+from ncclean.config import CLIP_SCALE, DEFAULT_MODEL, parse_keys, parse_scale
 from ncclean.estimates import flattened
 from ncclean.formats import Table, decimal, interval, share
 from ncclean.option_values import numbers_by_name
@@ -26,6 +26,7 @@ from .shared_options import (
     MemoryLimit,
     Model,
     Overwrite,
+    Preprocess,
     Pretrained,
     Scale,
     Scores,
@@ -50,7 +51,8 @@ class TrialOptions(Options):
     donors: Donors = ()
     pairs: Annotated[int, Option("With --inject: pairs to draw, roughly.", low=2)] = 20_000
     model: Model = DEFAULT_MODEL
-    pretrained: Pretrained = DEFAULT_PRETRAINED
+    pretrained: Pretrained = None
+    preprocess: Preprocess = None
     embedding_keys: EmbeddingKeys = None
     scale: Scale = None
     device: Device = "auto"
@@ -169,10 +171,14 @@ class EvaluateNoise(Command):
 
         options = self.trial
         shards = resolve_sources(self.scores)
-        check_source(options, "embeddings" if are_embeddings(shards) else "images")
-
+        is_embedded = are_embeddings(shards)
+        check_source(options, "embeddings" if is_embedded else "images")
         model = ModelRequest(
-            model=options.model, pretrained=options.pretrained, device=options.device, space="auto"
+            model=options.model,
+            pretrained=options.pretrained,
+            preprocess=options.preprocess,
+            device=options.device,
+            space="auto",
         )
         return TrialRequest(
             shards=shards,
@@ -181,7 +187,7 @@ class EvaluateNoise(Command):
             pairs=options.pairs,
             model=model,
             keys=parse_keys(options.embedding_keys),
-            scale=scale_of(parse_scale(options.scale), model),
+            scale=scale_of(parse_scale(options.scale), model) if is_embedded else CLIP_SCALE,
             seed=options.seed,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -46,12 +45,9 @@ class EvaluateSimilarity(ModelOptions):
     plot: Annotated[str | None, plot_option("similarity.pdf")] = None
 
     @property
-    def named_models(self) -> list[tuple[str, str]]:
-        """The models with their tags, the model of `--against` last."""
-        if self.against is None:
-            return super().named_models
-        both = dataclasses.replace(self, model=[*self.model, self.against], against=None)
-        return both.named_models
+    def models(self) -> Sequence[str]:
+        """The models to compare, that of `--against` last."""
+        return self.model if self.against is None else [*self.model, self.against]
 
     def run(self, progress: Progress = SILENT) -> Result[list[ModelSimilarity]]:
         """Compare the models' cosines of matched and mismatched pairs, and plot them if asked to.

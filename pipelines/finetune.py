@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ncclean.config import DEFAULT_MODEL, DEFAULT_PRETRAINED, ClusterOptions
+from ncclean.config import DEFAULT_MODEL, ClusterOptions
 from ncclean.data.options import LoaderOptions, TrainingSourceOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, OptionError, Reads, Seed, parameters, value_of
@@ -18,7 +18,7 @@ from ncclean.training.options import TrainOptions
 from .command import Command, Result
 from .display import Shown
 from .progress import SILENT, Progress
-from .shared_options import Device, Engine, Overwrite, Precision, Pretrained
+from .shared_options import Device, Engine, Overwrite, Precision, Preprocess, Pretrained
 
 if TYPE_CHECKING:
     from ncclean.training.finetune import FinetuneSummary, Finetuning
@@ -58,7 +58,8 @@ class Finetune(Command):
         Option("Output of `ncclean select`, with weights and forget marks.", reads=Reads.TABLE),
     ] = None
     model: Annotated[str, Option("Model to train.", reads=Reads.MODEL)] = DEFAULT_MODEL
-    pretrained: Pretrained = DEFAULT_PRETRAINED
+    pretrained: Pretrained = None
+    preprocess: Preprocess = None
     init: Annotated[
         Literal["pretrained", "random"],
         Option(
@@ -90,8 +91,11 @@ class Finetune(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.is_from_scratch:
-            object.__setattr__(self, "pretrained", None)
+        if self.is_from_scratch and self.pretrained is not None:
+            raise InputError(
+                "--init random starts without weights, and --pretrained names some: leave one of "
+                "the two out"
+            )
         options = parameters(type(self))
         changed = [name for name, p in options.items() if value_of(self, p) != p.default]
         self.check_given(dict.fromkeys(changed) | {"method": self.method})
@@ -152,6 +156,7 @@ class Finetune(Command):
         model = ModelRequest(
             model=self.model,
             pretrained=self.pretrained,
+            preprocess=self.preprocess,
             precision=self.precision,
             device=self.device,
             random_seed=self.seed if self.is_from_scratch else None,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import (
     DEFAULT_MODEL,
-    DEFAULT_PRETRAINED,
     DRY_RUN,
     CalibrationOptions,
     ClusterOptions,
@@ -33,6 +32,7 @@ from .shared_options import (
     Model,
     OsaFunction,
     Overwrite,
+    Preprocess,
     Pretrained,
     Scale,
     ScoresOut,
@@ -74,7 +74,8 @@ class Score(Command):
     ] = "auto"
     source_options: SourceOptions = field(default_factory=SourceOptions)
     model: Model = DEFAULT_MODEL
-    pretrained: Pretrained = DEFAULT_PRETRAINED
+    pretrained: Pretrained = None
+    preprocess: Preprocess = None
     embedding_keys: EmbeddingKeys = None
     scale: Scale = None
     options: ScoreOptions = field(default_factory=ScoreOptions)
@@ -194,6 +195,7 @@ class Score(Command):
         model = ModelRequest(
             model=self.model,
             pretrained=self.pretrained,
+            preprocess=self.preprocess,
             precision=self.precision,
             device=self.device,
             compiled=self.compiled,
@@ -239,6 +241,7 @@ def score_result(
 
 
 def _summary(scored: ScoreSummary) -> Iterator[Shown]:
+    from ncclean.models.preprocessing import OPENAI, describe
     from ncclean.scoring.vague_rate import NO_KNOWN_MISMATCHES, why_vague
 
     rows = [("rows", f"{scored.rows:,}"), ("ok", f"{scored.ok:,}")]
@@ -259,6 +262,8 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
             vague = why_vague(rate_within) is not None
             rows.append((name, "the estimator cannot tell" if vague else told))
     rows.append(("shift", f"{scored.shift:.4f}"))
+    if scored.preprocessing not in (None, OPENAI):
+        rows.append(("preprocessing", describe(scored.preprocessing)))
     if scored.captions_cut:
         part = share(scored.captions_cut / scored.ok)
         rows.append(

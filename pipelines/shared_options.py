@@ -20,7 +20,20 @@ Model = Annotated[
 ]
 Pretrained = Annotated[
     str | None,
-    Option("Pretrained tag or checkpoint file of an open_clip name.", reads=Reads.WEIGHTS),
+    Option(
+        "Pretrained tag of an open_clip name, or weights file for the architecture of --model "
+        "(default for `ViT-B-32`: `laion2b_s34b_b79k`).",
+        reads=Reads.WEIGHTS,
+        shows_default=False,
+    ),
+]
+Preprocess = Annotated[
+    str | None,
+    Option(
+        "Preprocess images as these released weights, `TAG` or `ARCHITECTURE/TAG` (default: as "
+        "the model's own).",
+        metavar="TAG",
+    ),
 ]
 Precision = Annotated[str, Option("`fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native.")]
 Device = Annotated[str, Option("`auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)]

@@ -13,6 +13,7 @@ SET/train/...                               the same, for linear probes
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -72,12 +73,24 @@ class BenchmarkSet:
         return resolve_shards(map(str, shards))
 
     def classnames(self) -> list[str]:
-        """Names of the set's classes, by label. Raises `InputError` if there are none."""
-        return self._lines(_CLASSES_FILE, "the names of its classes, one a line")
+        """Names of the set's classes, by label: the first line is class 0.
+
+        Raises `InputError` if there are none, and for a blank line between names: left out, it
+        would give all later names to other classes.
+        """
+        names = self._lines(_CLASSES_FILE, "the names of its classes, one a line")
+        if "" in names:
+            raise InputError(
+                f"{self.folder / _CLASSES_FILE}, line {names.index('') + 1} is blank, and the line "
+                "is the number of the class: write its name, or take the line out if no label "
+                "counts it"
+            )
+        return names
 
     def templates(self) -> list[str]:
         """Prompt templates of the set, `{c}` for the class. Raises `InputError` without any."""
-        templates = self._lines(_TEMPLATES_FILE, "its prompts, one a line with {c} for the class")
+        lines = self._lines(_TEMPLATES_FILE, "its prompts, one a line with {c} for the class")
+        templates = [line for line in lines if line]
         without = next((line for line in templates if "{c}" not in line), None)
         if without is not None:
             raise InputError(
@@ -89,10 +102,11 @@ class BenchmarkSet:
         path = self.folder / name
         if not _exists(path):
             raise InputError(f"{self.folder} has no {name} with {meaning}")
-        lines = [line.strip() for line in _read(path).splitlines()]
+        # Not `splitlines`, which also ends lines at characters that names of classes may have.
+        lines = [line.strip() for line in io.StringIO(_read(path).rstrip(), newline=None)]
         if not any(lines):
             raise InputError(f"{path} is empty; it must hold {meaning}")
-        return [line for line in lines if line]  # as clip_benchmark reads it
+        return lines
 
 
 EvaluationSet = BenchmarkSet | LabelledSet | CaptionedSet
@@ -180,6 +194,6 @@ def _exists(path: UPath) -> bool:
 def _read(path: UPath) -> str:
     data = stores.ask("read", path, stores.read_bytes, path)
     try:
-        return bytes(data).decode("utf-8")
+        return bytes(data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text") from error

@@ -17,8 +17,9 @@ from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.data.stream import StreamReader
-from ncclean.errors import InputError, ModelError
+from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions
+from ncclean.models.weights import finite_embeddings
 
 # Batches that the model may be working on at a time.
 _BATCHES_IN_FLIGHT = 2
@@ -109,7 +110,7 @@ def embed_dataset(
     return EmbeddedPairs(
         keys=embedded.keys,
         image=embedded.image,
-        text=_finite(text, "captions"),
+        text=finite_embeddings(text, "captions"),
         text_to_image=torch.tensor(owners),
         skipped=embedded.skipped,
     )
@@ -206,11 +207,5 @@ def embed_images(
         counts = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
         where = shards[0].url if shards else "the set"
         raise EmptySetError(where, counts)
-    image = _finite(torch.cat(batches), "images")
+    image = finite_embeddings(torch.cat(batches), "images")
     return EmbeddedImages(keys, image, notes, dict(skipped), sample_keys, captions)
-
-
-def _finite(embeddings: torch.Tensor, what: str) -> torch.Tensor:
-    if not bool(torch.isfinite(embeddings).all()):
-        raise ModelError(f"the model's embeddings of {what} are not finite; try --precision fp32")
-    return embeddings

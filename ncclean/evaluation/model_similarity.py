@@ -14,6 +14,7 @@ from ncclean.errors import InputError
 from ncclean.evaluation.embedding import embed_dataset
 from ncclean.evaluation.options import EmbeddingOptions
 from ncclean.evaluation.similarity import Similarities, similarities
+from ncclean.models.preprocessing import as_config
 from ncclean.models.request import ModelRequest
 from ncclean.progress import Progress
 
@@ -26,6 +27,7 @@ class ModelSimilarity:
     pretrained: str
     cosines: Similarities
     skipped: dict[str, int]
+    preprocessing: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """The model, and mean, spread and quantiles of its cosines."""
@@ -34,6 +36,7 @@ class ModelSimilarity:
             "pretrained": self.pretrained,
             **dataclasses.asdict(self.cosines.summary()),
             "skipped": self.skipped,
+            "preprocessing": self.preprocessing,
         }
 
 
@@ -58,7 +61,13 @@ def measure_similarity(
             raise InputError("similarities need at least two images: a single one has no negatives")
         cosines = similarities(pairs.image, pairs.text, pairs.text_to_image)
         identity = estimator.identity
-        yield ModelSimilarity(identity.model, identity.pretrained, cosines, pairs.skipped)
+        yield ModelSimilarity(
+            identity.model,
+            identity.pretrained,
+            cosines,
+            pairs.skipped,
+            as_config(estimator.preprocessing),
+        )
 
 
 def _shards(source: str) -> list[ShardRef]:

@@ -18,6 +18,7 @@ from ncclean.evaluation.retrieval import FOLD_IMAGES, FOLDS, fold_recall, retrie
 from ncclean.evaluation.sample_weights import SampleWeights
 from ncclean.evaluation.zeroshot import class_depth, classifier_weights
 from ncclean.models.estimator import Estimator
+from ncclean.models.preprocessing import as_config
 
 # Names of `recall_at_k` to those of clip_benchmark: an image is retrieved by a caption.
 _DIRECTIONS = (
@@ -140,5 +141,6 @@ def _evaluation(
         settings=settings or {},
         fingerprint=model.fingerprint,
         precision=model.precision,
+        preprocessing=as_config(estimator.preprocessing),
         outcomes=table,
     )

@@ -44,6 +44,7 @@ class Evaluation:
     skipped: dict[str, int]
     fingerprint: str
     precision: str
+    preprocessing: dict[str, Any]
     outcomes: pa.Table = field(repr=False, compare=False)
     captions: int | None = None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -76,6 +77,7 @@ class Evaluation:
             "settings": self.settings,
             "fingerprint": self.fingerprint,
             "precision": self.precision,
+            "preprocessing": self.preprocessing,
             "ncclean_version": ncclean.__version__,
         }
 
@@ -116,6 +118,7 @@ class Evaluation:
             settings=record.get("settings", {}),
             fingerprint=str(record.get("fingerprint", "")),
             precision=str(record.get("precision", "")),
+            preprocessing=record.get("preprocessing", {}),
             outcomes=table,
         )
 

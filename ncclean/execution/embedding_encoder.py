@@ -72,7 +72,8 @@ class EmbeddingRequest:
         except ShardError as error:
             raise InputError(f"no embeddings can be read: {error}") from error
         if isinstance(scale, ModelRequest):
-            identity = dataclasses.replace(scale.load().identity, precision="")
+            # Of the model that has the scale, which is not known to have made the embeddings.
+            identity = dataclasses.replace(scale.load().identity, precision="", preprocessing="")
             return cls(identity=identity, keys=chosen, dim=dim, device=device, model=scale)
         identity = ModelIdentity("embeddings", "", "", "", scale)
         return cls(identity=identity, keys=chosen, dim=dim, device=device)

@@ -21,6 +21,7 @@ from ncclean.data.device_decode import DeviceImageDecoder
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.data.stream import DecodedSample, ShardStream, StreamReader
+from ncclean.errors import ModelError, ShardError
 from ncclean.execution.allocator import keep_freed_memory
 from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.column_sources import BatchColumns, ColumnSources
@@ -38,6 +39,7 @@ from ncclean.execution.sample_rows import (
 from ncclean.execution.shift import noise_shift
 from ncclean.models.estimator import Estimator, ModelIdentity
 from ncclean.models.request import ModelRequest
+from ncclean.models.weights import finite_embeddings
 from ncclean.storage.grouping import of_fields
 
 # Batches handed to the estimator before the oldest must be done.
@@ -209,7 +211,7 @@ class ImageEncoder:
         if batches:
             # Samples whose members were interleaved come out of order; rows restore it.
             order = torch.tensor(np.argsort(rows), device=self.estimator.device)
-            image = torch.cat(batches)[order]
+            image = _checked(torch.cat(batches)[order], "images")
         else:
             image = torch.empty(0, self.estimator.embed_dim, device=self.estimator.device)
         return _Images(stream, samples, count, image, columns, time.perf_counter() - start)
@@ -242,6 +244,7 @@ class ImageEncoder:
         scorable = [row for row in rows if row.status is SkipReason.OK]
         captions = [row.caption.text or "" for row in scorable]
         text, tokens = self.estimator.encode_captions(captions, self._options.batch_size)
+        text = _checked(text, "captions")
         numbers = images_of_rows(scorable)
         if len(scorable) > len(image):
             image = image[torch.from_numpy(numbers).to(image.device)]
@@ -270,6 +273,14 @@ class ImageEncoder:
             error=str(stream.error) if stream.error is not None else None,
             seconds=images.seconds + time.perf_counter() - start,
         )
+
+
+def _checked(embeddings: torch.Tensor, what: str) -> torch.Tensor:
+    """Embeddings of a shard; raises `ShardError`, so that those of others are still scored."""
+    try:
+        return finite_embeddings(embeddings, what)
+    except ModelError as error:
+        raise ShardError(str(error)) from error
 
 
 def _raise(error: Exception) -> NoReturn:

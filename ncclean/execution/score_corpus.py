@@ -136,6 +136,7 @@ class ScoreCorpus:
                 "weights_fingerprint": model.fingerprint,
                 "precision": model.precision,
                 "scale": repr(model.scale),
+                **({"preprocessing": model.preprocessing} if model.preprocessing else {}),
             },
             options={
                 **self.options.result_options(),

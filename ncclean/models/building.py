@@ -7,95 +7,176 @@ import hashlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ncclean.data.decode import Preprocessing
 from ncclean.errors import ModelError
-from ncclean.models.checkpoint import ModelSource, why
-from ncclean.models.model_config import check_config, check_fits, without_remote_code
+from ncclean.models.checkpoint import ModelSource
+from ncclean.models.model_config import (
+    check_config,
+    check_fits,
+    config_file,
+    text_tower_folder,
+    without_remote_code,
+)
+from ncclean.models.open_clip_internals import checkpoints_read_by
+from ncclean.models.preprocessing import choose_preprocessing, preprocessing_of
+from ncclean.models.weights import check_finite, read_state_dict, why
+
+logger = logging.getLogger(__name__)
+
+Tokenizer = Callable[[list[str]], torch.Tensor]
 
 
-def build(
-    source: ModelSource, seed: int = 0
-) -> tuple[nn.Module, Callable[[list[str]], torch.Tensor], Preprocessing]:
+class BuiltModel(NamedTuple):
+    """A model with all that belongs to it; `architecture` is open_clip's `model_cfg`."""
+
+    network: nn.Module
+    tokenizer: Tokenizer
+    preprocessing: Preprocessing
+    architecture: dict[str, Any]
+
+
+def build(source: ModelSource, seed: int = 0, preprocess: str | None = None) -> BuiltModel:
     """Build a model with its tokenizer and preprocessing; `seed` is for random weights.
 
-    A configuration that names code, or asks for more memory than its weights take, is refused
+    `preprocess` names released weights to preprocess images as, `TAG` or `ARCHITECTURE/TAG`. A
+    configuration that names code, or asks for more memory than its weights take, is refused
     before anything is built of it. Raises `ModelError`.
     """
     import open_clip
 
     try:
-        with _quiet(), without_remote_code(), torch.random.fork_rng(), _initial_weights(source):
-            config = check_config(source.name)
-            if source.weights is not None:
-                check_fits(source.name, source.weights)
-            torch.manual_seed(seed)
-            model = open_clip.create_model(
-                source.name,
-                pretrained=source.pretrained,
-                require_pretrained=source.checkpoint is None and not source.is_random,
-                load_weights=source.checkpoint is None and not source.is_random,
-                pretrained_text=False,  # the weights of the whole model hold those of its parts
-                weights_only=True,
-            )
-            if source.checkpoint is not None:
-                open_clip.load_checkpoint(model, source.checkpoint)
+        with _quiet(), without_remote_code():
+            architecture, stated = check_config(source.name, source.preprocessing)
+            chosen = choose_preprocessing(source, architecture, stated, preprocess)
+            preprocessing_of(stated | chosen, source.label)  # refused before minutes of loading
+            network = _network(source, architecture, chosen, seed)
     except ModelError:
         raise
     except Exception as error:  # hub clients raise their own families
         raise ModelError(_explain(source, error)) from error
+    config = open_clip.get_model_preprocess_cfg(network)
+    size = config["size"]
+    size = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+    preprocessing = preprocessing_of(config, source.label, size)
+    return BuiltModel(network, _tokenizer(source, architecture), preprocessing, architecture)
+
+
+def _network(
+    source: ModelSource, architecture: Mapping[str, Any], preprocessing: dict[str, Any], seed: int
+) -> nn.Module:
+    """Build the towers and load their weights, which must be finite and of the same lengths."""
+    import open_clip
+
+    name, has_own_weights = source.name, source.checkpoint is None and not source.is_random
+    if name.startswith("hf-hub:") and not has_own_weights:
+        name = f"local-dir:{Path(config_file(name) or '').parent}"  # fetches no weights
+    overrides = {}
+    if (tower := text_tower_folder(name, architecture)) is not None:
+        text = {**architecture["text_cfg"], "hf_model_name": str(tower)}
+        overrides["text_cfg"] = {**text, "hf_model_pretrained": False}
+    if source.checkpoint is not None and not source.architectures:
+        check_fits(name, Path(source.checkpoint), **overrides)
+    positions: dict[str, int] = {}
+
+    def read(path: Path) -> dict[str, torch.Tensor]:
+        state = read_state_dict(path)
+        for key in [key for key in state if key.endswith(_POSITIONS)]:
+            positions[key] = len(state[key])
+            state[key] = state[key].float()  # half precision cannot be interpolated on a CPU
+        return state
+
+    with torch.random.fork_rng(), _initial_weights(source), checkpoints_read_by(read):
+        torch.manual_seed(seed)
+        network: nn.Module = open_clip.create_model(
+            name,
+            pretrained=source.pretrained,
+            require_pretrained=has_own_weights,
+            load_weights=has_own_weights,
+            pretrained_text=False,  # the weights of the whole model hold those of its parts
+            weights_only=True,
+            force_preprocess_cfg=preprocessing,
+            **overrides,
+        )
+        if source.checkpoint is not None:
+            open_clip.load_checkpoint(network, source.checkpoint)
+    check_finite(network.state_dict(), source.weights)
+    _check_positions(source, network, positions)
+    return network
+
+
+def _tokenizer(source: ModelSource, architecture: Mapping[str, Any]) -> Tokenizer:
+    import open_clip
+
+    text = architecture["text_cfg"]
     try:
-        has_files = bool(config["text_cfg"].get("hf_tokenizer_name"))
-        safely = {"trust_remote_code": False} if has_files else {}
+        safely = {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}
         with _quiet(), without_remote_code():
-            tokenizer = open_clip.get_tokenizer(source.name, **safely)
+            tokenizer: Tokenizer = open_clip.get_tokenizer(source.name, **safely)
     except Exception as error:
         if "custom code" in str(error):
             raise ModelError(
                 f"the tokenizer of {source.label} is Python code that comes with the model, which "
                 "is never run: take a tokenizer that transformers knows"
             ) from error
+        needed = ""
+        if text.get("tokenizer_type") == "tiktoken":
+            needed = ": it needs `pip install tiktoken`, and offline the files in tiktoken's cache"
+        elif text.get("hf_tokenizer_name"):
+            needed = (
+                ": it needs `pip install transformers sentencepiece`, and offline its files in the "
+                "folder of local-dir:"
+            )
         raise ModelError(
-            f"the tokenizer of {source.label} cannot be loaded ({why(error)}); models with "
-            "a Hugging Face tokenizer need `pip install transformers sentencepiece`, and offline "
-            "their tokenizer files in the folder of local-dir:"
+            f"the tokenizer of {source.label} cannot be loaded ({why(error)}){needed}"
         ) from error
-    config = open_clip.get_model_preprocess_cfg(model)
-    size = config["size"]
-    preprocessing = Preprocessing(
-        size=(size, size) if isinstance(size, int) else (int(size[0]), int(size[1])),
-        mean=_triple(config["mean"]),
-        std=_triple(config["std"]),
-        interpolation="bilinear" if config.get("interpolation") == "bilinear" else "bicubic",
-        resize_mode=config.get("resize_mode") or "shortest",
-        fill_color=int(config.get("fill_color") or 0),
-    )
-    return model, tokenizer, preprocessing
+    return tokenizer
+
+
+# Position embeddings of the images (of open_clip's own towers) and of the captions.
+_POSITIONS = "positional_embedding"
+
+
+def _check_positions(source: ModelSource, model: nn.Module, read: Mapping[str, int]) -> None:
+    """Look for position embeddings that open_clip has stretched to the length of the architecture.
+
+    Images of another size are common, so they are only logged. Captions are not: `ModelError`.
+    """
+    state = model.state_dict()
+    for name, count in read.items():
+        target = name if name in state else f"text.{name}"
+        if target not in state or len(state[target]) == count:
+            continue
+        if name.startswith("visual."):
+            logger.warning(
+                "%s was trained on images of %d patches, and %s takes %d: its position embeddings "
+                "are interpolated", source.weights, count - 1, source.label, len(state[target]) - 1,
+            )  # fmt: skip
+        else:
+            raise ModelError(
+                f"the text tower of {source.label} reads {len(state[target])} tokens "
+                f"(context_length), but its weights were trained on {count}: set context_length to "
+                f"{count}"
+            )
 
 
 def _explain(source: ModelSource, error: Exception) -> str:
     reason = why(error)
-    fetches = source.name.startswith("hf-hub:") or (
-        source.pretrained is not None and source.pretrained == source.tag
-    )
-    if not fetches:
-        return f"{source.label} cannot be loaded: {reason}"
+    is_fetched = source.pretrained is not None or source.name.startswith("hf-hub:")
+    if not is_fetched or source.checkpoint is not None or "Error(s) in loading" in str(error):
+        weights = f" with {source.checkpoint}" if source.checkpoint else ""
+        return f"{source.label} cannot be loaded{weights}: {reason}"
     return (
         f"the weights {source.tag} of {source.label} cannot be fetched ({reason}). Offline, copy "
         "them from a machine that has them and pass --pretrained FILE, or use --model "
         "local-dir:DIR; --model demo is bundled, for trying out"
     )
-
-
-def _triple(value: float | Sequence[float]) -> tuple[float, float, float]:
-    values = np.broadcast_to(np.asarray(value, dtype=float), 3)
-    return float(values[0]), float(values[1]), float(values[2])
 
 
 def weights_fingerprint(model: nn.Module) -> str:
@@ -131,11 +212,15 @@ class _WithoutInitialization(TorchFunctionMode):
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence open_clip and the hub, which log every retry; failures arrive as exceptions."""
+    """Silence open_clip and the hub, which log every retry; failures arrive as exceptions.
+
+    What ncclean itself has to say is still said.
+    """
     from huggingface_hub.utils import logging as hub
 
-    root = logging.getLogger()
-    level, hub_level = root.level, hub.get_verbosity()
+    root, ours = logging.getLogger(), logging.getLogger("ncclean")
+    level, own_level, hub_level = root.level, ours.level, hub.get_verbosity()
+    ours.setLevel(ours.getEffectiveLevel())
     root.setLevel(logging.CRITICAL)
     hub.set_verbosity(logging.CRITICAL)
     try:
@@ -144,4 +229,5 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         root.setLevel(level)
+        ours.setLevel(own_level)
         hub.set_verbosity(hub_level)

@@ -4,35 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import logging
-import pickle
-import textwrap
+import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ncclean.config import DEFAULT_MODEL, DEFAULT_PRETRAINED
 from ncclean.errors import ModelError
-from ncclean.models.model_config import read_config
-from ncclean.models.open_clip_internals import read_state_dict
+from ncclean.models.heads import WEIGHTS_NAME as HEADS_NAME
+from ncclean.models.model_config import CONFIG_KEYS, CONFIG_NAME, read_config
+from ncclean.models.weights import read_state_dict, some
 
 logger = logging.getLogger(__name__)
 
 BUNDLED = ("demo", "demo-noisy")
-# open_clip's names of the files of a model folder.
-CONFIG_NAME = "open_clip_config.json"
 WEIGHTS_NAME = "open_clip_model.safetensors"
-_CONFIG_KEYS = ("embed_dim", "vision_cfg", "text_cfg")
+# The names that open_clip looks for in a folder, the first one before the others.
+_WEIGHTS_NAMES = (
+    WEIGHTS_NAME,
+    "open_clip_pytorch_model.safetensors",
+    "open_clip_pytorch_model.bin",
+    "open_clip_pytorch_model.pth",
+    "model.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.pth",
+    "model.pth",
+)
+_WEIGHTS_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+_FOLDER = "local-dir:"
 
 
 @dataclass(frozen=True)
 class ModelSource:
     """`name` and `pretrained` as open_clip takes them; `label` and `tag` as the table records them.
 
-    `checkpoint` is a weights file to load into the architecture of a `local-dir:` name instead of
-    the one that open_clip would pick from the folder. With `is_random` no weights are read.
+    `checkpoint` is a weights file to load into the architecture of `name`. `architectures` are the
+    open_clip names that the architecture may have, where more than its configuration is known of
+    it; `preprocessing` is what its configuration states, where open_clip does not read it. With
+    `is_random` no weights are read.
     """
 
     name: str
@@ -40,95 +54,136 @@ class ModelSource:
     label: str
     tag: str
     checkpoint: str | None = None
+    architectures: tuple[str, ...] = ()
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
     is_random: bool = False
+
+    @property
+    def weights(self) -> str:
+        """The weights as messages name them: their file, or else the model."""
+        return self.checkpoint or self.label
 
     @property
     def folder(self) -> Path | None:
         """The folder of a `local-dir:` model, None for any other model."""
-        prefix = "local-dir:"
-        return Path(self.name.removeprefix(prefix)) if self.name.startswith(prefix) else None
-
-    @property
-    def weights(self) -> Path | None:
-        """The model's largest weights file, in its folder or named with it, if any is read."""
-        if self.is_random or self.folder is None:
-            return None
-        files = [Path(self.checkpoint)] if self.checkpoint else _weights_in(self.folder)
-        return max(files, key=lambda file: file.stat().st_size)
+        return Path(self.name.removeprefix(_FOLDER)) if self.name.startswith(_FOLDER) else None
 
 
-def resolve(model: str, pretrained: str | None, *, is_random: bool = False) -> ModelSource:
+def resolve(model: str, pretrained: str | None = None, *, is_random: bool = False) -> ModelSource:
     """Find configuration and weights by bundled name, `local-dir:`, `hf-hub:`, path or open_clip
     name.
 
-    `is_random` asks for an architecture without weights: an open_clip name, a model's folder or a
-    json file, which is a configuration as open_clip keeps it (`embed_dim`, `vision_cfg`,
-    `text_cfg`) or the `open_clip_config.json` of a model.
+    A path is a model's folder, a checkpoint file, or a json file with a configuration as open_clip
+    keeps it (`embed_dim`, `vision_cfg`, `text_cfg`) or as a model has it (`model_cfg`).
+    `pretrained` is a tag of an open_clip name, or a weights file for the architecture that `model`
+    names.
+    `is_random` asks for the architecture alone.
 
     Raises `ModelError` with a suggestion if it is none of these.
     """
+    if model == DEFAULT_MODEL and not pretrained and not is_random:
+        pretrained = DEFAULT_PRETRAINED
+    has_own_weights = not pretrained and not is_random
+    source = _resolved(model, has_own_weights)
     if is_random:
-        return _architecture(model)
+        return dataclasses.replace(source, checkpoint=None, tag="random", is_random=True)
+    if not pretrained:
+        return source
+    path, tags = Path(pretrained), _tags(source.name)
+    if pretrained.lower() in {tag.lower() for tag in tags}:
+        return dataclasses.replace(source, pretrained=pretrained, tag=pretrained)
+    if path.is_file():
+        return dataclasses.replace(source, checkpoint=pretrained, tag=path.name)
+    what = "a folder: name the weights file in it" if path.is_dir() else "neither a file nor a tag"
+    raise ModelError(f"--pretrained {pretrained} is {what} of {model}{_listed(tags)}")
+
+
+def _resolved(model: str, has_own_weights: bool) -> ModelSource:
+    """The source that a name stands for; without `has_own_weights` only its architecture."""
     if model in BUNDLED:
         folder = Path(__file__).parent / model.replace("-", "_")
         if not (folder / CONFIG_NAME).is_file():
             raise ModelError(f"the bundled model {model!r} is not part of this installation")
-        return ModelSource(f"local-dir:{folder}", None, model, "bundled")
-    if model.startswith("local-dir:"):
-        return _local_folder(Path(model.removeprefix("local-dir:")), model)
+        return _folder(folder, model, "bundled", has_own_weights)
     if model.startswith("hf-hub:"):
         return ModelSource(model, None, model, "hub")
-    path = Path(model)
-    if path.is_dir():
-        return _local_folder(path, model)
+    path = Path(model.removeprefix(_FOLDER))
+    if path.name == CONFIG_NAME and path.is_file():
+        path = path.parent
+    if model.startswith(_FOLDER) or path.is_dir():
+        return _folder(path, model, "local", has_own_weights)
+    if path.is_file() and path.suffix == ".json":
+        if has_own_weights:
+            raise ModelError(f"{model} describes an architecture: add --pretrained FILE")
+        return _registered(path, model)
     if path.is_file():
         if (path.parent / CONFIG_NAME).is_file():
-            return ModelSource(f"local-dir:{path.parent}", None, model, path.name, str(path))
-        return ModelSource(infer_architecture(path), str(path), model, path.name)
-    return _named(model, pretrained)
+            return ModelSource(f"{_FOLDER}{path.parent}", None, model, path.name, model)
+        names = matching_architectures(path)
+        return ModelSource(names[0], None, model, path.name, model, names)
+    tags = _tags(model, is_checked=True)
+    if has_own_weights:
+        raise ModelError(f"{model} needs --pretrained: a checkpoint file or a tag{_listed(tags)}")
+    return ModelSource(model, None, model, "", architectures=(model,))
 
 
-def _architecture(model: str) -> ModelSource:
-    path = Path(model.removeprefix("local-dir:"))
-    if path.name == CONFIG_NAME:
-        path = path.parent
-    if (path / CONFIG_NAME).is_file():
-        return ModelSource(f"local-dir:{path}", None, model, "random", is_random=True)
-    if model in BUNDLED:
-        return dataclasses.replace(resolve(model, None), tag="random", is_random=True)
-    name = _registered(path) if path.suffix == ".json" and path.is_file() else model
-    _check_name(name)
-    return ModelSource(name, None, model, "random", is_random=True)
+def _folder(folder: Path, label: str, tag: str, has_own_weights: bool) -> ModelSource:
+    if not (folder / CONFIG_NAME).is_file():
+        if not folder.exists():
+            raise ModelError(f"{folder} does not exist")
+        raise ModelError(f"{folder} holds no {CONFIG_NAME}; a local model folder needs one")
+    weights = str(_weights_in(folder)) if has_own_weights else None
+    return ModelSource(f"{_FOLDER}{folder}", None, label, tag, weights)
 
 
-def _registered(path: Path) -> str:
-    """The name by which open_clip knows the configuration in a file from now on."""
+def _weights_in(folder: Path) -> Path:
+    """The weights file of a model folder: one of open_clip's names, or the only one."""
+    for name in _WEIGHTS_NAMES:
+        if (folder / name).is_file():
+            return folder / name
+    files = sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.suffix in _WEIGHTS_ENDINGS and path.name != HEADS_NAME and path.is_file()
+    )
+    if not files:
+        raise ModelError(f"{folder} holds no weights ({WEIGHTS_NAME}); or add --pretrained FILE")
+    if len(files) > 1:
+        raise ModelError(f"{folder} holds several weights files, {some(files)}: name one of them")
+    logger.warning("%s: took the weights in %s", folder, files[0])
+    return folder / files[0]
+
+
+def _registered(path: Path, label: str) -> ModelSource:
+    """The source of a configuration in a file, under the file's name in open_clip's registry."""
     import open_clip
 
-    config = read_config(path)
-    missing = [key for key in _CONFIG_KEYS if key not in config]
+    described = read_config(path)
+    config = described.get("model_cfg", described)
+    missing = [key for key in CONFIG_KEYS if not isinstance(config, dict) or key not in config]
     if missing:
         raise ModelError(f"{path} describes no open_clip model: it has no {missing[0]}")
     registered = open_clip.get_model_config(path.stem)
     if registered is not None and registered != config:
         raise ModelError(f"{path.stem} is another model of open_clip's: rename {path}")
-    open_clip.add_model_config(path)
-    return path.stem
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / path.name
+        file.write_text(json.dumps(config))
+        open_clip.add_model_config(file)
+    preprocessing = described.get("preprocess_cfg", {})
+    return ModelSource(path.stem, None, label, "", preprocessing=preprocessing)
 
 
-def infer_architecture(checkpoint: Path) -> str:
-    """Name of the open_clip architecture whose parameters are those of a bare checkpoint.
+def matching_architectures(checkpoint: Path) -> tuple[str, ...]:
+    """Names of the open_clip architectures whose parameters are those of a bare checkpoint.
 
-    Raises `ModelError` when none fits. Architectures may differ in something a checkpoint does
-    not record (the activation); then the log names the choice, open_clip's default GELU variant.
+    The one to take comes first: they may differ in something a checkpoint does not record (the
+    activation), and then the log names the choice, open_clip's default GELU variant. Raises
+    `ModelError` when none fits.
     """
     import open_clip
 
-    try:
-        state = read_state_dict(checkpoint)
-        shapes = {name: tuple(value.shape) for name, value in state.items()}
-    except Exception as error:
-        raise ModelError(f"{checkpoint} is not a readable checkpoint: {why(error)}") from error
+    shapes = {name: tuple(value.shape) for name, value in read_state_dict(checkpoint).items()}
     matches = [
         name
         for name in open_clip.list_models()
@@ -136,7 +191,7 @@ def infer_architecture(checkpoint: Path) -> str:
     ]
     if not matches:
         raise ModelError(
-            f"no open_clip architecture has the parameters of {checkpoint}; "
+            f"no open_clip architecture has the parameters of {checkpoint} ({some(list(shapes))}); "
             f"name it: --model ARCHITECTURE --pretrained {checkpoint}"
         )
     matches.sort(key=lambda name: ("quickgelu" in name, len(name), name))
@@ -148,69 +203,25 @@ def infer_architecture(checkpoint: Path) -> str:
             matches[0],
             checkpoint,
         )
-    return str(matches[0])
+    return tuple(matches)
 
 
-def why(error: BaseException) -> str:
-    """The reason why a model cannot be loaded, in a line.
-
-    torch advises to read pickles with `weights_only=False`, which runs what they hold.
-    """
-    if isinstance(error, pickle.UnpicklingError):
-        return "the file does not hold tensors alone, and nothing else is read"
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    shown = 2 if lines[0].startswith("Error(s) in loading state_dict") else 1
-    reason = " ".join(line.strip() for line in lines[:shown])
-    return textwrap.shorten(reason, 300, placeholder=" ...")
-
-
-def _local_folder(folder: Path, label: str) -> ModelSource:
-    if not (folder / CONFIG_NAME).is_file():
-        if not folder.exists():
-            raise ModelError(f"{folder} does not exist")
-        raise ModelError(f"{folder} holds no {CONFIG_NAME}; a local model folder needs one")
-    if not _weights_in(folder):
-        # open_clip would only log a warning and go on with random weights.
-        raise ModelError(f"{folder} holds no weights (open_clip_model.safetensors)")
-    return ModelSource(f"local-dir:{folder}", None, label, "local")
-
-
-def _weights_in(folder: Path) -> list[Path]:
-    patterns = ("*.safetensors", "*.bin", "*.pth")
-    return [file for pattern in patterns for file in folder.glob(pattern) if file.is_file()]
-
-
-def _check_name(model: str) -> None:
-    """Raise `ModelError` if open_clip has no such architecture."""
+def _tags(model: str, *, is_checked: bool = False) -> list[str]:
+    """The pretrained tags of an open_clip name; raises `ModelError` for another one if checked."""
     import open_clip
 
     names = open_clip.list_models()
-    if model not in names:
+    if is_checked and model not in names:
         close = difflib.get_close_matches(model, [*names, *BUNDLED], n=3, cutoff=0.5)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise ModelError(
             f"no model called {model!r}{hint} (also: local-dir:DIR, a checkpoint file)"
         )
+    return list(open_clip.list_pretrained_tags_by_model(model))
 
 
-def _named(model: str, pretrained: str | None) -> ModelSource:
-    import open_clip
-
-    _check_name(model)
-    tags = open_clip.list_pretrained_tags_by_model(model)
-    if not pretrained:
-        raise ModelError(f"{model} needs --pretrained: a checkpoint file, or one of {_some(tags)}")
-    if pretrained.lower() not in {tag.lower() for tag in tags} and not Path(pretrained).is_file():
-        raise ModelError(
-            f"--pretrained {pretrained} is neither a file nor a tag of {model}; "
-            f"its tags are {_some(tags)}"
-        )
-    tag = Path(pretrained).name if Path(pretrained).is_file() else pretrained
-    return ModelSource(model, pretrained, model, tag)
-
-
-def _some(tags: list[str]) -> str:
-    return ", ".join(tags[:8]) + (", ..." if len(tags) > 8 else "") if tags else "(none published)"
+def _listed(tags: list[str]) -> str:
+    return f"; its tags are {', '.join(tags[:8])}{', ...' * (len(tags) > 8)}" if tags else ""
 
 
 def _could_match(config: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]) -> bool:

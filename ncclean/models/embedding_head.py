@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ncclean.errors import InputError
+from ncclean.models.weights import check_finite
 from ncclean.regular_files import why_missing
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -40,7 +41,8 @@ class EmbeddingHead:
         Layers are `NAME.weight` (out, in) and `NAME.bias`; numbers in names are ordered as numbers.
         The file's metadata has `activation` (`none`, `relu`, `gelu`, `tanh`), which comes between
         layers and must be there if there are several, and `output` (`none`, `sigmoid`). Raises
-        `InputError` for another file, and for one that does not end in a single value.
+        `InputError` for another file, and for one that does not end in a single value, `ModelError`
+        for numbers that are not finite.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -53,6 +55,7 @@ class EmbeddingHead:
                 metadata = file.metadata() or {}
         except SafetensorError as error:
             raise InputError(f"--head: {path} is not a safetensors file: {error}") from error
+        check_finite(tensors, f"--head: {path}")
         return cls(
             _sequential(path, tensors, metadata).eval(),
             hashlib.blake2b(place.read_bytes(), digest_size=16).hexdigest(),

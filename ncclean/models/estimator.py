@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -15,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ncclean.config import DEFAULT_MODEL, DEFAULT_PRETRAINED
+from ncclean.config import DEFAULT_MODEL
 from ncclean.data.decode import Preprocessing
+from ncclean.errors import ModelError
 from ncclean.models import text_tower
 from ncclean.models.building import build, weights_fingerprint
 from ncclean.models.checkpoint import resolve
@@ -24,7 +26,9 @@ from ncclean.models.devices import Cores, Uploads, sharing_tensors
 from ncclean.models.heads import HeadedClip, headed
 from ncclean.models.open_clip_internals import model_attribute, pooling
 from ncclean.models.precision import DTYPES, in_low_precision, resolve_device, resolve_precision
+from ncclean.models.preprocessing import as_config
 from ncclean.models.token_counts import MAX_CAPTION_CHARACTERS, tokens_before_cutting
+from ncclean.models.weights import why
 
 T = TypeVar("T")
 
@@ -38,13 +42,14 @@ _ROWS_PER_CORE = 64
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """The model that scored, as the score table records it."""
+    """The model that scored, as the score table records it; `preprocessing` is JSON."""
 
     model: str
     pretrained: str
     fingerprint: str
     precision: str
     scale: float  # exp(logit_scale), which the losses are in units of
+    preprocessing: str = ""
 
 
 class Estimator:
@@ -52,6 +57,8 @@ class Estimator:
 
     Embeddings are float32 whatever the precision of the towers. `model` keeps its float32 weights;
     lower precision is autocast, on a CPU around a copy whose matrices are cast once.
+    `architecture` is open_clip's `model_cfg`, to save the model with. Raises `ModelError` for a
+    model whose tokenizer or scale is not that of its towers.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class Estimator:
         precision: str = "fp32",
         device: str | torch.device = "cpu",
         compiled: bool = False,
+        architecture: Mapping[str, Any] | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.precision = resolve_precision(precision, self.device)
@@ -74,7 +82,14 @@ class Estimator:
         self.model = model.to(self.device).eval().requires_grad_(True)
         self.tokenizer = tokenizer
         self.preprocessing = preprocessing
-        self.scale = float(_parameter(model, "logit_scale").exp())
+        self.architecture = architecture
+        logit_scale = _parameter(model, "logit_scale")
+        self.scale = float(logit_scale.exp())
+        if not 0 < self.scale < math.inf:
+            raise ModelError(
+                f"logit_scale of {label} ({tag}) is {float(logit_scale):g}, and its exponential "
+                f"{self.scale:g} scales no cosines: take another checkpoint"
+            )
         # (pixel / 255 - mean) / std as one multiplication and one addition.
         mean = torch.tensor(preprocessing.mean, dtype=torch.float64).view(1, 3, 1, 1)
         std = torch.tensor(preprocessing.std, dtype=torch.float64).view(1, 3, 1, 1)
@@ -88,14 +103,27 @@ class Estimator:
             with one_at_a_time:
                 return tokenizer(texts)
 
+        self._check_tokens(label, tokenize)
         with ThreadPoolExecutor(initializer=torch.set_num_threads, initargs=(1,)) as pool:
             fingerprint = pool.submit(weights_fingerprint, model)
             trims_text = pool.submit(
                 text_tower.trimming_is_exact, sharing_tensors(self.model), tokenize, self.device
             )
             towers = pool.submit(self._prepared_towers, tokenize)
-        self.identity = ModelIdentity(label, tag, fingerprint.result(), self.precision, self.scale)
-        self.trims_text = trims_text.result()
+        self.identity = ModelIdentity(
+            label,
+            tag,
+            fingerprint.result(),
+            self.precision,
+            self.scale,
+            json.dumps(as_config(preprocessing)),
+        )
+        try:
+            self.trims_text = trims_text.result()
+        except (RuntimeError, IndexError, AssertionError, TypeError) as error:
+            raise ModelError(
+                f"the text tower of {label} cannot embed captions: {why(error)}"
+            ) from error
         self._towers = towers.result()
         self._encode_image = cast(Callable[..., torch.Tensor], self._towers.encode_image)
         if compiled:
@@ -115,8 +143,9 @@ class Estimator:
     def load(
         cls,
         model: str = DEFAULT_MODEL,
-        pretrained: str | None = DEFAULT_PRETRAINED,
+        pretrained: str | None = None,
         *,
+        preprocess: str | None = None,
         precision: str = "auto",
         device: str = "auto",
         compiled: bool = False,
@@ -125,6 +154,8 @@ class Estimator:
     ) -> Estimator:
         """Load any open_clip model: a name with a tag or file, `hf-hub:`, `local-dir:`, `demo`.
 
+        `preprocess` names released weights whose preprocessing the images get, as in
+        `ncclean.models.building.build`; by default it is the model's own.
         Where a folder holds DisNCL's heads beside the model, `space` takes embeddings in one of
         their spaces: `invariant`, `exclusive` or `joint`; `auto` is `invariant` if there are any.
         `compiled` passes the image tower through `torch.compile`, which takes a minute once.
@@ -137,13 +168,14 @@ class Estimator:
         chosen = resolve_device(device)
         resolve_precision(precision, chosen)  # before minutes of loading
         source = resolve(model, pretrained, is_random=random_seed is not None)
-        network, tokenizer, preprocessing = build(source, random_seed or 0)
-        network = headed(network, source.folder, space)
+        built = build(source, random_seed or 0, preprocess)
+        network = headed(built.network, source.folder, space)
         in_space = f", {network.space} space" if isinstance(network, HeadedClip) else ""
         return cls(
             network,
-            tokenizer,
-            preprocessing,
+            built.tokenizer,
+            built.preprocessing,
+            architecture=built.architecture,
             label=source.label,
             tag=source.tag + in_space,
             precision=precision,
@@ -156,9 +188,21 @@ class Estimator:
         """Height and width of the images that the model takes, in pixels."""
         return self.preprocessing.size
 
-    @property
-    def context_length(self) -> int:
-        return model_attribute(self.model, "context_length", default=77)
+    def _check_tokens(self, label: str, tokenize: Callable[[list[str]], torch.Tensor]) -> None:
+        """Raise `ModelError` if the tokenizer has more, or longer, output than the tower takes."""
+        length = tokenize([""]).shape[1]
+        inner = getattr(self.tokenizer, "tokenizer", None)
+        words = len(inner) if inner is not None else getattr(self.tokenizer, "vocab_size", 0)
+        for setting, needed, there in (
+            ("context_length", length, model_attribute(self.model, "context_length", default=0)),
+            ("vocab_size", words, model_attribute(self.model, "vocab_size", default=0)),
+        ):
+            if 0 < there < needed:
+                raise ModelError(
+                    f"the text tower of {label} has a {setting} of {there:,}, but its tokenizer "
+                    f"one of {needed:,}: they do not belong together"
+                )
+        self.context_length = length
 
     @property
     def vocab_size(self) -> int:
@@ -310,10 +354,12 @@ class Estimator:
     def _start(
         self, encode: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor
     ) -> Callable[[], torch.Tensor]:
+        if not len(rows):  # which not every tower takes
+            return lambda: torch.empty(0, self.embed_dim, device=self.device)
         size = self._rows_at_a_time(len(rows))
         if self._cores is not None:  # a small batch keeps all cores busy too
             size = min(size, max(_STEADY_ROWS, -(-len(rows) // self._cores.count)))
-        encoded = self._map(encode, rows.split(size) if len(rows) else (rows,))
+        encoded = self._map(encode, rows.split(size))
         return lambda: torch.cat(list(encoded))
 
     def _rows_at_a_time(self, batch_size: int) -> int:

@@ -22,6 +22,7 @@ from ncclean.atomic import published
 from ncclean.errors import InputError, ModelError
 from ncclean.models.open_clip_internals import model_attribute
 from ncclean.models.text_tower import encode_text
+from ncclean.models.weights import check_finite
 from ncclean.text_files import parse_json, read_text
 
 WEIGHTS_NAME, CONFIG_NAME = "disncl_heads.safetensors", "disncl_heads.json"
@@ -148,6 +149,12 @@ def read_heads(folder: Path) -> Heads:
         heads.load_state_dict(load_file(folder / WEIGHTS_NAME))
     except Exception as error:
         raise ModelError(f"the heads in {folder} cannot be read: {error}") from error
+    check_finite(heads.state_dict(), folder / WEIGHTS_NAME)
+    if not 0 < heads.config.temperature < math.inf:
+        raise ModelError(
+            f"{folder / CONFIG_NAME} has a temperature of {heads.config.temperature}: it must be "
+            "above 0"
+        )
     return heads.eval()
 
 

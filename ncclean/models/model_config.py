@@ -8,18 +8,21 @@ takes some names for places to load more from.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ncclean.errors import InputError, ModelError
 from ncclean.text_files import parse_json, read_text
 
+CONFIG_NAME = "open_clip_config.json"
+CONFIG_KEYS = ("embed_dim", "vision_cfg", "text_cfg")
 _LARGEST = 1 << 20  # bytes of a configuration
-# What the configurations of released models state. A new name is added when its use is known.
+# What configurations of open_clip 3 and 4 state. A new name is added when its use is known.
 _TOP = frozenset((
     "embed_dim", "vision_cfg", "text_cfg", "multimodal_cfg", "custom_text", "quick_gelu",
     "init_logit_scale", "init_logit_bias", "nonscalar_logit_scale", "output_dict",
@@ -33,12 +36,16 @@ _VISION = _TOWER.union((
     "head_width", "patch_size", "image_size", "patch_dropout", "attentional_pool",
     "attn_pooler_queries", "attn_pooler_heads", "no_ln_pre", "pos_embed_type", "timm_model_name",
     "timm_model_pretrained", "timm_pool", "timm_proj", "timm_proj_bias", "timm_drop",
-    "timm_drop_path",
+    "timm_drop_path", "timm_model_kwargs", "image_seq_len",
 ))  # fmt: skip
 _TEXT = _TOWER.union((
     "context_length", "vocab_size", "heads", "embed_cls", "pad_id", "eos_id", "no_causal_mask",
     "proj_bias", "proj_type", "hf_model_name", "hf_model_pretrained", "hf_proj_type",
-    "hf_pooler_type", "hf_tokenizer_name", "tokenizer_mode", "tokenizer_kwargs",
+    "hf_pooler_type", "hf_model_config", "hf_tokenizer_name", "tokenizer_mode", "tokenizer_kwargs",
+    "tokenizer_type", "tiktoken_name", "text_arch", "variable_text", "bos_id", "attention_mode",
+    "pos_embed", "rope_temperature", "mlp_type", "norm_type", "norm_eps", "norm_placement",
+    "attn_gated", "pre_norm", "zero_init_residual", "reg_tokens", "value_residual",
+    "attention_bias", "mlp_bias", "gate_bias",
 ))  # fmt: skip
 _MULTIMODAL = _TEXT.union(("dim_head", "n_queries", "attn_pooler_heads"))
 _PREPROCESSING = frozenset((
@@ -48,55 +55,99 @@ _KEYWORDS = {
     "act_kwargs": frozenset(("approximate",)),
     "norm_kwargs": frozenset(("eps", "elementwise_affine", "bias")),
     "tokenizer_kwargs": frozenset(("clean", "strip_sep_token", "language", "reduction_mask")),
+    "timm_model_kwargs": frozenset((
+        "attn_pool_mlp_ratio", "depth", "embed_dim", "mlp_ratio", "num_heads", "patch_size",
+        "pos_embed_grid_size", "swiglu_mlp",
+    )),
+    "hf_model_config": frozenset((
+        "attention_probs_dropout_prob", "hidden_dropout_prob", "max_position_embeddings",
+    )),
+}  # fmt: skip
+# What a model of open_clip 4 does that has no embeddings of images and captions to compare.
+_OTHER_KINDS = {
+    "audio_cfg": "reads sound instead of images",
+    "audio_naflex_cfg": "reads sound instead of images",
+    "genlap_cfg": "writes captions of sound",
+    "genlip_cfg": "writes captions and has no embeddings of them",
 }
 # A model of timm by its name alone, not `hf-hub:...`; one of Hugging Face's hub, not a folder.
 _NAMES = {
     "timm_model_name": re.compile(r"\w[\w.-]*"),
     "hf_model_name": re.compile(r"\w[\w.-]*(/\w[\w.-]*)?"),
     "hf_tokenizer_name": re.compile(r"\w[\w.-]*(/\w[\w.-]*)?"),
+    "tiktoken_name": re.compile(r"\w+"),
 }
 _LARGEST_SIDE = 4096  # pixels
 _MOST_LAYERS = 1000
 
 
-def check_config(name: str) -> dict[str, Any]:
+class ModelConfig(NamedTuple):
+    """A model's architecture, as open_clip's `model_cfg`, and the preprocessing that it states."""
+
+    architecture: dict[str, Any]
+    preprocessing: dict[str, Any]
+
+
+def check_config(name: str, preprocessing: Mapping[str, Any] | None = None) -> ModelConfig:
     """Read a model's configuration and check that it states sizes and choices only.
 
-    A model without weights of its own is checked alike. Raises `ModelError` for anything else.
+    `preprocessing` is what it states where open_clip does not keep it. A model without weights of
+    its own is checked alike. Raises `ModelError` for anything else, for
+    a model that compares no images with captions, and for what the installed open_clip lacks.
     """
     import open_clip
 
     path = config_file(name)
     if path is None:
-        config = open_clip.get_model_config(name)
-        where, preprocessing = name, {}
+        described, where = {"model_cfg": open_clip.get_model_config(name)}, name
     else:
-        where = str(path)
-        described = read_config(path)
-        config, preprocessing = described.get("model_cfg"), described.get("preprocess_cfg", {})
+        described, where = read_config(path), str(path)
+    config = described.get("model_cfg")
+    preprocessing = described.get("preprocess_cfg") or preprocessing or {}
     if not isinstance(config, Mapping) or not config:
         raise ModelError(f"{where} describes no open_clip model: it has no model_cfg")
+    for part, does in _OTHER_KINDS.items():
+        if part in config:
+            raise ModelError(f"{where} describes a model that {does}: it cannot score pairs")
+    missing = [key for key in CONFIG_KEYS if key not in config]
+    if missing:
+        raise ModelError(f"{where} describes no open_clip model: it has no {missing[0]}")
     _check(where, "model_cfg", config, _TOP, ("vision_cfg", "text_cfg", "multimodal_cfg"))
-    for part, names in (
-        ("vision_cfg", _VISION),
-        ("text_cfg", _TEXT),
-        ("multimodal_cfg", _MULTIMODAL),
+    for part, names, kind in (
+        ("vision_cfg", _VISION, open_clip.CLIPVisionCfg),
+        ("text_cfg", _TEXT, open_clip.CLIPTextCfg),
+        ("multimodal_cfg", _MULTIMODAL, None),
     ):
         if part in config:
             _check(where, part, config[part], names, tuple(_KEYWORDS))
+            if kind is not None:
+                _check_installed(where, part, config[part], kind)
     _check(where, "preprocess_cfg", preprocessing, _PREPROCESSING)
-    return dict(config)
+    return ModelConfig(dict(config), dict(preprocessing))
+
+
+def text_tower_folder(name: str, config: Mapping[str, Any]) -> Path | None:
+    """The folder of a Hugging Face text tower's own configuration inside a model folder, if any.
+
+    It is called as the tower, so that `hf_model_name` names it here and on the hub.
+    """
+    schema, _, folder = name.partition(":")
+    tower = config["text_cfg"].get("hf_model_name")
+    if schema != "local-dir" or not tower:
+        return None
+    own = Path(folder, str(tower))
+    return own if (own / "config.json").is_file() else None
 
 
 def config_file(name: str) -> Path | None:
     """The path of the configuration of a `local-dir:` or `hf-hub:` model, None for others."""
     schema, _, place = name.partition(":")
     if schema == "local-dir":
-        return Path(place) / "open_clip_config.json"
+        return Path(place) / CONFIG_NAME
     if schema == "hf-hub":
         import huggingface_hub
 
-        return Path(huggingface_hub.hf_hub_download(place, "open_clip_config.json"))
+        return Path(huggingface_hub.hf_hub_download(place, CONFIG_NAME))
     return None
 
 
@@ -111,23 +162,24 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def check_fits(name: str, weights: Path) -> None:
+def check_fits(name: str, weights: Path, **overrides: Any) -> None:
     """Raise `ModelError` for an architecture that has more parameters than its weights have bytes.
 
-    It would be built in memory before anybody saw that the weights do not fit.
+    It would be built in memory before anybody saw that the weights do not fit. `overrides` replace
+    parts of the configuration, as in open_clip.
     """
     import open_clip
 
     with torch.device("meta"):
         model = open_clip.create_model(
-            name, load_weights=False, pretrained_text=False, device="meta"
+            name, load_weights=False, pretrained_text=False, device="meta", **overrides
         )
     parameters = sum(value.numel() for value in model.parameters())
     size = weights.stat().st_size
     if parameters > size:
         raise ModelError(
-            f"{config_file(name)} describes {parameters:,} parameters, but {weights} has only "
-            f"{size:,} bytes: they do not belong together"
+            f"{config_file(name) or name} describes {parameters:,} parameters, but {weights} has "
+            f"only {size:,} bytes: they do not belong together"
         )
 
 
@@ -158,8 +210,8 @@ def _check(
     for name, value in values.items():
         if name not in names:
             raise ModelError(
-                f"{where}: {part} has {name}, which is not a setting of a released open_clip "
-                "model. It is refused, as settings can load code: take it out if the model works "
+                f"{where}: {part} has {name}, which is not a setting of open_clip that ncclean "
+                "knows. It is refused, as settings can load code: take it out if the model works "
                 "without it"
             )
         if name in mappings:
@@ -170,6 +222,17 @@ def _check(
         if not all(v is None or isinstance(v, str | int | float) for v in several):
             raise ModelError(f"{where}: {part}.{name} must be plain, got {_short(value)}")
         _check_value(where, f"{part}.{name}", name, several)
+
+
+def _check_installed(where: str, part: str, values: Mapping[str, Any], kind: type) -> None:
+    """Raise `ModelError` for a setting that only a newer open_clip has."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    missing = [name for name in values if name not in names]
+    if missing:
+        raise ModelError(
+            f"{where}: {part} has {missing[0]}, which the installed open_clip does not know: pip "
+            "install -U open_clip_torch"
+        )
 
 
 def _check_value(where: str, what: str, name: str, values: list[Any]) -> None:

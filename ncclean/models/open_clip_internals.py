@@ -2,14 +2,17 @@
 
 Public are the names of `open_clip` itself and the `encode_*` methods, `visual`, `text`,
 `logit_scale` and `logit_bias` of its models. Here is the rest: how a text tower is made up, and how
-a checkpoint is read. Checked against open_clip 3.0.0 and 3.3.0; pyproject.toml admits versions
-below 4. tests/models/test_open_clip_internals.py names what a new version lacks.
+a checkpoint is read. Checked against open_clip 3.0.0, 3.3.0 and 4.2.0.dev0; pyproject.toml admits
+versions below 5. tests/models/test_open_clip_internals.py names what a new version lacks.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, cast
+from unittest import mock
 
 import torch
 from torch import nn
@@ -31,25 +34,29 @@ class TextTower(Protocol):
     context_length: int
 
 
-def read_state_dict(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """Read the tensors of a checkpoint by name, without executing anything from it."""
-    from open_clip.factory import load_state_dict
+@contextlib.contextmanager
+def checkpoints_read_by(read: Callable[[Path], dict[str, torch.Tensor]]) -> Iterator[None]:
+    """Have open_clip take the tensors of each checkpoint from `read`, and convert them as ever."""
 
-    return dict(load_state_dict(str(checkpoint), weights_only=True))
+    def load_state_dict(checkpoint_path: str, **_: object) -> dict[str, torch.Tensor]:
+        return read(Path(checkpoint_path))
+
+    with mock.patch("open_clip.factory.load_state_dict", load_state_dict):
+        yield
 
 
 def text_tower_of(model: nn.Module) -> TextTower:
     """The text tower of a model, which for a plain `CLIP` is the model itself.
 
-    Raises `ModelError` if it has no token embedding that could be given vectors (Hugging Face
-    towers).
+    Raises `ModelError` if it takes no vectors in place of tokens (towers of Hugging Face, and
+    open_clip's modern one).
     """
     tower = getattr(model, "text", model)
     if all(hasattr(tower, name) for name in _NEEDED) and pooling(tower)[0] != "none":
         return cast(TextTower, tower)
     raise ModelError(
         f"the text tower {type(tower).__name__} takes token ids only, so it cannot be given a "
-        "learnable negative prompt; use a model with one of open_clip's own text towers, or "
+        "learnable negative prompt; use a model with a CLIP or TextTransformer of open_clip's, or "
         "textual prefixes"
     )
 
@@ -67,11 +74,12 @@ def model_attribute(model: nn.Module, name: str, default: int | None = None) -> 
 def pooling(tower: object) -> tuple[str, int]:
     """Pooling type and end-of-text id of a text tower.
 
-    The id is -1 in versions before open_clip had pooling at it.
+    The id is -1 where none is set, as towers need it only to pool at it.
     """
     prefix = "text_" if hasattr(tower, "text_pool_type") else ""
     kind = getattr(tower, f"{prefix}pool_type", "last")
-    return kind, int(getattr(tower, f"{prefix}eos_id", -1))
+    end = getattr(tower, f"{prefix}eos_id", None)
+    return kind, -1 if end is None else int(end)
 
 
 def shortened_context(tower: nn.Module, length: int) -> dict[str, torch.Tensor]:

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 from ncclean.config import CLIP_SCALE
+from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
 from ncclean.stores import absolute
 
@@ -18,7 +19,8 @@ class ModelRequest:
     """The arguments of `Estimator.load`."""
 
     model: str
-    pretrained: str | None
+    pretrained: str | None = None
+    preprocess: str | None = None
     precision: str = "auto"
     device: str = "auto"
     compiled: bool = False
@@ -30,6 +32,7 @@ class ModelRequest:
         return Estimator.load(
             self.model,
             self.pretrained,
+            preprocess=self.preprocess,
             precision=self.precision,
             device=self.device,
             compiled=self.compiled,
@@ -48,9 +51,18 @@ class ModelRequest:
 
 def scale_of(scale: str | float | None, model: ModelRequest) -> float | ModelRequest:
     """The logit scale of embeddings: a number, CLIP's by default, or a request for the model named
-    `scale`, which is loaded as `model` would be."""
+    `scale`, which is loaded as `model` would be.
+
+    Raises `InputError` for weights without a model.
+    """
     if isinstance(scale, str):
         return dataclasses.replace(model, model=scale, precision="auto")
+    for name in ("pretrained", "preprocess"):
+        if getattr(model, name) is not None:
+            raise InputError(
+                f"--{name} is for a model, and embeddings are scored without one: name it with "
+                "--scale MODEL, or leave the option out"
+            )
     return CLIP_SCALE if scale is None else scale
 
 

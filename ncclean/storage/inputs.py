@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ncclean
-from ncclean.config import DEFAULT_PRETRAINED
 from ncclean.errors import InputError
 from ncclean.option_values import as_list
 from ncclean.options import Options, Reads, parameters, value_of
@@ -52,11 +51,7 @@ def identity(options: Options) -> dict[str, Any]:
 
 
 def check_there(
-    reads: Reads,
-    value: str,
-    pretrained: str | None = DEFAULT_PRETRAINED,
-    *,
-    is_random: bool = False,
+    reads: Reads, value: str, pretrained: str | None = None, *, is_random: bool = False
 ) -> None:
     """Raise `InputError` or `ModelError` for an input that does not exist.
 

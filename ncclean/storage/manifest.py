@@ -30,6 +30,7 @@ from ncclean.storage.shard_list import ListChange, ShardList
 LABELS = {
     "model.weights_fingerprint": "the fingerprint of the weights",
     "model.scale": "the scale of the model",
+    "model.preprocessing": "the preprocessing of the images",
 }
 
 

@@ -19,7 +19,7 @@ from ncclean.storage.tables import table_metadata
 
 # All files of one run have the same metadata; at most about this many are compared.
 _FILES_COMPARED = 16
-_SAME_RUN = ("model", "pretrained", "weights_fingerprint", "shift", "noise_rate")
+_SAME_RUN = ("model", "pretrained", "weights_fingerprint", "preprocessing", "shift", "noise_rate")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class RunFacts:
     pretrained: str | None = None
     weights_fingerprint: str | None = None
     precision: str | None = None
+    preprocessing: str | None = None
     seed: str | None = None
     block_size: str | None = None
     forget_percent: str | None = None
@@ -98,6 +99,7 @@ def parse_facts(fields: dict[str, str]) -> RunFacts:
         pretrained=fields.get("pretrained"),
         weights_fingerprint=fields.get("weights_fingerprint"),
         precision=fields.get("precision"),
+        preprocessing=fields.get("preprocessing"),
         seed=fields.get("seed"),
         block_size=fields.get("block_size"),
         forget_percent=fields.get("forget_percent"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from ncclean.data.samples import SkipReason
 from ncclean.estimates import UNKNOWN, Estimate
@@ -29,6 +31,7 @@ class ScoreSummary:
     `captions_cut` counts captions with more tokens than the model's `context_length`, None without
     a model. `further_images` and `further_captions` count members that no row is about, by their
     extensions or columns, and `split_keys` the samples whose keys end at the last dot of a name.
+    `preprocessing` is what the images went through, as open_clip's `preprocess_cfg`.
     """
 
     rows: int
@@ -58,6 +61,7 @@ class ScoreSummary:
     further_images: dict[str, int] = field(default_factory=dict)
     further_captions: dict[str, int] = field(default_factory=dict)
     split_keys: int = 0
+    preprocessing: dict[str, Any] | None = None
 
 
 def summarize(
@@ -107,6 +111,7 @@ def summarize(
         further_images=dict(further.images),
         further_captions=dict(further.captions),
         split_keys=further.split_keys,
+        preprocessing=json.loads(manifest.identity.model.get("preprocessing", "null")),
         shift=calibration.shift,
         samples_per_second=round(samples_per_second, 1) if samples_per_second else None,
         seconds=round(seconds, 2),

@@ -10,7 +10,6 @@ from typing import Any
 
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.models.checkpoint import resolve
 from ncclean.models.request import ModelRequest
 from ncclean.models.saving import write_model
 from ncclean.progress import SILENT, Progress
@@ -95,9 +94,8 @@ def adapt_model(
         failed_shards=failed,
     )
     with open_record(folder / RECORD, "adapt", run, overwrite=True) as record:
-        source = resolve(model.model, model.pretrained)
         with written_aside(folder, record) as aside:
-            write_model(estimator.model, source, estimator.tokenizer, aside)
+            write_model(estimator, aside)
         record.append("done", summary=asdict(summary))
     return summary
 

@@ -22,7 +22,6 @@ from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.weighted_loader import ALL_ROWS, WeightedLoader
 from ncclean.errors import InputError
-from ncclean.models.checkpoint import resolve
 from ncclean.models.estimator import Estimator
 from ncclean.models.request import ModelRequest
 from ncclean.models.saving import write_model
@@ -249,10 +248,8 @@ class Finetuning:
         self, trainer: Trainer, estimator: Estimator, objective: Objective, record: RunRecord
     ) -> None:
         trained = trainer.averaged.module if trainer.averaged is not None else estimator.model
-        is_random = self.model.random_seed is not None
-        source = resolve(self.model.model, self.model.pretrained, is_random=is_random)
         with written_aside(Path(self.out), record) as aside:
-            write_model(trained, source, estimator.tokenizer, aside)
+            write_model(estimator, aside, trained)
             objective.save(aside)
 
 

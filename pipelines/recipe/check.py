@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 import duckdb
 
 from ncclean import schema
-from ncclean.config import DEFAULT_PRETRAINED
 from ncclean.data import image_signals, languages
 from ncclean.errors import InputError, ModelError
 from ncclean.evaluation.noise_scores import named_score
@@ -23,6 +22,7 @@ from ncclean.storage.expressions import bind_expression
 from ncclean.storage.inputs import check_there
 from ncclean.storage.tables import table_files
 
+from ..evaluate_models import ModelOptions
 from ..evaluate_noise import EvaluateNoise
 from ..finetune import Finetune
 from .load import Recipe, Stage
@@ -77,15 +77,9 @@ def inputs_of(stage: Stage) -> Iterator[tuple[str, Reads, str]]:
 
 def _tag_of(stage: Stage, model: str) -> str | None:
     """The pretrained tag that goes with a model of a stage."""
-    declared = parameters(type(stage.command))
-    if "pretrained" not in declared:
-        return DEFAULT_PRETRAINED
-    pretrained = value_of(stage.command, declared["pretrained"])
-    if pretrained is None or isinstance(pretrained, str):
-        return pretrained
-    tags = list(pretrained or [DEFAULT_PRETRAINED])
-    models = as_list(value_of(stage.command, declared["model"]))
-    return str(tags[models.index(model)] if len(tags) > 1 and model in models else tags[-1])
+    if isinstance(stage.command, ModelOptions):
+        return {name: tag for name, tag, _ in stage.command.named_models}.get(model)
+    return getattr(stage.command, "pretrained", None)
 
 
 def _check_named(

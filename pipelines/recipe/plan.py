@@ -159,6 +159,7 @@ def _probed(stage: Stage) -> tuple[float | None, str]:
         estimator = Estimator.load(
             command.model,
             command.pretrained,
+            preprocess=command.preprocess,
             precision=command.precision,
             device=command.device,
             random_seed=seed,

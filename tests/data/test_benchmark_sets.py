@@ -16,11 +16,22 @@ def write_set(folder, splits=("test",), shards=1, kind=None):
             data = hostile.tar_bytes([("a.jpg", hostile.JPEG), ("a.cls", b"0")])
             (folder / split / f"{number}.tar").write_bytes(data)
         (folder / split / "nshards.txt").write_text(f"{shards}\n")
-    (folder / "classnames.txt").write_text("cat\n\ndog\n")
+    (folder / "classnames.txt").write_text("cat\ndog\n\n")
     (folder / "zeroshot_classification_templates.txt").write_text("a {c}\n")
     if kind is not None:
         (folder / "dataset_type.txt").write_text(f"{kind}\n")
     return folder
+
+
+@pytest.mark.parametrize(
+    "text", ["cat\ndog\x85s\nfox\n", "\ufeffcat\r\ndog\x85s\r\nfox\r\n\r\n", "cat\rdog\x85s\rfox"]
+)
+def test_classes_are_numbered_by_lines(tmp_path, text):
+    """Not by characters that only Unicode takes for the end of one."""
+    folder = write_set(tmp_path / "s")
+    (folder / "classnames.txt").write_bytes(text.encode())
+    (one,) = find_sets([str(folder)], CLASSIFICATION)
+    assert one.classnames() == ["cat", "dog\x85s", "fox"]
 
 
 def refused(*arguments, **options):
@@ -74,6 +85,8 @@ def test_what_is_not_there(tmp_path):
     [
         ("classnames.txt", None, "has no classnames.txt with the names of its classes"),
         ("classnames.txt", "\n \n", "is empty"),
+        ("classnames.txt", "cat\n\ndog\n", "classnames.txt, line 2 is blank"),
+        ("classnames.txt", "\ncat\ndog\n", "line 1 is blank"),
         ("classnames.txt", b"\xff\xfe", "is not UTF-8"),
         ("zeroshot_classification_templates.txt", None, "has no zeroshot_classification_templates"),
         ("zeroshot_classification_templates.txt", "a {c}\na cat\n", "prompt without {c}: 'a cat'"),

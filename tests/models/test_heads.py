@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from ncclean.errors import InputError, ModelError
-from ncclean.models.checkpoint import resolve
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import (
     CONFIG_NAME,
@@ -27,7 +26,7 @@ def run(tmp_path_factory):
     """A run folder: the bundled noisy model with heads beside it."""
     folder = tmp_path_factory.mktemp("heads") / "run"
     estimator = Estimator.load("demo-noisy", precision="fp32", device="cpu")
-    write_model(estimator.model, resolve("demo-noisy", None), estimator.tokenizer, folder)
+    write_model(estimator, folder)
     torch.manual_seed(3)
     write_heads(Heads(HeadsConfig(feature_dim=128, hidden_dim=32, dim=24)), folder)
     return folder

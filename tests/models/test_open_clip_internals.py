@@ -1,7 +1,7 @@
 """What ncclean takes from inside open_clip: a version that lacks it fails here, by name."""
 
 import ast
-import inspect
+import types
 from pathlib import Path
 
 import open_clip
@@ -10,11 +10,11 @@ import torch
 
 import ncclean
 from ncclean.models.open_clip_internals import (
+    checkpoints_read_by,
     embed_tokens,
     encode_embedded,
     model_attribute,
     pooling,
-    read_state_dict,
     shortened_context,
     text_tower_of,
 )
@@ -61,18 +61,21 @@ def test_text_towers_have_the_names_that_are_used(model):
     assert shortened_context(tower, 77) == {}
 
 
-def test_checkpoints_are_read_as_open_clip_reads_them():
-    from open_clip import factory
-
-    assert hasattr(factory, "load_state_dict"), lacks("factory", "load_state_dict")
-    assert "weights_only" in inspect.signature(factory.load_state_dict).parameters
-
-
-def test_a_checkpoint_gives_its_tensors(model, tmp_path):
+def test_open_clip_takes_checkpoints_from_the_reader(model, tmp_path):
     _, clip = model
-    torch.save({"state_dict": clip.state_dict()}, tmp_path / "model.pt")
-    state = read_state_dict(tmp_path / "model.pt")
-    assert set(state) == set(clip.state_dict())
+    state = {name: torch.full_like(value, 0.5) for name, value in clip.state_dict().items()}
+    asked = []
+    assert hasattr(open_clip.factory, "load_state_dict"), lacks("factory", "load_state_dict")
+    with checkpoints_read_by(lambda path: asked.append(path) or dict(state)):
+        open_clip.load_checkpoint(clip, str(tmp_path / "nowhere.pt"))
+    assert asked == [tmp_path / "nowhere.pt"]
+    assert float(clip.logit_scale) == 0.5
+
+
+@pytest.mark.parametrize("end", [None, 7])
+def test_an_end_of_text_that_is_not_set_is_none_of_the_ids(end):
+    tower = types.SimpleNamespace(pool_type="argmax", eos_id=end)
+    assert pooling(tower) == ("argmax", -1 if end is None else 7)
 
 
 @torch.no_grad()

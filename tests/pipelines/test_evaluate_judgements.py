@@ -198,3 +198,9 @@ def test_names_that_two_samples_may_mean(judged, tmp_path):
     path.write_text("image,caption,score\n1.jpg,x,1\n2.jpg,yy,2\n")
     with pytest.raises(InputError, match=r"1.jpg may be 0/a/1 or 0/b/1"):
         evaluate(tmp_path, "j.csv", **options)
+
+
+@pytest.mark.parametrize("option", ["pretrained", "preprocess"])
+def test_weights_without_a_model_are_not_dropped(option):
+    with pytest.raises(InputError, match=rf"--{option} .*--model"):
+        EvaluateJudgements(table="t.csv", scores=["s.parquet"], **{option: ["openai"]})

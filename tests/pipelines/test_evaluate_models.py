@@ -19,7 +19,7 @@ from ncclean.data.benchmark_sets import find_sets
 from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.synthetic.heldout import write_heldout
-from ncclean.errors import InputError
+from ncclean.errors import InputError, ModelError
 from ncclean.evaluation import model_tasks
 from ncclean.evaluation.comparison import compare_results
 from ncclean.evaluation.embedding import embed_classes
@@ -193,6 +193,19 @@ def folds_of_thirty(image, text, owners):
     return fold_recall(image, text, owners, folds=2, fold_images=30)
 
 
+def test_each_model_has_its_own_weights_and_preprocessing(heldout):
+    one_each = on(
+        EvaluateSimilarity, "ViT-B-32", "demo", data=[heldout], against="demo-noisy",
+        pretrained=["openai", "none", "w.pt"], preprocess=["none", "webli", "none"],
+    )  # fmt: skip
+    requests = [(one.model, one.pretrained, one.preprocess) for one in one_each.requests()]
+    assert requests == [
+        ("ViT-B-32", "openai", None), ("demo", None, "webli"), ("demo-noisy", "w.pt", None),
+    ]  # fmt: skip
+    for_all = on(EvaluateSimilarity, "a", data=[heldout], against="b", pretrained=["x"])
+    assert [one.pretrained for one in for_all.requests()] == ["x", "x"]
+
+
 def test_requests_are_checked_before_anything_is_loaded(heldout, tmp_path):
     nobody = "no-such-model"
     with pytest.raises(InputError, match="is given twice"):
@@ -201,6 +214,10 @@ def test_requests_are_checked_before_anything_is_loaded(heldout, tmp_path):
         on(EvaluateZeroshot, data=[heldout])
     with pytest.raises(InputError, match="3 --pretrained for 2 --model"):
         on(EvaluateZeroshot, nobody, "demo", data=[heldout], pretrained=["a", "b", "c"])
+    with pytest.raises(InputError, match="3 --preprocess for 2 --model"):
+        on(EvaluateZeroshot, nobody, "demo", data=[heldout], preprocess=["a", "b", "c"])
+    with pytest.raises(ModelError, match="neither a file nor a tag of demo"):
+        on(EvaluateZeroshot, "demo", data=[heldout], pretrained=["openai"]).run()
     several = on(EvaluateZeroshot, nobody, data=[heldout], out=str(tmp_path / "r.json"))
     with pytest.raises(InputError, match="is one file, but there are 4 results"):
         several.run()

@@ -203,10 +203,10 @@ def test_what_describes_no_architecture_is_refused(shards, model, tmp_path):
 
 
 def test_from_scratch_takes_no_weights(shards, model, tmp_path):
-    run = Finetune(
-        method="clip", shards=[str(shards)], out=str(tmp_path), model="RN50", init="random"
-    )
-    assert run.pretrained is None
+    settings = {"method": "clip", "shards": [str(shards)], "out": str(tmp_path), "init": "random"}
+    assert Finetune(**settings, model="RN50").pretrained is None
+    with pytest.raises(InputError, match=r"--init random .*--pretrained"):
+        Finetune(**settings, model="RN50", pretrained="openai")
 
 
 def test_batch_noise_permutes_a_share_of_the_captions_and_says_which():

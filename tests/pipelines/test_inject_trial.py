@@ -1,6 +1,7 @@
 """`evaluate noise --inject`: does it work on a corpus that nobody has judged?"""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from ncclean.config import ScoreOptions
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
+from ncclean.models import checkpoint
 from ncclean.storage.noisy_copy import write_noisy_copy
 
 
@@ -106,8 +108,12 @@ def test_donors_of_another_kind_are_refused(scored, donors, tmp_path):
 
 @pytest.mark.usefixtures("rough_shifts")
 def test_from_images(corpus):
+    """The demo's own weights, named as a file."""
+    weights = Path(checkpoint.__file__).parent / "demo" / checkpoint.WEIGHTS_NAME
     result = EvaluateNoise(
-        scores=[str(corpus)], inject=0.3, trial=TrialOptions(model="demo", pairs=200)
+        scores=[str(corpus)],
+        inject=0.3,
+        trial=TrialOptions(model="demo", pretrained=str(weights), preprocess="webli", pairs=200),
     ).run()
     trial = result.summary.trial
     assert 180 < trial.pairs < 220
@@ -141,6 +147,7 @@ def test_the_permuted_copy(scored, tmp_path):
     [
         ({"inject": 0.001}, "are too few to exchange captions"),
         ({"inject": 0.0}, "--inject"),
+        ({"trial": TrialOptions(pretrained="x")}, "--pretrained is for a model"),
         ({"trial": TrialOptions(model="demo")}, "--model is for images, and these are embeddings"),
     ],
 )

@@ -168,9 +168,23 @@ def test_metadata_tells_how_the_table_was_made(scored):
     assert len(metadata["weights_fingerprint"]) == 32
     assert float(metadata["shift"]) == pytest.approx(summary.shift)
     assert float(metadata["noise_rate"]) == pytest.approx(summary.noise_rate.value)
+    preprocessing = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic"}
+    assert json.loads(metadata["preprocessing"]) == {**preprocessing, "resize_mode": "shortest"}
+    assert summary.preprocessing == json.loads(metadata["preprocessing"])
     assert metadata["seed"] == "0"
     assert {"pretrained", "noise_rate_low", "noise_rate_high", "ncclean_version"} <= set(metadata)
     assert metadata["schema_version"] == schema.SCHEMA_VERSION
+
+
+def test_another_preprocessing_is_another_run_and_is_said(corpus, tmp_path):
+    shard = corpus / "00000.tar"
+    options = ("score", shard, "--out", tmp_path / "s.parquet", "--model", "demo", "--shift", 0.2)
+    assert "squash" not in run(*options).stdout
+    options = (*options, "--preprocess", "ViT-B-16-SigLIP/webli")
+    refused = run(*options)
+    assert refused.returncode == 2
+    assert "preprocessing" in refused.stderr
+    assert "squash" in run(*options, "--overwrite").stdout
 
 
 def test_clean_posterior_is_the_mixture_over_the_whole_corpus(scored, demo_estimator):

@@ -318,3 +318,9 @@ def test_canonical_similarity_of_few_pairs_is_null(scored, tmp_path):
     command.run(SimpleNamespace(say=said.append, advance=lambda *_, **__: None))
     assert read(tmp_path / "s.parquet").column("canonical_similarity").null_count == 591
     assert any("canonical_similarity is null: of 128 dimensions" in line for line in said)
+
+
+@pytest.mark.parametrize("option", ["pretrained", "preprocess"])
+def test_weights_without_a_model_are_not_dropped(scored, tmp_path, option):
+    with pytest.raises(InputError, match=rf"--{option} .*--scale MODEL"):
+        score(scored / "embeddings", tmp_path / "s.parquet", **{option: "openai"})

@@ -44,6 +44,8 @@ def test_files_of_several_runs_have_no_facts_in_common(tmp_path):
     same = write_scores(tmp_path / "2.parquet", graded(), FIELDS)
     other = write_scores(tmp_path / "3.parquet", graded(), {**FIELDS, "shift": "0.3"})
     assert read_facts([str(one), str(same)]).model == "demo"
+    unlike = write_scores(tmp_path / "4.parquet", graded(), {**FIELDS, "preprocessing": "{}"})
+    assert read_facts([str(one), str(unlike)]).several_runs
     mixed = read_facts([str(one), str(other)])
     assert mixed.several_runs
     assert not mixed.noise_rate.is_known

@@ -30,8 +30,9 @@ from ncclean.data.shards import resolve_shards
 from ncclean.data.synthetic import captions, corpus, render, scene
 from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
 from ncclean.data.weighted_loader import LoaderCounts, TrainBatch, WeightedLoader
-from ncclean.models.checkpoint import CONFIG_NAME, WEIGHTS_NAME, resolve
+from ncclean.models.checkpoint import WEIGHTS_NAME, resolve
 from ncclean.models.estimator import Estimator
+from ncclean.models.model_config import CONFIG_NAME
 from ncclean.models.text_tower import token_lengths
 from ncclean.selection.policy import Policy
 from repair import halves as repair_halves

@@ -61,7 +61,6 @@ def test_what_stages_make_is_not_looked_for(tmp_path):
     assert list(inputs_of(recipe.stages["a"])) == [
         ("shards", Reads.SHARDS, f"{tmp_path}/a.tar"),
         ("model", Reads.MODEL, "demo"),
-        ("pretrained", Reads.WEIGHTS, "laion2b_s34b_b79k"),  # a file here would be watched
     ]
     assert list(inputs_of(recipe.stages["select"])) == []
 
