@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import threading
 
 import duckdb
 import pytest
@@ -17,9 +16,7 @@ from ncclean.storage.decisions import CORRECT, DROP, KEEP, Decision, read_decisi
 
 def opened(folder, earlier=(), reviewer="anna", replaces=False):
     connection = duckdb.connect()
-    return Decided(
-        connection, threading.RLock(), UPath(folder / "d.parquet"), reviewer, earlier, replaces
-    )  # fmt: skip
+    return Decided(connection, UPath(folder / "d.parquet"), reviewer, earlier, replaces)
 
 
 def on_disk(folder):
