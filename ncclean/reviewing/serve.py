@@ -29,6 +29,7 @@ from ncclean.storage.same_corpus import check_same_corpus
 HOST = "127.0.0.1"
 _MOST_CONNECTIONS = 16  # a browser opens six
 _ACCEPTED_AT_ONCE = 4  # before any of them can be closed
+_WAITING = 64
 _INDEXES = "images"  # of tars, in the working folder
 
 
@@ -69,6 +70,11 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, table: ReviewTable) -> None:
         super().__init__(config)
         self._table = table
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():  # more may wait than are accepted at once
+            listener.listen(_WAITING)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._table.stop()
@@ -158,5 +164,5 @@ def _listening(port: int) -> Iterator[socket.socket]:
             raise InputError(
                 f"--port {port}: {error.strerror or error}; leave it out to take a free one"
             ) from error
-        listener.listen(64)
+        listener.listen(_WAITING)
         yield listener
