@@ -30,7 +30,7 @@ def test_a_signal_ends_an_endless_query(tmp_path, command, kind):
         stdout=subprocess.DEVNULL,
         text=True,
         # A shell's background job ignores Ctrl-C, and so would what it starts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     begin = time.monotonic()
     while _seconds_used(process.pid) < 4.0:  # the query runs by then
