@@ -166,3 +166,14 @@ def test_what_goes_on_without_a_batch_of_this_session_begins_one(tmp_path):
     third.decide([("d", 0)], KEEP)
     assert third.undo() == [("d", 0)]
     assert set(on_disk(tmp_path)) == {("a", 0), ("c", 0)}
+
+
+def test_undo_after_a_restart_takes_nothing_back_that_was_decided_before(tmp_path):
+    decided = opened(tmp_path)
+    for uid in ("a", "b", "c"):
+        decided.decide([(uid, 0)], DROP)
+    decided._log.close()
+    again = opened(tmp_path)
+    again.decide([("d", 0)], KEEP)
+    assert again.undo() == [("d", 0)]
+    assert set(on_disk(tmp_path)) == {("a", 0), ("b", 0), ("c", 0)}
