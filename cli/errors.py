@@ -6,14 +6,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import logging
+import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -41,7 +44,8 @@ def one_sentence(resume_hint: str | None = None) -> Callable[[Callable[P, R]], C
             # A batch system's SIGTERM ends a run the same way as Ctrl-C.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             try:
-                return function(*args, **kwargs)
+                with _queries_end_by_signals():
+                    return function(*args, **kwargs)
             except KeyboardInterrupt:
                 hint = f": {resume_hint}" if resume_hint else ""
                 _say(f"interrupted{hint}")
@@ -59,6 +63,27 @@ def one_sentence(resume_hint: str | None = None) -> Callable[[Callable[P, R]], C
         return run
 
     return decorate
+
+
+@contextlib.contextmanager
+def _queries_end_by_signals() -> Iterator[None]:
+    """Interrupt DuckDB when a signal comes: Python's own handler waits until a query has ended."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+
+    def interrupt() -> None:
+        with open(read, "rb", buffering=0) as signals:
+            while signals.read(1):
+                if catalog := sys.modules.get("ncclean.storage.catalog"):
+                    catalog.interrupt_queries()
+
+    before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    threading.Thread(target=interrupt, name="ncclean-signals", daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(write)
 
 
 def _sentence(error: Exception) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import csv as csv_module
+import html
 import io
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ncclean.formats import counted
 from ncclean.options import Option
 
 from .command import Command, Result
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _PRINTED_ROWS = 20
+_CELL = 200  # characters of a value in a notebook
 _ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
@@ -66,6 +69,16 @@ class QueryResult(Result["duckdb.DuckDBPyRelation"]):
     def __repr__(self) -> str:
         return "\n".join(map(str, _table(self.summary, _PRINTED_ROWS)))
 
+    def _repr_html_(self) -> str:
+        """The first rows for a notebook; `to_pandas` has all of them."""
+        names, count = self.summary.columns, len(self.summary)
+        rows = _python_rows(self.summary.limit(_PRINTED_ROWS))
+        lines = [_html_row("th", names), *(_html_row("td", row) for row in rows)]
+        caption = f"{counted(count, 'row')}" + (
+            f", the first {_PRINTED_ROWS} of them" if count > _PRINTED_ROWS else ""
+        )
+        return f"<table><caption>{caption}</caption>{''.join(lines)}</table>"
+
 
 class _Rows(Mapping[str, Any]):
     """`columns` and `rows`; the rows become Python values only where somebody asks for them."""
@@ -95,6 +108,16 @@ def _python_rows(relation: duckdb.DuckDBPyRelation) -> list[tuple[Any, ...]]:
         for number, kind in enumerate(relation.types, start=1)
     ]
     return relation.project(", ".join(columns)).fetchall()
+
+
+def _html_row(cell: str, values: Iterable[Any]) -> str:
+    texts = ("NULL" if value is None else str(value) for value in values)
+    cells = (_shortened(text) for text in texts)
+    return "<tr>" + "".join(f"<{cell}>{html.escape(text)}</{cell}>" for text in cells) + "</tr>"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
 
 
 def _csv_lines(relation: duckdb.DuckDBPyRelation) -> Iterator[Shown]:

@@ -19,11 +19,7 @@ from typing import IO
 import pyarrow as pa
 
 from ncclean.errors import ShardError, one_line
-
-# Isolated, with the paths of this process: a module beside the data is never imported.
-_START = (
-    f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import main; main()"
-)
+from ncclean.isolated import isolated
 
 
 @dataclass(frozen=True)
@@ -45,9 +41,8 @@ class LanceRequest:
 
         Raises `ShardError` if they cannot be read.
         """
-        paths = json.dumps([path for path in sys.path if path])
         with subprocess.Popen(
-            [sys.executable, "-I", "-c", _START, paths],
+            isolated(__name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -103,9 +103,17 @@ def unpacked_bytes(array: pa.Array) -> int:
     return int(array.nbytes)
 
 
+def longest_text(array: pa.Array) -> int:
+    """The bytes of the longest text of an array; 0 for other types."""
+    return pc.max(pc.binary_length(array)).as_py() or 0 if is_text(array.type) else 0
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def _has_lengths(kind: pa.DataType) -> bool:
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return bool(is_text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return bool(is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def rows_at_once(chunks: Sequence[Chunk], most: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +45,12 @@ class Judgement:
         return (self.reason or "").startswith(f"{_NO_PICTURE}:")
 
 
-def read_reply(body: str, asks_words: bool) -> Judgement:
-    """Read the body of a response. Never raises: a reply that is no answer is `cannot tell`."""
+def read_reply(body: str, asks_words: bool, clean: Callable[[str], str] = str) -> Judgement:
+    """Read the body of a response. Never raises: a reply that is no answer is `cannot tell`.
+
+    `clean` takes secrets out of what is said, in one piece or in parts.
+    """
+    body = clean(body)
     try:
         completion = json.loads(body)
     except (ValueError, RecursionError):
@@ -54,7 +59,7 @@ def read_reply(body: str, asks_words: bool) -> Judgement:
         return Judgement(reason="no chat completion")
     usage = completion.get("usage")
     tokens_in, tokens_out = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
-    answer, reason, words = _read_choice(completion.get("choices"), asks_words)
+    answer, reason, words = _read_choice(completion.get("choices"), asks_words, clean)
     return Judgement(answer, reason, words, tokens_in, tokens_out)
 
 
@@ -65,7 +70,7 @@ def _none(reason: str) -> _Read:
     return CANNOT_TELL, reason, None
 
 
-def _read_choice(choices: Any, asks_words: bool) -> _Read:
+def _read_choice(choices: Any, asks_words: bool, clean: Callable[[str], str]) -> _Read:
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(message, dict):
@@ -79,7 +84,7 @@ def _read_choice(choices: Any, asks_words: bool) -> _Read:
         return _none("cut short: the answer reached the limit of its length")
     if message.get("tool_calls") or message.get("function_call"):
         return _none("tool call")
-    content = _text_of(message.get("content"))
+    content = clean(_text_of(message.get("content")))
     if not content:
         return _none("empty")
     return _read_content(content, asks_words)

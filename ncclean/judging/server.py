@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import os
 import random
+import re
 import threading
 import time
 from dataclasses import replace
@@ -12,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ncclean.errors import InputError, one_line
-from ncclean.judging.bounded import BoundedAnswers, EndlessAnswer
 from ncclean.judging.features import Features, Negotiation
 from ncclean.judging.options import KEY_VARIABLE
 from ncclean.judging.prompt import Prompt
@@ -27,7 +29,8 @@ _MOST_BUSY = 8  # of one that the server says to be too busy for
 _PATIENCE = 300.0  # seconds without any answer
 _FIRST_PATIENCE = 2.0  # the same where nothing listens, before the first answer
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
-_REDIRECTS = 3  # httpx's 20 in a loop, four times over, take a quarter of a minute
+_LARGEST_ANSWER = 8 << 20  # bytes, unpacked: a judgement takes some hundred
+_SHORTEST_ENCODED = 8  # characters of a key; what stands for fewer may be anything
 _BUSY = (409, 429, 502, 503, 529)
 _NOT_REACHED = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol")
 
@@ -36,10 +39,16 @@ class JudgeStopped(InputError):
     """The server cannot be asked, or no longer: the message says why."""
 
 
+class _LargeAnswer(Exception):
+    """An answer is larger than any judgement."""
+
+
 class JudgeServer:
     """Asks one model about pairs. `ask` may be called by several threads.
 
     The key comes from the environment. It is in no message: what a server says is cleaned of it.
+    Requests run in an event loop, which cancels them after `timeout` seconds, whatever the server
+    has sent by then: a client's own limit is of a single read.
     """
 
     def __init__(
@@ -67,17 +76,20 @@ class JudgeServer:
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise InputError(f"{KEY_VARIABLE} has characters that no key has")
-        self._client = openai.OpenAI(
+        self._spellings = _spellings(self._key)
+        self._client = openai.AsyncOpenAI(
             base_url=url,
             api_key=self._key or "none",
             max_retries=0,
-            timeout=timeout,
-            http_client=openai.DefaultHttpxClient(
-                timeout=timeout,
-                max_redirects=_REDIRECTS,
-                event_hooks={"response": [BoundedAnswers(timeout)]},
+            timeout=openai.Timeout(None, connect=timeout / 2),
+            http_client=openai.DefaultAsyncHttpxClient(
+                # Pictures and key are for the address that the person has named.
+                follow_redirects=False,
+                event_hooks={"response": [_read_answer]},
             ),
         )
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="ncclean-judge", daemon=True).start()
         self._negotiation = Negotiation()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -90,7 +102,9 @@ class JudgeServer:
         self._stopping.set()
 
     def close(self) -> None:
-        self._client.close()
+        """Close the connections."""
+        asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
 
     def ask(self, picture: str, caption: str) -> Judgement:
         """Ask about one pair; `picture` is a data URL.
@@ -112,8 +126,8 @@ class JudgeServer:
             delay = _backoff(attempts)
             try:
                 body = self._request(picture, caption, features.fields(self._prompt.schema()))
-            except EndlessAnswer as error:
-                reason = str(error)
+            except (asyncio.TimeoutError, _LargeAnswer) as error:
+                reason = str(error) or f"timeout: no answer within {self._timeout:g} s"
                 failures, unreported = failures + 1, unreported + 1
             except openai.APIConnectionError as error:
                 reason = self._connection_failure(error)
@@ -130,8 +144,7 @@ class JudgeServer:
                 self._check_status(error, message)
                 if error.status_code < 500 and error.status_code not in (408, *_BUSY):
                     return _failed(f"rejected: {message}", unreported)
-                asked = _retry_after(error)
-                delay = delay if asked is None else asked
+                delay = max(delay, _retry_after(error))
                 if error.status_code in _BUSY:
                     is_alone = attempts >= _MOST_BUSY and self._answers > before
                     if is_alone and error.status_code != 429:  # others are answered
@@ -144,7 +157,7 @@ class JudgeServer:
             else:
                 self._answered()
                 self._negotiation.settle(features)
-                reply = read_reply(self._cleaned(body), self._prompt.asks_words)
+                reply = read_reply(body, self._prompt.asks_words, self._cleaned)
                 return replace(reply, unreported=unreported)
             if reason is not None and failures >= _TRIES:
                 return _failed(reason, unreported)
@@ -152,10 +165,11 @@ class JudgeServer:
 
     def _request(self, picture: str, caption: str, fields: dict[str, Any]) -> str:
         messages: Any = self._prompt.messages(picture, caption)
-        response = self._client.chat.completions.with_raw_response.create(
+        request = self._client.chat.completions.with_raw_response.create(
             model=self._model, messages=messages, extra_body=fields
         )
-        return response.text
+        until = asyncio.wait_for(request, self._timeout)
+        return asyncio.run_coroutine_threadsafe(until, self._loop).result().text
 
     def _wait_for_turn(self) -> None:
         """Wait until the server takes requests again. Raises `JudgeStopped` after `stop`."""
@@ -183,14 +197,18 @@ class JudgeServer:
             patience = self._patience if self._answers else _FIRST_PATIENCE
             self._check_patience(patience, f"cannot be reached: {self._cleaned(one_line(cause))}")
             return None
-        if isinstance(cause, EndlessAnswer):  # wrapped by older versions of the library
-            return str(cause)
-        is_late = "Timeout" in name
-        return f"timeout: no answer within {self._timeout:g} s" if is_late else "connection cut"
+        # Some versions of the library wrap what is raised while an answer is read.
+        return str(cause) if isinstance(cause, _LargeAnswer) else "connection cut"
 
     def _check_status(self, error: APIStatusError, message: str) -> None:
         """Raise `JudgeStopped` where no request can succeed."""
         status = error.status_code
+        if 300 <= status < 400:
+            target = self._cleaned(error.response.headers.get("location", "nowhere"))
+            raise JudgeStopped(
+                f"the judge at {self.url} redirects to {target}: give that address to --judge if "
+                "the pictures may go there"
+            )
         if status in (401, 403):
             what = f"refuses the key in {KEY_VARIABLE}" if self._key else "wants a key"
             advice = "" if self._key else f": set {KEY_VARIABLE}"
@@ -227,7 +245,7 @@ class JudgeServer:
         return self._cleaned(" ".join(str(text or error.message).split()))[:200]
 
     def _cleaned(self, text: str) -> str:
-        return text.replace(self._key, HIDDEN) if self._key else text
+        return self._spellings.sub(HIDDEN, text) if self._key else text
 
 
 def _failed(reason: str, unreported: int) -> Judgement:
@@ -239,19 +257,44 @@ def _backoff(attempts: int) -> float:
     return min(_FIRST_WAIT * 2.0 ** min(attempts - 1, 10), _LONGEST_WAIT) * random.uniform(0.75, 1)
 
 
-def _retry_after(error: APIStatusError) -> float | None:
-    """The seconds that a server asks to wait: a number, or a date."""
-    value = error.response.headers.get("retry-after")
-    if not value:
-        return None
+def _retry_after(error: APIStatusError) -> float:
+    """The seconds that a server asks to wait: a number, or a date; 0 if it names none to come."""
+    value = error.response.headers.get("retry-after", "")
     try:
         seconds = float(value)
     except ValueError:
         try:
             seconds = parsedate_to_datetime(value).timestamp() - time.time()
-        except (TypeError, ValueError):
-            return None
-    return max(seconds, 0.0) if seconds < 1e9 else None
+        except (TypeError, ValueError, OverflowError):
+            return 0.0
+    return seconds if 0 < seconds < 1e9 else 0.0
+
+
+async def _read_answer(response: Any) -> None:
+    """Read a response of httpx, of whichever major version the judge's library takes.
+
+    Raises `_LargeAnswer` for one that does not fit into memory.
+    """
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) > _LARGEST_ANSWER:
+            raise _LargeAnswer(f"an answer of more than {_LARGEST_ANSWER >> 20} MB")
+    response._content = bytes(content)  # as its `aread`, which does not read it again
+
+
+def _spellings(key: str) -> re.Pattern[str]:
+    """A pattern of the key as it is, and as JSON, URLs, HTML, hexadecimal and base64 have it."""
+    # Repetitions are bounded: an answer of nothing but backslashes is read once, not squared.
+    one = r"(?:\\{{0,8}}(?:u00|x|)|%(?:25){{0,4}}|&\#x0{{0,6}}){:02x};?|\\{{0,8}}{}|&\#0{{0,6}}{};"
+    letters = (one.format(ord(letter), re.escape(letter), ord(letter)) for letter in key)
+    forms = ["".join(f"(?:{letter})" for letter in letters)]
+    if len(key) >= _SHORTEST_ENCODED:
+        for before in range(3):  # bytes of the group of three in which the key begins
+            encoded = base64.b64encode(b"\0" * before + key.encode()).decode().rstrip("=")
+            inside = encoded[-(-before * 4 // 3) :][: -1 if (before + len(key)) % 3 else None]
+            forms.append("".join({"+": "[+-]", "/": "[/_]"}.get(one, one) for one in inside))
+    return re.compile("|".join(forms), re.IGNORECASE)
 
 
 def _code(error: APIStatusError) -> str:

@@ -47,7 +47,6 @@ class Decided:
     def __init__(
         self,
         connection: duckdb.DuckDBPyConnection,
-        lock: threading.RLock,
         out: UPath,
         reviewer: str | None = None,
         earlier: Sequence[Decision] = (),
@@ -60,15 +59,16 @@ class Decided:
 
         Raises `InputError` if another review writes to `out`, or it is no table of decisions.
         """
-        self._connection, self._lock, self._out = connection, lock, out
+        # A cursor of its own: a decision waits for no query of the pairs.
+        self._connection, self._lock, self._out = connection.cursor(), threading.RLock(), out
         self._reviewer = reviewer or default_reviewer()
         self._log, lines = open_log(journal_of(out))
         records = list(lines)
         self._batch = max([0, *map(batch_of, records)])
         self._undone: list[int] = []
         self._number = 0
-        connection.execute(
-            "CREATE TEMP TABLE decided (number BIGINT, batch BIGINT, uid VARCHAR, "
+        self._connection.execute(
+            "CREATE TABLE decided (number BIGINT, batch BIGINT, uid VARCHAR, "
             "caption_number SMALLINT, decision VARCHAR, caption VARCHAR, reviewer VARCHAR, "
             "time TIMESTAMPTZ)"
         )

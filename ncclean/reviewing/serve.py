@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import uvicorn
 from upath import UPath
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
@@ -25,6 +27,9 @@ from ncclean.selection.decided import Decisions
 from ncclean.storage.same_corpus import as_scored
 
 HOST = "127.0.0.1"
+_MOST_CONNECTIONS = 16  # a browser opens six
+_ACCEPTED_AT_ONCE = 4  # before any of them can be closed
+_WAITING = 64
 _INDEXES = "images"  # of tars, in the working folder
 
 
@@ -37,8 +42,43 @@ class Reviewed:
     out: str
 
 
+class _Connection(H11Protocol):
+    """A connection to the page. Of too many, the one that has asked for nothing longest is closed.
+
+    Else connections that ask for nothing would take all files that the process may open.
+    """
+
+    _last_used = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._last_used = self.loop.time()
+        others = [one for one in self.connections if isinstance(one, _Connection)]
+        there = [one for one in others if not one.transport.is_closing()]
+        idle = [one for one in there if one.cycle is None or one.cycle.response_complete]
+        if len(there) > _MOST_CONNECTIONS:
+            min(idle, key=lambda one: one._last_used).transport.abort()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._last_used = self.loop.time()
+
+
 class _Server(uvicorn.Server):
     """A server that ends on a signal without passing it on: decisions are written after it."""
+
+    def __init__(self, config: uvicorn.Config, table: ReviewTable) -> None:
+        super().__init__(config)
+        self._table = table
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():  # more may wait than are accepted at once
+            listener.listen(_WAITING)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._table.stop()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -83,7 +123,7 @@ def serve(
         table = ReviewTable.open(scores, join, where, memory_limit)
         stack.callback(table.close)
         earlier = list(Decisions.read(decisions).by_pair.values())
-        decided = Decided(table.connection, table.lock, out, reviewer, earlier, replaces)
+        decided = Decided(table.connection, out, reviewer, earlier, replaces)
         folder = Path(str(out.parent)) / WORKING_FOLDER
         pictures = Pictures(shards, folder / _INDEXES)
         proposals = None
@@ -98,12 +138,15 @@ def serve(
         server = Server(table, decided, pictures, scores[0].rsplit("/", 1)[-1], done, proposals)
         config = uvicorn.Config(
             server.app,
+            http=_Connection,
+            ws="none",
+            backlog=_ACCEPTED_AT_ONCE,
             log_config=None,
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=5,
         )
-        running = _Server(config)
+        running = _Server(config, table)
         announce(f"http://{HOST}:{listener.getsockname()[1]}/{server.token}/")
         running.run(sockets=[listener])
         counts = decided.counts()
@@ -121,5 +164,5 @@ def _listening(port: int) -> Iterator[socket.socket]:
             raise InputError(
                 f"--port {port}: {error.strerror or error}; leave it out to take a free one"
             ) from error
-        listener.listen(64)
+        listener.listen(_WAITING)
         yield listener

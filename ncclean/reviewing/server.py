@@ -26,6 +26,7 @@ import ncclean
 from ncclean.errors import InputError
 from ncclean.report.page import asset, content_hash, environment, script_json
 from ncclean.reviewing.cards import card_of, mended_caption
+from ncclean.reviewing.conditions import Matches
 from ncclean.reviewing.decided import Decided
 from ncclean.reviewing.pictures import NoPicture, Pictures
 from ncclean.reviewing.proposals import Proposals
@@ -35,6 +36,7 @@ from ncclean.storage.decisions import CORRECT, KINDS
 _HOSTS = ("127.0.0.1", "localhost", "::1")
 _PAGE_ROWS = 200
 _LARGEST_BODY = 4 << 20
+_SECONDS_TO_SEND = 10.0
 _LONGEST_CAPTION = 100_000
 _PICTURE_THREADS = 8
 _HEADERS = {
@@ -100,6 +102,8 @@ class Server:
                 response = await handler(request)
             except InputError as error:
                 response = JSONResponse({"error": str(error)}, 400)
+            except asyncio.TimeoutError:
+                response = JSONResponse({"error": "the request does not end"}, 408)
             except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
                 response = JSONResponse({"error": "a request that the page does not make"}, 400)
             response.headers.update(_HEADERS)
@@ -138,29 +142,45 @@ class Server:
 
     async def _histogram(self, request: HttpRequest) -> Response:
         wanted = _wanted(request.query_params)
-        return JSONResponse(await run_in_threadpool(self._table.histogram, wanted))
+        matches = await self._matches(request, wanted)
+        return JSONResponse(await run_in_threadpool(self._table.histogram, wanted, matches))
 
     async def _rows(self, request: HttpRequest) -> Response:
         query = request.query_params
         wanted, is_anew = _wanted(query), query.get("anew") == "1"
         start, count = int(query.get("start", "0")), int(query.get("count", "0"))
         count = min(max(count, 0), _PAGE_ROWS)
+        matches = await self._matches(request, wanted)
 
         def read() -> dict[str, Any]:
-            with self._table.lock:
-                view = self._table.view(wanted, is_anew)
-                start_ = min(max(start, 0), view.pairs)
-                rows = self._table.page(view, start_, count)
-                pairs = [(row["uid"], row["caption_number"]) for row in rows]
-                decided = self._decided.of_pairs(pairs) if pairs else {}
-                cards = [
-                    {**card_of(row), "decision": decided.get(pair)}
-                    for row, pair in zip(rows, pairs, strict=True)
-                ]
-                self._pictures.expect((row["shard"], row["key"]) for row in rows)
-                return {"pairs": view.pairs, "start": start_, "cards": cards, **self._state()}
+            view = self._table.view(wanted, matches, is_anew)
+            start_ = min(max(start, 0), view.pairs)
+            rows = self._table.page(view, start_, count)
+            pairs = [(row["uid"], row["caption_number"]) for row in rows]
+            decided = self._decided.of_pairs(pairs) if pairs else {}
+            cards = [
+                {**card_of(row), "decision": decided.get(pair)}
+                for row, pair in zip(rows, pairs, strict=True)
+            ]
+            self._pictures.expect((row["shard"], row["key"]) for row in rows)
+            return {"pairs": view.pairs, "start": start_, "cards": cards, **self._state()}
 
         return JSONResponse(await run_in_threadpool(read))
+
+    async def _matches(self, request: HttpRequest, wanted: Request) -> Matches | None:
+        """The pairs of the request's condition, which is given up if its reader leaves."""
+        if not wanted.where:
+            return None
+        matches = asyncio.ensure_future(self._table.conditions.matches(wanted.where))
+        left = asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait([matches, left], return_when=asyncio.FIRST_COMPLETED)
+            if not matches.done():
+                raise InputError("nobody waits for the condition any longer")
+            return matches.result()
+        finally:
+            matches.cancel()
+            left.cancel()
 
     async def _picture(self, request: HttpRequest) -> Response:
         shard, key = request.query_params["shard"], request.query_params["key"]
@@ -193,10 +213,11 @@ class Server:
         wanted, kind = _wanted(body["request"]), body["decision"]
         if kind not in KINDS:
             raise ValueError(kind)
+        matches = await self._matches(request, wanted)
 
         def decide() -> int:
             changed = 0
-            for rows in self._table.batches(self._table.view(wanted)):
+            for rows in self._table.batches(self._table.view(wanted, matches)):
                 captions = [mended_caption(row) for row in rows] if kind == CORRECT else None
                 if captions is not None:
                     there = [(r, c) for r, c in zip(rows, captions, strict=True) if c is not None]
@@ -258,18 +279,33 @@ def is_own(request: HttpRequest) -> bool:
 
 
 async def _body(request: HttpRequest) -> dict[str, Any]:
-    """The JSON of a POST. Raises `ValueError` for anything else, and for far too much."""
+    """The JSON of a POST.
+
+    Raises `ValueError` for anything else and for far too much, `asyncio.TimeoutError` for one that
+    does not end.
+    """
     if request.headers.get("content-type", "").split(";")[0] != "application/json":
         raise ValueError("no JSON")
+    data = await asyncio.wait_for(_data(request), _SECONDS_TO_SEND)
+    body = json.loads(data)
+    if not isinstance(body, dict):
+        raise ValueError("no object")
+    return body
+
+
+async def _data(request: HttpRequest) -> bytes:
     data = bytearray()
     async for piece in request.stream():
         data += piece
         if len(data) > _LARGEST_BODY:
             raise ValueError("too much")
-    body = json.loads(bytes(data))
-    if not isinstance(body, dict):
-        raise ValueError("no object")
-    return body
+    return bytes(data)
+
+
+async def _left(request: HttpRequest) -> None:
+    """Wait until the reader of a request, whose body has been read, has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _wanted(fields: Any) -> Request:
@@ -286,7 +322,7 @@ def _wanted(fields: Any) -> Request:
         score=str(fields["score"]) if fields.get("score") else None,
         low=number("low"),
         high=number("high"),
-        where=str(fields.get("where") or ""),
+        where=str(fields.get("where") or "").strip(),
         undecided=str(fields.get("undecided", "")) in ("1", "True"),
     )
 

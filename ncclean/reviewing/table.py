@@ -6,8 +6,10 @@ exceed its memory. The rows of a page are read from the Parquet files by their p
 
 from __future__ import annotations
 
-import dataclasses
+import asyncio
+import contextlib
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +18,9 @@ from typing import Any
 import duckdb
 
 from ncclean.errors import InputError
+from ncclean.reviewing.conditions import PLACE, Condition, Conditions, Matches
 from ncclean.reviewing.views import View, order_by, scores_of, views_of
 from ncclean.storage.catalog import first_line
-from ncclean.storage.expressions import Expression
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import identifier, quoted
 from ncclean.storage.tables import table_files
@@ -51,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True)
 class OpenView:
-    """The order of a view: a table of row places called `order_<number>`."""
+    """The order of a view: a table of row places called `order_<number>`, dropped with this."""
 
     number: int
     pairs: int
@@ -61,34 +63,42 @@ class OpenView:
 class ReviewTable:
     """Score files, with joined tables beside them, as pages of views.
 
-    One connection, `lock` around each use: threads of the server take turns.
+    Any thread may ask: each query has a cursor of its own, and waits for no other. What a person
+    types is not run here, but by `conditions`.
     """
 
-    def __init__(self, scores: JoinedScores, where: Expression | None) -> None:
-        self.lock = threading.RLock()
-        self._scores = scores
+    def __init__(
+        self,
+        scores: JoinedScores,
+        files: Sequence[str],
+        memory_limit: str | None,
+        where: Matches | None = None,
+    ) -> None:
+        self._scores, self._where = scores, where
         self.connection = scores.connection
-        files = scores.prepare(scores.names.types, [where] if where is not None else [])
         self._files = table_files(files)
         self._there = set(scores.names.types)
-        self._where = where.sql if where is not None else "true"
         number = "caption_number" if "caption_number" in self._there else "0"
         for name in ("uid", "shard", "key", "row", "status"):
             if name not in self._there:
                 raise InputError(f"{files[0]} is not a score table: it has no column {name}")
-        self.connection.execute(
-            f"CREATE TEMP VIEW pairs AS SELECT *, coalesce({number}, 0)::SMALLINT AS _number FROM "
-            "(SELECT *, (file_index::UBIGINT << 40) | file_row_number AS _place "
+        self.conditions = Conditions(tuple(self._files), scores.names, memory_limit, scores.work)
+        self._lock = threading.RLock()
+        self._open: OrderedDict[Request, OpenView] = OrderedDict()
+        self._orders = 0
+        self._running: set[duckdb.DuckDBPyConnection] = set()
+        self._has_ended = False
+        self._run(
+            f"CREATE VIEW pairs AS SELECT *, coalesce({number}, 0)::SMALLINT AS _number FROM "
+            f"(SELECT *, (file_index::UBIGINT << 40) | file_row_number AS {PLACE} "
             f"FROM read_parquet([{', '.join(map(quoted, self._files))}], union_by_name=true)) "
-            f"WHERE coalesce(({self._where})::BOOLEAN, false)"
+            f"WHERE {_among(where)}"
         )
         calibrated = "noise_probability" in self._there and bool(
             self._run("SELECT 1 FROM pairs WHERE noise_probability IS NOT NULL LIMIT 1")
         )
         self.views = {view.name: view for view in views_of(self._there, calibrated)}
         self.scores = scores_of(self._there)
-        self._open: OrderedDict[Request, OpenView] = OrderedDict()
-        self._made = 0
 
     @classmethod
     def open(
@@ -101,15 +111,27 @@ class ReviewTable:
         """Open score files and the tables to join; `where` leaves out the pairs it is false for."""
         scores = JoinedScores.open(paths, joins, memory_limit)
         try:
-            condition = (
-                scores.expression(where, "--where", is_condition=True)
-                if where is not None
-                else None
-            )
-            return cls(scores, condition)
+            read = [scores.expression(where, "--where", is_condition=True)] if where else []
+            files = scores.prepare(scores.names.types, read)
+            scores.work.mkdir(exist_ok=True)
+            matches = None
+            for expression in read:
+                condition = Condition(
+                    tuple(table_files(files)), scores.names, memory_limit, sql=expression.sql
+                )
+                matches = asyncio.run(condition.matches(scores.work))
+            return cls(scores, files, memory_limit, matches)
         except BaseException:
             scores.close()
             raise
+
+    def stop(self) -> None:
+        """End what is being asked: conditions are given up, queries are interrupted."""
+        self.conditions.stop()
+        with self._lock:
+            self._has_ended = True
+            for cursor in self._running:
+                cursor.interrupt()
 
     def close(self) -> None:
         """Close the connection and remove the temporary files."""
@@ -122,48 +144,54 @@ class ReviewTable:
         row = self._run(f"SELECT {columns} FROM pairs")[0]
         return {view.name: count for view, count in zip(views, row, strict=True)}
 
-    def view(self, request: Request, anew: bool = False) -> OpenView:
+    def view(
+        self, request: Request, matches: Matches | None = None, anew: bool = False
+    ) -> OpenView:
         """The order of what is asked for, made unless it is there; `anew` after decisions.
 
-        Raises `InputError` for SQL that is no condition over the columns.
+        `matches` are the pairs of the request's condition. Raises `InputError` for a view or score
+        that there is not.
         """
-        with self.lock:
-            if request in self._open and not anew:
+        with self._lock:
+            opened = self._open.get(request)
+            if opened is not None and not anew:
                 self._open.move_to_end(request)
-                return self._open[request]
-            view = self._view(request)
-            condition = self._condition(request, view)
-            order = order_by(request.score) + ", _place" if request.score else view.order
-            if "_place" not in order:
-                order += ", _place"
-            self._made += 1
-            name = f"order_{self._made}"
-            undecided = (
-                "(SELECT pairs.* FROM pairs ANTI JOIN decided ON pairs.uid = decided.uid "
-                "AND pairs._number = decided.caption_number)"
-            )
-            self._run(
-                f"CREATE TEMP TABLE {name} AS SELECT _place AS place "
-                f"FROM {undecided if request.undecided else 'pairs'} "
-                f"WHERE {condition} ORDER BY {order}"
-            )
-            count = self._run(f"SELECT count(*) FROM {name}")[0][0]
-            self._forget(request)
-            opened = OpenView(self._made, count, request.score or view.score)
+                return opened
+            self._orders += 1
+            order = self._orders
+        view = self._view(request)
+        sorting = order_by(request.score) if request.score else view.order
+        undecided = (
+            "(SELECT pairs.* FROM pairs ANTI JOIN decided ON pairs.uid = decided.uid "
+            "AND pairs._number = decided.caption_number)"
+        )
+        self._run(
+            f"CREATE TABLE order_{order} AS SELECT {PLACE} AS place "
+            f"FROM {undecided if request.undecided else 'pairs'} "
+            f"WHERE {self._condition(request, view, matches)} ORDER BY {sorting}, {PLACE}"
+        )
+        count = self._run(f"SELECT count(*) FROM order_{order}")[0][0]
+        opened = OpenView(order, count, request.score or view.score)
+        # Whoever reads it at that time goes on: the table is dropped with the last of them.
+        weakref.finalize(opened, self._drop, order).atexit = False
+        with self._lock:
             self._open[request] = opened
+            self._open.move_to_end(request)
             while len(self._open) > _OPEN_VIEWS:
-                self._forget(next(iter(self._open)))
-            return opened
+                self._open.popitem(last=False)
+        return opened
 
-    def histogram(self, request: Request) -> dict[str, Any]:
-        """Counts of the score of a view in equal bins, whatever range is chosen of it."""
+    def histogram(self, request: Request, matches: Matches | None = None) -> dict[str, Any]:
+        """Counts of the score of a view in equal bins, whatever range is chosen of it.
+
+        `matches` are the pairs of the request's condition.
+        """
         view = self._view(request)
         score = request.score or view.score
         if score is None or score not in self._there:
             return {"score": None, "low": 0.0, "high": 1.0, "counts": []}
         column = f"{identifier(score)}::DOUBLE"
-        whole = dataclasses.replace(request, low=None, high=None)
-        source = f"FROM pairs WHERE {self._condition(whole, view)} AND isfinite({column})"
+        source = f"FROM pairs WHERE ({view.condition}) AND {_among(matches)} AND isfinite({column})"
         low, high = self._run(f"SELECT min({column}), max({column}) {source}")[0]
         if low is None:
             return {"score": score, "low": 0.0, "high": 1.0, "counts": []}
@@ -179,26 +207,23 @@ class ReviewTable:
 
     def page(self, view: OpenView, start: int, count: int) -> list[dict[str, Any]]:
         """The rows of a view from one number on, in its order."""
-        with self.lock:
-            places = self._run(
-                f"SELECT place FROM order_{view.number} WHERE rowid >= {int(start)} "
-                f"AND rowid < {int(start) + int(count)} ORDER BY rowid"
-            )
-            rows = self._rows([place for (place,) in places])
+        places = self._run(
+            f"SELECT place FROM order_{view.number} WHERE rowid >= {int(start)} "
+            f"AND rowid < {int(start) + int(count)} ORDER BY rowid"
+        )
+        rows = self._rows([place for (place,) in places])
         return [rows[place] for (place,) in places]
 
     def batches(self, view: OpenView) -> Iterator[list[dict[str, Any]]]:
         """All rows of a view that are undecided, some at a time."""
         for start in range(0, view.pairs, _BATCH):
-            with self.lock:
-                rows = self.page(view, start, _BATCH)
-                decided = set(
-                    self._run(
-                        "SELECT DISTINCT uid, caption_number FROM decided "
-                        "WHERE list_contains(?, uid)",
-                        [[row["uid"] for row in rows]],
-                    )
+            rows = self.page(view, start, _BATCH)
+            decided = set(
+                self._run(
+                    "SELECT DISTINCT uid, caption_number FROM decided WHERE list_contains(?, uid)",
+                    [[row["uid"] for row in rows]],
                 )
+            )
             yield [row for row in rows if (row["uid"], row["caption_number"]) not in decided]
 
     def _rows(self, places: Sequence[int]) -> dict[int, dict[str, Any]]:
@@ -233,29 +258,38 @@ class ReviewTable:
             raise InputError(f"there is no score {request.score!r}")
         return self.views[request.view]
 
-    def _condition(self, request: Request, view: View) -> str:
-        conditions = [f"({view.condition})"]
+    def _condition(self, request: Request, view: View, matches: Matches | None) -> str:
+        conditions = [f"({view.condition})", _among(matches)]
         score = request.score or view.score
         if score is not None:
             for bound, sign in ((request.low, ">="), (request.high, "<=")):
                 if bound is not None:
                     conditions.append(f"{identifier(score)}::DOUBLE {sign} {float(bound)!r}")
-        if request.where.strip():
-            expression = self._scores.expression(request.where, "the condition", is_condition=True)
-            if expression.ranks:
-                raise InputError("the condition: rank() is for --where, when the review starts")
-            conditions.append(f"coalesce(({expression.sql})::BOOLEAN, false)")
         return " AND ".join(conditions)
 
-    def _forget(self, request: Request) -> None:
-        opened = self._open.pop(request, None)
-        if opened is not None:
-            self._run(f"DROP TABLE order_{opened.number}")
+    def _drop(self, order: int) -> None:
+        with contextlib.suppress(InputError):  # the review has ended
+            self._run(f"DROP TABLE order_{order}")
 
     def _run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self.lock:
-            try:
-                rows: list[tuple[Any, ...]] = self.connection.execute(sql, list(values)).fetchall()
-            except duckdb.Error as error:
-                raise InputError(f"the table cannot be read: {first_line(error)}") from error
+        with self._lock:
+            if self._has_ended:
+                raise InputError("the review has ended")
+            cursor = self.connection.cursor()
+            self._running.add(cursor)
+        try:
+            rows: list[tuple[Any, ...]] = cursor.execute(sql, list(values)).fetchall()
+        except duckdb.Error as error:
+            raise InputError(f"the table cannot be read: {first_line(error)}") from error
+        finally:
+            with self._lock:
+                self._running.discard(cursor)
+            cursor.close()
         return rows
+
+
+def _among(matches: Matches | None) -> str:
+    """SQL that is true for the pairs of a condition; for all without one."""
+    if matches is None:
+        return "true"
+    return f"{PLACE} IN (SELECT place FROM read_parquet({quoted(str(matches.file))}))"

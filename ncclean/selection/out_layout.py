@@ -17,7 +17,9 @@ from ncclean.data.images.text_rows import SEPARATED, TextRows
 from ncclean.data.images.units import CLASSES, FOLDER, is_table
 from ncclean.data.shards import WEBDATASET, ShardRef, distinct_names
 from ncclean.errors import InputError
+from ncclean.file_names import WORKING_FOLDER
 from ncclean.selection.safe_paths import safe_path
+from ncclean.storage.log import exists
 from ncclean.storage.work_folder import work_folder
 
 Layout = Literal["auto", "webdataset", "folder", "csv", "parquet"]
@@ -106,7 +108,10 @@ class Targets:
     def work(self) -> UPath:
         """The folder of an export's record."""
         if self.is_file:
-            return self.out.parent / f"{self.out.name}.work"
+            # In plain view it was data for whoever loads the folder; a run that lies there stays.
+            earlier = self.out.parent / f"{self.out.name}.work"
+            hidden = self.out.parent / WORKING_FOLDER / self.out.name
+            return earlier if exists(earlier / RECORD) else hidden
         return work_folder(self.out, RECORD, self.out)
 
     @property

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import uuid
+import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from ncclean.storage.tables import table_files
 # Files by number, rows within: both are virtual columns, which cost nothing unless they are read.
 _VIRTUAL = ("file_index", "file_row_number")
 _PLACE = "(file_index::UBIGINT << 40) | file_row_number"
+_connections: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
 
 
 def connect(
@@ -53,6 +55,7 @@ def connect(
     files = [file for members in views.values() for file in members]
     try:
         connection = duckdb.connect()
+        _connections.add(connection)
         # Without a file as the main program, DuckDB draws a bar on stdout, amid JSON.
         connection.execute("SET enable_progress_bar = false")
         connection.execute("SET temp_directory = ?", [str(temporary_folder())])
@@ -116,6 +119,13 @@ def _check_names(connection: duckdb.DuckDBPyConnection, files: list[str], place:
                 f"{files[0]} has a column {name}, which is the name of one of DuckDB or ncclean: "
                 "rename it"
             )
+
+
+def interrupt_queries() -> None:
+    """Interrupt all queries of this process, from another thread than theirs."""
+    for connection in list(_connections):
+        with contextlib.suppress(duckdb.Error):  # it is closed
+            connection.interrupt()
 
 
 def lock(connection: duckdb.DuckDBPyConnection) -> None:

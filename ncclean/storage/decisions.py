@@ -69,6 +69,10 @@ def decision_of(
         raise ValueError(f"caption_number is {number}")
     if time.tzinfo is None:
         time = time.replace(tzinfo=datetime.timezone.utc)
+    try:
+        time = time.astimezone(datetime.timezone.utc)
+    except OverflowError:  # only in its own zone it is before the end of the year 9999
+        raise ValueError(f"its time is {time}") from None
     text = caption if isinstance(caption, str) else None
     for one in (uid, text, reviewer):
         str(one).encode()  # half a surrogate pair, which no table can hold, is a `ValueError`

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ncclean import stores
 from ncclean.data.parquet_bounds import check_rows
@@ -29,11 +31,29 @@ def read_small_table(path: str, schema: pa.Schema, what: str) -> list[dict[str, 
             raise InputError(f"{path} has no {what}: it lacks {', '.join(missing)}")
         check_rows(sum(groups), stores.ask("read", path, place.stat).st_size)
         table = read_table(path, schema.names, None)
-        rows: list[dict[str, Any]] = table.select(schema.names).cast(schema).to_pylist()
+        table = table.select(schema.names).cast(schema)
+        rows: list[dict[str, Any]] = _with_python_times(table).to_pylist()
     except (ShardError, ValueError, OverflowError, pa.ArrowException) as error:
         why = one_line(error)
         raise InputError(why if path in why else f"{path} cannot be read: {why}") from error
     return rows
+
+
+def _with_python_times(table: pa.Table) -> pa.Table:
+    """The table with times before the year 1 and after 9999, which Python lacks, at these ends."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type):
+            zone = datetime.timezone.utc if field.type.tz else None
+            ends = (datetime.datetime.min, datetime.datetime.max)
+            first, last = (
+                pa.scalar(end.replace(tzinfo=zone), field.type).cast(pa.int64()) for end in ends
+            )
+            # Arrow compares no times with zones element by element.
+            times = table.column(number).cast(pa.int64())
+            times = pc.max_element_wise(times, first, skip_nulls=False)
+            times = pc.min_element_wise(times, last, skip_nulls=False)
+            table = table.set_column(number, field, times.cast(field.type))
+    return table
 
 
 def check_is_small(path: str) -> None:

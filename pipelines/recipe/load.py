@@ -271,7 +271,11 @@ def _elsewhere(
         place = values.get(option)
         if parameter.option.inside is None or not isinstance(place, str):
             continue
-        if is_within(absolute(place), os.path.abspath(folder)):
+        target = place if is_url(place) else os.path.realpath(place)
+        if is_within(target, os.path.realpath(folder)):
+            continue
+        if is_within(absolute(place), os.path.abspath(folder)):  # by a link
+            yield target
             continue
         text = str(symbolic.get(option))
         # Of `${stage}/x`, the stage has stated it; `${stage}/../x` is another place.

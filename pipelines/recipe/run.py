@@ -81,6 +81,9 @@ def run(recipe: Recipe, progress: Progress = SILENT, start_from: str | None = No
     check(recipe, start_from)
     forced = recipe.forced_from(start_from)
     folder = RunFolder(recipe.folder)
+    for stage in recipe.stages.values():
+        for path in stage.elsewhere:
+            progress.say(f"{stage.name} writes outside of the run's folder: {path}")
     with folder.locked():
         _write_start(recipe, folder)
         records: dict[str, StageRecord] = {}

@@ -1,38 +1,49 @@
-"""Errors of the installation, in a sentence."""
+"""A signal ends a command, whatever query it waits for."""
 
-import os
+from __future__ import annotations
+
+import signal
 import subprocess
 import sys
+import time
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.hostile import JPEG
+ENDLESS = "(SELECT count(*) FROM range(1000000000000)) > 3"
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [
-        "RuntimeError('operator torchvision::nms does not exist')",
-        "ImportError('libcudart.so.13: cannot open shared object file')",
-        "AttributeError(\"module 'torchvision' has no attribute 'extension'\")",
-    ],
-)
-def test_a_torchvision_that_does_not_fit_torch_is_named(tmp_path, failure):
-    package = tmp_path / "packages" / "torchvision"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(f"raise {failure}\n")
-    (tmp_path / "a.jpg").write_bytes(JPEG)
-    (tmp_path / "a.txt").write_text("a caption")
-    words = ["score", str(tmp_path), "--model", "demo", "--out", str(tmp_path / "s.parquet")]
-    path = os.pathsep.join((str(package.parent), *filter(None, sys.path)))
-    done = subprocess.run(
-        [sys.executable, "-m", "ncclean_cli", *words],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["query", "select"])
+def test_a_signal_ends_an_endless_query(tmp_path, command, kind):
+    scores = str(tmp_path / "scores.parquet")
+    columns = {"uid": ["a"], "shard": ["s"], "key": ["k"], "row": [0], "status": ["ok"]}
+    pq.write_table(pa.table({**columns, "similarity": [0.5]}), scores)
+    words = {
+        "query": [f"SELECT count(*) FROM scores WHERE {ENDLESS}", scores],
+        "select": [scores, "--where", ENDLESS, "--out", str(tmp_path / "s.parquet")],
+    }[command]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ncclean_cli", command, *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         text=True,
-        timeout=120,
+        # A shell's background job ignores Ctrl-C, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert done.returncode == 2
-    assert "ncclean: torchvision does not fit torch (" in done.stderr
-    assert done.stderr.rstrip().endswith("pip install --force-reinstall torch torchvision")
-    assert "Traceback" not in done.stderr
+    begin = time.monotonic()
+    while _seconds_used(process.pid) < 4.0:  # the query runs by then
+        assert process.poll() is None
+        assert time.monotonic() - begin < 60
+        time.sleep(0.1)
+    process.send_signal(kind)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors.strip().splitlines()[-1]) == (130, "ncclean: interrupted")
+
+
+def _seconds_used(number):
+    """Processor time of a process."""
+    with open(f"/proc/{number}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100

@@ -15,6 +15,8 @@ from ncclean.data.embeddings import datacomp
 from ncclean.data.embeddings.pairs import read_pairs
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.embeddings.vectors import npy_shape
+from ncclean.data.images.rows import rows_of
+from ncclean.data.images.text_rows import LeftOut
 from ncclean.data.parquet_bounds import check_rows, inflated_columns, rows_at_once
 from ncclean.data.parquet_footer import read_chunks
 from ncclean.data.parquet_pages import with_page_sizes
@@ -162,3 +164,44 @@ def test_a_matrix_of_another_length_of_header(tmp_path):
         file.truncate(1 << 33)
     with pytest.raises(ShardError, match=r"x\.npy"):
         npy_shape(str(place))
+
+
+def write_one_text(path, size, rows):
+    """A table whose rows share one text, which its file has once."""
+    text = pa.array(["a red ball " * (size // 11)], pa.string())
+    shared = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), text)
+    images = [{"bytes": bytes([number]), "path": f"{number}.jpg"} for number in range(rows)]
+    pq.write_table(
+        pa.table({"image": images, "caption": shared}), path,
+        compression="zstd", dictionary_pagesize_limit=1 << 30, store_schema=False,
+    )  # fmt: skip
+
+
+def test_a_text_that_no_caption_has_is_not_held(tmp_path):
+    path = tmp_path / "t.parquet"
+    write_one_text(path, 40 << 20, 24)
+    most = 0
+    (shard,) = resolve_sources([str(tmp_path)])
+    captions = []
+    for row in rows_of(shard):
+        most = max(most, pa.total_allocated_bytes())
+        captions.append(row["caption"])
+    assert len(captions) == 24
+    assert all(isinstance(caption, LeftOut) and "caption" in caption.what for caption in captions)
+    assert most < 200 << 20
+
+
+def test_long_texts_of_a_shard_are_no_more_than_its_bytes_account_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncclean.data.text_budget._SHARD_BYTES", 1 << 20)
+    write_one_text(tmp_path / "t.parquet", 100_000, 24)
+    (shard,) = resolve_sources([str(tmp_path)])
+    texts = [len(sample.captions) for sample in read_samples(shard, None)]
+    assert 5 <= sum(texts) <= 11
+    assert len(texts) == 24
+
+
+def test_usual_captions_are_all_taken_however_many(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncclean.data.text_budget._SHARD_BYTES", 1 << 10)
+    write_one_text(tmp_path / "t.parquet", 1_000, 24)
+    (shard,) = resolve_sources([str(tmp_path)])
+    assert sum(len(sample.captions) for sample in read_samples(shard, None)) == 24

@@ -66,7 +66,7 @@ def test_a_condition_over_clusters_needs_their_table(explained):
     folder, scores, _, causes = explained
     path = str(folder / "clustered.parquet")
     cause = dataclasses.replace(
-        causes[0], condition="clusters.cluster = 1", join="clusters=c.parquet"
+        causes[0], kind="image cluster", condition="clusters.cluster = 1", join="clusters=c.parquet"
     )
     write_causes(UPath(path), [cause], {})
     with pytest.raises(InputError, match=r"needs --join clusters=c\.parquet"):
@@ -100,7 +100,9 @@ def test_causes_of_another_table_are_named(explained, tmp_path):
         with pytest.raises(InputError, match=r"causes\.parquet is about another table"):
             Select(scores=[table], out=str(folder / "s.parquet"), exclude_causes=causes).run()
     path = str(tmp_path / "c.parquet")
-    write_causes(UPath(path), [dataclasses.replace(found[0], condition="weight = 1")], {})
+    write_causes(
+        UPath(path), [dataclasses.replace(found[0], kind="weight", condition="weight = 1")], {}
+    )
     with pytest.raises(InputError, match=r"c\.parquet: the condition of cause 1: there is no col"):
         select((folder, explained[1], path, found))
 
@@ -108,7 +110,63 @@ def test_causes_of_another_table_are_named(explained, tmp_path):
 def test_a_comment_in_a_condition_hides_nothing(explained):
     folder, scores, _, causes = explained
     path = str(folder / "comment.parquet")
-    write_causes(UPath(path), [dataclasses.replace(causes[0], condition="width = 100 -- all")], {})
+    write_causes(
+        UPath(path),
+        [dataclasses.replace(causes[0], kind="wide", condition="width = 100 -- all")],
+        {},
+    )
     kept = Select(scores=[scores], out=str(folder / "c.parquet"), exclude_causes=path).run().summary
     wide = duckdb.sql(f"SELECT count(*) FROM '{scores}' WHERE width IS DISTINCT FROM 100")
     assert kept.kept == wide.fetchall()[0][0]
+
+
+def planted_cause(explained, folder, condition, kind="rating", value="x"):
+    """A table of causes in which somebody has changed a condition."""
+    cause = dataclasses.replace(
+        explained[3][0], number=1, kind=kind, value=value, condition=condition
+    )
+    write_causes(UPath(folder / "planted.parquet"), [cause], {})
+    return str(folder / "planted.parquet")
+
+
+@pytest.mark.parametrize(
+    ("condition", "kind"),
+    [
+        ("length(repeat(text, 10000000)) > 5", "rating"),
+        ("(SELECT count(*) FROM range(1000000000000)) > 3", "rating"),
+        ("(lpad(text, 2000000000, 'x'))::VARCHAR = 'x'", "rating"),
+        ("row_number() OVER () > 3", "rating"),
+        ("len(list_transform(range(1000000000), lambda x: text)) > 3", "rating"),
+        ("true", "host"),
+        ("shard = 'another'", "shard"),
+        ("regexp_matches(lower(text), 'x')", "word"),
+        ("width = 1", "image size"),
+        ("len(text) > 3", "length of the caption"),
+        ("true", "exchanged words"),
+        ("1 = 1) OR (1 = 1", "rating"),
+    ],
+)
+def test_conditions_that_explain_does_not_write_are_refused(explained, tmp_path, condition, kind):
+    causes = planted_cause(explained, tmp_path, condition, kind)
+    with pytest.raises(InputError, match="cause 1"):
+        without_causes(Policy(), causes, [explained[1]])
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "(width)::VARCHAR = '640'",
+        "(lower(split_part(url, '/', 3)))::VARCHAR = 'x'",
+        "(similarity) >= 0.1 AND (similarity) < 0.2",
+        "(CASE WHEN width > 100 THEN 'large' END)::VARCHAR = 'large'",
+        "cluster = 3 AND regexp_matches(lower(text), 'x')",
+    ],
+)
+def test_conditions_of_by_and_of_clusters_are_taken(explained, tmp_path, condition):
+    causes = planted_cause(explained, tmp_path, condition)
+    join = ()
+    if "cluster" in condition:  # which is checked once its table is joined
+        join = ("clusters=causes.clusters.parquet",)
+    assert condition.split()[0].strip("(") in without_causes(
+        Policy(), causes, [explained[1]], join=join
+    ).where.replace('"', "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -96,3 +97,16 @@ def test_hostile_images_are_pictures_or_rejected(name):
     elif data:
         with pytest.raises(ImageRejected):
             encode_jpeg(data, 100, PixelGate())
+
+
+def test_shards_that_failed_are_named_wherever_they_are_in_the_sample(monkeypatch):
+    def read(self, numbers, encode):
+        pairs = [SimpleNamespace(shard="s", row=number) for number in numbers]
+        pictures = {("s", number): None for number in numbers}
+        failed = {f"of {numbers[0]}": "it is cut"}
+        return pairs, SimpleNamespace(pictures=pictures, missing_shards=set(), failed_shards=failed)
+
+    monkeypatch.setattr(SamplePictures, "_read", read)
+    pictures = SamplePictures(None, (), 32)
+    assert [number for number, _, _ in pictures.read(range(40))] == list(range(40))
+    assert set(pictures.failed_shards) == {"of 0", "of 16"}

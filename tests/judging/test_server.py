@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
+import socket
+import threading
 import time
+import urllib.parse
 
 import pytest
 
 from ncclean.errors import InputError
-from ncclean.judging import bounded
+from ncclean.judging import server as server_module
 from ncclean.judging.prompt import Prompt
 from ncclean.judging.server import JudgeServer, JudgeStopped
 from tests.judging.judge_server import Reply, says, serving
@@ -145,7 +150,7 @@ def test_a_key_that_cannot_be_sent_is_not_printed(monkeypatch):
 
 @pytest.mark.parametrize("status", [200, 400, 503])
 def test_an_answer_that_does_not_fit_into_memory_is_none(status, monkeypatch):
-    body = " " * (bounded.LARGEST_ANSWER + 1)
+    body = " " * (server_module._LARGEST_ANSWER + 1)
     monkeypatch.setattr("ncclean.judging.server._FIRST_WAIT", 0.01)
     with serving(lambda _: Reply(status=status, body=body)) as judge:
         judgement = asking(judge).ask(PICTURE, "a ball")
@@ -159,16 +164,124 @@ def test_an_answer_of_a_byte_now_and_then_ends_in_time(monkeypatch):
     with serving(lambda _: Reply("x", trickle=0.1)) as judge:
         begin = time.monotonic()
         judgement = asking(judge, timeout=0.3).ask(PICTURE, "a ball")
-    assert judgement.reason == "timeout: no end within 0.3 s"
+    assert judgement.reason == "timeout: no answer within 0.3 s"
     assert time.monotonic() - begin < 10
 
 
-def test_a_loop_of_redirects_ends_soon(monkeypatch):
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_pictures_go_to_no_other_address(status):
+    with serving(lambda asked: says("match")) as other:
+
+        def behave(asked):
+            target = f"{other.url}/chat/completions"
+            return Reply(status=status, headers={"Location": target}, body="")
+
+        with serving(behave) as judge, pytest.raises(JudgeStopped, match="redirects to") as stopped:
+            asking(judge).ask(PICTURE, "a ball")
+        assert other.url in str(stopped.value)
+        assert (len(judge.asked), len(other.asked)) == (1, 0)
+
+
+@contextlib.contextmanager
+def dripping(*, first=b"", then):
+    """A server that sends one thing after the other without an end; yields its URL."""
+    stops = threading.Event()
+
+    def answer(connection):
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(first)
+            while not stops.wait(0.02):
+                connection.sendall(then)
+
+    def accept(listener):
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=listener.accept()[:1], daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, args=(listener,), daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        stops.set()
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", b"X-More: 1\r\n"),
+        (b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 9999\r\n\r\n", b" "),
+    ],
+)
+def test_a_request_has_one_deadline_whatever_the_server_sends(first, then, monkeypatch):
     monkeypatch.setattr("ncclean.judging.server._FIRST_WAIT", 0.01)
+    with dripping(first=first, then=then) as url:
+        server = JudgeServer(url, "demo", Prompt.load("match"), timeout=0.4)
+        begin = time.monotonic()
+        judgement = server.ask(PICTURE, "a ball")
+        server.close()
+    assert not judgement.is_reply
+    assert time.monotonic() - begin < 6
 
+
+@pytest.mark.parametrize("value", ["0", "-5", "-inf", "nan", "Thu, 01 Jan 1970 00:00:00 GMT", ""])
+def test_a_time_to_wait_that_is_none_leaves_the_back_off(value):
     def behave(asked):
-        return Reply(status=307, headers={"Location": "/v1/chat/completions"}, body="")
+        if asked.times > 3:
+            return says("match")
+        return Reply(status=429, headers={"Retry-After": value})
 
-    with serving(behave) as judge, contextlib.suppress(JudgeStopped):
-        asking(judge, patience=0.1).ask(PICTURE, "a ball")
-    assert 0 < len(judge.asked) <= 4 * 4
+    with serving(behave) as judge:
+        begin = time.monotonic()
+        assert asking(judge).ask(PICTURE, "a ball").answer == "match"
+    assert time.monotonic() - begin > (0.5 + 1 + 2) * 0.75
+
+
+KEY = "sk-proj/aB3+dEf=9"
+SPELLINGS = {
+    "plain": KEY,
+    "upper": KEY.upper(),
+    "slashes": KEY.replace("/", "\\/"),
+    "json": "".join(f"\\u{ord(letter):04x}" for letter in KEY),
+    "json twice": "".join(f"\\\\u{ord(letter):04X}" for letter in KEY),
+    "one of them": KEY.replace("p", "\\u0070"),
+    "url": urllib.parse.quote(KEY, safe=""),
+    "url twice": urllib.parse.quote(urllib.parse.quote(KEY, safe="")),
+    "html": "".join(f"&#{ord(letter)};" for letter in KEY),
+    "hex": KEY.encode().hex(),
+    "base64": base64.b64encode(KEY.encode()).decode(),
+    "header": base64.b64encode(f"Bearer {KEY}".encode()).decode(),
+    "header after one": base64.b64encode(f"xBearer {KEY}, and more".encode()).decode(),
+    "url-safe": base64.urlsafe_b64encode(f"a{KEY}".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+@pytest.mark.parametrize("where", ["answer", "words", "body", "error", "parts"])
+def test_a_key_is_in_no_answer_however_it_is_spelled(spelling, where, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    half = len(spelling) // 2
+    reply = {
+        "answer": Reply(f'{{"answer": "{spelling}"}}'),
+        "words": Reply(json.dumps({"answer": "mismatch", "words": ["red", spelling]})),
+        "body": Reply(body=f"not JSON: {spelling}"),
+        "error": Reply(status=400, error=f"bad key {spelling}"),
+        "parts": Reply([{"text": "x" * 90 + spelling[:half]}, {"text": spelling[half:]}]),
+    }[where]
+    with serving(lambda asked: reply) as judge:
+        server = JudgeServer(judge.url, "demo", Prompt.load("words"))
+        judgement = server.ask(PICTURE, "a ball")
+    said = f"{judgement.reason} {judgement.words}"
+    assert "***" in said
+    assert spelling[len(spelling) // 2 :][:6] not in said
+
+
+def test_an_answer_of_backslashes_is_read_at_once(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with serving(lambda asked: Reply(body="\\" * (4 << 20))) as judge:
+        begin = time.monotonic()
+        assert asking(judge).ask(PICTURE, "a ball").answer == "cannot tell"
+    assert time.monotonic() - begin < 10

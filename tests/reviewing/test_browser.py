@@ -84,6 +84,9 @@ def test_a_person_decides_by_keys_and_captions_are_text(scores, tmp_path):
             driver.switch_to.active_element.send_keys(Keys.CONTROL, "a")
             driver.switch_to.active_element.send_keys("what it shows", Keys.ENTER)
             wait(lambda: text("decided") == "decided: 1 keep, 2 drop, 1 correct")
+            press("a")  # the number is that of the undecided pairs
+            wait(lambda: f" {len(HOSTILE) - 4} undecided" in text("all-what"))
+            press(Keys.ESCAPE)
             assert driver.execute_script("return window.hacked") is None
             assert not driver.find_elements("css selector", ".card script, .card b:not(.better b)")
             own = running.url.rstrip("/").rsplit("/", 1)[0]

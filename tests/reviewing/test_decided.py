@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import threading
 
 import duckdb
 import pytest
@@ -17,9 +16,7 @@ from ncclean.storage.decisions import CORRECT, DROP, KEEP, Decision, read_decisi
 
 def opened(folder, earlier=(), reviewer="anna", replaces=False):
     connection = duckdb.connect()
-    return Decided(
-        connection, threading.RLock(), UPath(folder / "d.parquet"), reviewer, earlier, replaces
-    )  # fmt: skip
+    return Decided(connection, UPath(folder / "d.parquet"), reviewer, earlier, replaces)
 
 
 def on_disk(folder):
@@ -135,3 +132,48 @@ def test_a_table_of_something_else_is_refused(tmp_path):
     duckdb.sql(f"COPY (SELECT 1 AS x) TO '{tmp_path / 'd.parquet'}' (FORMAT parquet)")
     with pytest.raises(InputError, match="no decisions"):
         opened(tmp_path)
+
+
+def test_of_earlier_decisions_the_latest_counts_whatever_file_it_is_in(tmp_path):
+    late, early = (datetime.datetime(2026, 1, day, tzinfo=datetime.timezone.utc) for day in (2, 1))
+    files = [
+        Decision("a", 0, DROP, None, "bert", late),
+        Decision("a", 0, KEEP, None, "anna", early),
+    ]
+    for earlier in (files, files[::-1]):
+        decided = opened(tmp_path, earlier)
+        assert decided.of_pairs([("a", 0)]) == {("a", 0): [DROP, None, "bert"]}
+        decided._log.remove()
+
+
+def test_a_continued_batch_is_whole_after_a_kill(tmp_path):
+    decided = opened(tmp_path)
+    decided.decide([("a", 0)], DROP)
+    decided.decide([("b", 0)], DROP, continues=True)
+    assert set(on_disk(tmp_path)) == {("a", 0), ("b", 0)}
+
+
+def test_what_goes_on_without_a_batch_of_this_session_begins_one(tmp_path):
+    decided = opened(tmp_path)
+    decided.decide([("a", 0)], DROP)
+    decided._log.close()
+    again = opened(tmp_path)
+    again.decide([("b", 0)], DROP, continues=True)
+    assert again.undo() == [("b", 0)]
+    again.decide([("c", 0)], DROP)
+    again._log.close()
+    third = opened(tmp_path)
+    third.decide([("d", 0)], KEEP)
+    assert third.undo() == [("d", 0)]
+    assert set(on_disk(tmp_path)) == {("a", 0), ("c", 0)}
+
+
+def test_undo_after_a_restart_takes_nothing_back_that_was_decided_before(tmp_path):
+    decided = opened(tmp_path)
+    for uid in ("a", "b", "c"):
+        decided.decide([(uid, 0)], DROP)
+    decided._log.close()
+    again = opened(tmp_path)
+    again.decide([("d", 0)], KEEP)
+    assert again.undo() == [("d", 0)]
+    assert set(on_disk(tmp_path)) == {("a", 0), ("b", 0), ("c", 0)}

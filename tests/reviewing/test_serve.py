@@ -9,6 +9,8 @@ import random
 import signal
 import threading
 import time
+import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow.compute as pc
@@ -260,3 +262,35 @@ def test_the_closest_captions_are_proposed_and_never_taken_by_themselves(scored,
         assert proposed(running, body) == answer
     with served(scored / "scores.parquet", "--out", tmp_path / "other.parquet") as running:
         assert running.ask("proposals", json.dumps(body).encode(), JSON)[0] == 400
+
+
+ENDLESS = "(SELECT count(*) FROM range(1000000000000)) > 3"
+
+
+def test_conditions_asked_at_once_have_their_own_rows_and_histograms(review):
+    texts = [f"similarity < 0.{number}" for number in range(8)]
+    counts = {text: review.get("rows", view="all", where=text, count=1)["pairs"] for text in texts}
+
+    def ask(text):
+        rows = review.get("rows", view="all", where=f"{text} AND true", count=1)["pairs"]
+        fields = {"view": "all", "score": "similarity", "where": f"{text} AND true"}
+        return rows, sum(review.get("histogram", **fields)["counts"])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, texts)) == [(counts[text], counts[text]) for text in texts]
+
+
+def test_an_endless_condition_holds_neither_decisions_nor_the_end(scored, tmp_path):
+    out = tmp_path / "decisions.parquet"
+    with served(scored / "scores.parquet", "--out", out) as running:
+        where = urllib.parse.urlencode({"view": "all", "where": ENDLESS, "count": 1})
+        address = urllib.parse.urlsplit(running.url)
+        connection = http.client.HTTPConnection(address.hostname, address.port)
+        connection.request("GET", f"{address.path}rows?{where}")
+        time.sleep(1)
+        begin = time.monotonic()
+        running.post("decide", decision="drop", pairs=[["a", 0]])
+        assert time.monotonic() - begin < 3
+        assert running.end() == 0
+        assert time.monotonic() - begin < 10
+    assert [decision.uid for decision in read_decisions(str(out))] == ["a"]

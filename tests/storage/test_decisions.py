@@ -12,7 +12,7 @@ from ncclean.explaining.cause_table import read_causes
 from ncclean.schema import CAUSES, DECISIONS
 from ncclean.selection.decided import Decisions
 from ncclean.storage.catalog import connect
-from ncclean.storage.decisions import journal_of, read_decisions
+from ncclean.storage.decisions import journal_of, read_decisions, write_decisions
 from ncclean.stores import location
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
@@ -38,7 +38,6 @@ def test_lines_whose_caption_number_no_caption_has_are_refused(number, tmp_path)
 @pytest.mark.parametrize(
     "columns",
     [
-        {"time": pa.array([2**62], pa.timestamp("us", "UTC"))},
         {"time": pa.array([None], pa.timestamp("us", "UTC"))},
         {"uid": pa.array([None], pa.string())},
         {"caption_number": [-1]},
@@ -86,3 +85,50 @@ def test_lines_of_a_journal_that_are_no_decisions_are_passed_over(change, tmp_pa
     assert {uid for uid, _ in decisions.by_pair} == {"a", "c"}
     with connect([str(out)]) as connection:
         decisions.create_table(connection)
+
+
+LAST, BEYOND = "9999-12-31T23:30:00+00:00", "9999-12-31T23:30:00-23:00"  # the year 10000 in UTC
+
+
+def test_times_beyond_the_calendar_are_no_decisions(tmp_path):
+    out = tmp_path / "d.parquet"
+    journal = tmp_path / ".ncclean" / "d.parquet.jsonl"
+    journal.parent.mkdir()
+    lines = [
+        {"batch": number, "decision": "drop", "reviewer": "x", "time": time, "pairs": [[time, 0]]}
+        for number, time in enumerate((LAST, BEYOND, "0001-01-01T00:00:00+14:00"))
+    ]
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    kept = read_decisions(str(out))
+    assert [decision.uid for decision in kept] == [LAST]
+    write_decisions(
+        location(str(out)), pa.Table.from_pylist([d._asdict() for d in kept], DECISIONS)
+    )
+    journal.unlink()
+    assert read_decisions(str(out)) == kept
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text(json.dumps({"uid": "a", "decision": "drop", "time": BEYOND}))
+    with pytest.raises(InputError, match="line 1"):
+        read_decisions(str(lines))
+
+
+def test_a_table_with_a_time_that_python_lacks_is_read(tmp_path):
+    path = tmp_path / "d.parquet"
+    beyond = pa.array([2**62, -(2**62), 0], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    three = {"caption_number": [0] * 3, "decision": ["drop"] * 3, "caption": [None] * 3}
+    pq.write_table(table(uid=["a", "b", "c"], reviewer=["me"] * 3, time=beyond, **three), path)
+    assert [decision.time.year for decision in read_decisions(str(path))] == [9999, 1, 1970]
+
+
+def test_decisions_in_other_zones_are_in_the_order_of_time(tmp_path):
+    early, late = "2026-01-01T12:00:00+09:00", "2026-01-01T11:00:00+00:00"
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text(
+        "".join(
+            json.dumps({"uid": time, "decision": "drop", "time": time}) + "\n"
+            for time in (late, early)
+        )
+    )
+    times = {decision.uid: decision.time for decision in read_decisions(str(lines))}
+    assert times[early] < times[late]
+    assert times[early] == datetime.datetime(2026, 1, 1, 3, tzinfo=datetime.timezone.utc)

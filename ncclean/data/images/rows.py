@@ -21,6 +21,8 @@ from ncclean.data.parquet_bounds import (
     BATCH_BYTES,
     check_rows,
     inflated_columns,
+    is_text,
+    longest_text,
     rows_at_once,
     texts,
     unpacked_bytes,
@@ -30,6 +32,7 @@ from ncclean.data.parquet_pages import with_page_sizes
 from ncclean.data.parquet_table import vector_columns
 from ncclean.data.sample_groups import json_object
 from ncclean.data.shards import ShardRef
+from ncclean.data.text_budget import LARGEST_TEXT
 from ncclean.errors import ShardError, one_line
 
 TABLE = "table"
@@ -167,6 +170,7 @@ def _parquet_rows(shard: ShardRef, whole: bool) -> Iterator[Row | BrokenRow]:
         vectors = vector_columns(file.schema_arrow)
         keys = row_keys(file.schema_arrow.names)
         columns = [name for name in file.schema_arrow.names if whole or name not in vectors]
+        text_names = {field.name for field in file.schema_arrow if is_text(field.type)}
         end = 0
         for group in range(file.num_row_groups):
             begin, end = end, end + file.metadata.row_group(group).num_rows
@@ -178,8 +182,13 @@ def _parquet_rows(shard: ShardRef, whole: bool) -> Iterator[Row | BrokenRow]:
                 inflated = inflated_columns(sizes)
                 left_out = {keys[name]: LeftOut(what) for name, what in inflated.items()}
                 kept = [name for name in columns if name not in inflated]
+                pages = [one for one in sizes if one.column in kept]
+                # One row at a time where each may have a text that is too large.
+                is_large = any(
+                    one.largest > LARGEST_TEXT and one.column in text_names for one in pages
+                )
                 for batch in file.iter_batches(
-                    rows_at_once([one for one in sizes if one.column in kept], _BATCH_ROWS),
+                    1 if is_large else rows_at_once(pages, _BATCH_ROWS),
                     row_groups=[group],
                     columns=kept if len(kept) < len(file.schema_arrow) else None,
                 ):
@@ -227,9 +236,12 @@ def _lance_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
 
 
 def _values(name: str, column: pa.Array) -> list[Any]:
-    """The values of a column; in place of rows that unpack to too much, why."""
+    """The values of a column; in place of rows that unpack to too much, why.
+
+    Of text that is less: what is held of a pair until its shard is finished, an image is not.
+    """
     size = unpacked_bytes(column)
-    if size > BATCH_BYTES:
+    if size > BATCH_BYTES or longest_text(column) > LARGEST_TEXT:
         if len(column) == 1:
             return [LeftOut(f"column {name} unpacks to {size:,} bytes in one row")]
         return [one for row in range(len(column)) for one in _values(name, column.slice(row, 1))]

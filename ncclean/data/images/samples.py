@@ -37,7 +37,10 @@ from ncclean.data.samples import (
     of_caption,
 )
 from ncclean.data.shards import ShardRef
+from ncclean.data.text_budget import TextBudget
 from ncclean.errors import ShardError
+
+_LONG_TEXT = 4096  # characters of a sample
 
 
 class TableSamples:
@@ -67,6 +70,7 @@ class TableSamples:
         self._files = files
         self._together = together
         self._whole = whole
+        self._budget = TextBudget(shard.size)
         self._first = shard.rows[0] if shard.rows is not None else 0
         self._keys: dict[str, str | int | None] = {}  # with the identities of their images
 
@@ -143,6 +147,10 @@ class TableSamples:
         elif image is None and _is_web_address(str(path)):
             sample.reject(SkipReason.IMAGE_MISSING, f"{path}: download it first")
         take_captions(sample, [(name, _flat(values)) for name, values in named])
+        fields = sum(map(_text_size, metadata.values()))
+        # Row groups may have any number of usual captions.
+        if fields + sum(len(one.text or "") for one in sample.captions) > _LONG_TEXT:
+            self._budget.take(sample, fields)
         return sample, path if image is None else image
 
     def _read(self, sample: Sample, image: bytes | str | None) -> Sample:
@@ -229,6 +237,10 @@ def _flat(values: list[object]) -> object:
 
 def _entries(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
+
+
+def _text_size(value: object) -> int:
+    return len(value) if isinstance(value, str) else 0
 
 
 def _metadata(rows: list[Row], captions: list[list[object]]) -> dict[str, Any]:

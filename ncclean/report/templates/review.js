@@ -4,19 +4,22 @@ const BLOCK = 60, NEAR = 3;
 const $ = id => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const grid = $("grid");
-let request = {}, total = 0, first = 0, last = 0, blocks = new Map(), cards = new Map();
+let request = {}, view = new AbortController(), total = 0, first = 0, last = 0, blocks = new Map(), cards = new Map();
 let at = -1, anchor = -1, chosen = new Set(), editing = null, epoch = 0, histogram = null, canUndo = false, proposing = false;
 
 function trouble(text) { $("trouble").textContent = text || ""; $("trouble").hidden = !text; }
 
-async function ask(name, fields, body) {
+async function ask(name, fields, body, signal) {
   const query = new URLSearchParams(Object.entries(fields || {}).filter(([, v]) => v !== null && v !== undefined && v !== ""));
-  const options = body === undefined ? {} : {
+  const options = body === undefined ? {signal} : {
     method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
   };
   let answer;
   try { answer = await fetch(`${name}?${query}`, options); }
-  catch { throw new Error("The server does not answer: start the review again. What was decided is saved."); }
+  catch {
+    if (signal?.aborted) return new Promise(() => {});  // another view is waited for
+    throw new Error("The server does not answer: start the review again. What was decided is saved.");
+  }
   const value = await answer.json().catch(() => ({error: `the server says ${answer.status}`}));
   if (!answer.ok) throw new Error(value.error);
   return value;
@@ -36,7 +39,7 @@ function element(kind, name, text) {
 const open = guarded(async (start = 0, anew = 1) => {
   const mine = ++epoch, edited = editing;
   trouble();
-  const answer = await ask("rows", {...request, start, count: BLOCK, anew});
+  const answer = await ask("rows", {...request, start, count: BLOCK, anew}, undefined, view.signal);
   if (mine !== epoch || editing !== edited) return;  // who began to write goes on writing
   total = answer.pairs;
   reset(answer.start - answer.start % BLOCK);
@@ -53,7 +56,7 @@ function reset(start) {
 
 const drawn = guarded(async () => {
   const mine = epoch;
-  const answer = await ask("histogram", {...request, low: null, high: null});
+  const answer = await ask("histogram", {...request, low: null, high: null}, undefined, view.signal);
   if (mine !== epoch) return;
   histogram = answer; paint();
 });
@@ -306,11 +309,14 @@ function edit() {
   area.addEventListener("blur", () => setTimeout(() => { if (area.isConnected && area.value === card.text) close(); }, 200));
 }
 
-function all() {
+const all = guarded(async () => {
   if (!total) return;
-  $("all-what").textContent = `All ${number(total)} pairs of this view that are undecided:`;
+  await told;
+  const {pairs} = await ask("rows", {...request, undecided: "1", start: 0, count: 0, anew: 1}, undefined, view.signal);
+  if (!pairs) { $("state").textContent = "all pairs of this view are decided"; return; }
+  $("all-what").textContent = `All ${number(pairs)} undecided pairs of this view:`;
   $("all").returnValue = ""; $("all").showModal();
-}
+});
 $("all").addEventListener("close", guarded(async () => {
   const kind = $("all").returnValue; grid.focus();
   if (!kind) return;
@@ -369,6 +375,7 @@ $("done").addEventListener("click", finish);
 
 function changed() {
   request = {...request, view: $("view").value, score: $("score").value || null, where: $("where").value.trim(), undecided: $("undecided").checked ? "1" : ""};
+  view.abort(); view = new AbortController();  // the server gives up a condition that nobody waits for
   open(0); drawn();
 }
 let byKeys = false;  // a choice by keys may go on: Enter or Escape leads back to the pairs

@@ -290,3 +290,17 @@ def test_absolute_places_are_meant_and_named():
     assert [stage.elsewhere for stage in stages.values()] == [
         ("/big/x",), ("/big/x/y",), ("s3://b/x",), ()
     ]  # fmt: skip
+
+
+def test_a_place_that_a_link_leads_out_of_the_run_is_named(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "inner").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "run" / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "run" / "own").symlink_to(tmp_path / "run" / "inner")
+    text = (
+        f"stages:\n  one:\n    {EXPORT}\n    out: ${{run}}/link/x\n"
+        f"  two:\n    {EXPORT}\n    out: ${{run}}/own/x\n"
+    )
+    one, two = made(text, tmp_path / "run").stages.values()
+    assert (one.elsewhere, two.elsewhere) == ((str(tmp_path / "other" / "x"),), ())

@@ -10,6 +10,7 @@ from ncclean_pipelines.recipe.run import run
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, NccleanError
+from ncclean.progress import Silent
 from ncclean.recipes.folder import RunFolder
 from ncclean.recipes.source import RecipeError
 
@@ -145,3 +146,19 @@ def test_a_record_that_is_none_is_refused(shards, copied):
     (copied / "stages" / "score.jsonl").write_text("{}\n")
     with pytest.raises(InputError, match=r"score\.jsonl is not a record that this version"):
         run(made(whole(shards, only=1), copied))
+
+
+def test_places_outside_of_the_run_are_named_before_anything_starts(shards, tmp_path):
+    said = []
+
+    class Said(Silent):
+        def say(self, text):
+            said.append(text)
+
+    out = tmp_path / "far" / "scores.parquet"
+    text = whole(shards, 2).replace("  score:\n", f"  score:\n    out: {out}\n", 1)
+    assert str(out) in text
+    run(made(text, tmp_path / "run"), Said())
+    assert out.exists()
+    assert str(out) in said[0]
+    assert "score" in said[0]
