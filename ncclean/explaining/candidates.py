@@ -80,8 +80,8 @@ def excess_tests(
 ) -> Test:
     """Test (G, S) groups by (C, G, S) sums of C values, all of which must be higher.
 
-    The mean expected of a group is that of the pairs outside it with captions as long; pairs with
-    too few of these outside are left out. `tau2` is (C,) or (C, G). With `by_stratum` false,
+    The mean expected of a group is that of the pairs outside it with captions as long; see
+    `comparison`. `tau2` is (C,) or (C, G). With `by_stratum` false,
     captions of any length are compared. The result is that of the value with the weakest p-value;
     `mean` and `expected` are the first value's.
     """
@@ -104,18 +104,17 @@ def comparison(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(G, S) pairs of groups that can be compared, (C, G, S) their sums, and the means outside.
 
-    Strata with few pairs outside a group are left out; where lengths are not compared, so are the
-    groups that have few outside.
+    Strata with few pairs outside a group are left out. A group that has no others is one by length,
+    whatever its kind: it is compared with all pairs outside, as are groups of which `by_stratum` is
+    false, if these are enough.
     """
     outside = totals.pairs - pairs
     left = totals.sums[:, None, :] - sums
-    if by_stratum:
-        use = outside >= _FEWEST_OUTSIDE
-        means = left / np.maximum(outside, 1)
-    else:
-        use = np.broadcast_to(has_outside(pairs, totals)[:, None], pairs.shape)
-        whole = left.sum(axis=2) / np.maximum(outside.sum(axis=1), 1)
-        means = np.broadcast_to(whole[:, :, None], sums.shape)
+    use = (outside >= _FEWEST_OUTSIDE) & by_stratum
+    is_alone = ~(pairs * use).any(axis=1)[:, None]
+    use = np.where(is_alone, has_outside(pairs, totals)[:, None], use)
+    whole = left.sum(axis=2) / np.maximum(outside.sum(axis=1), 1)
+    means = np.where(is_alone, whole[:, :, None], left / np.maximum(outside, 1))
     return pairs * use, sums * use, np.clip(means, 0.0, 1.0)
 
 

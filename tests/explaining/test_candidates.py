@@ -1,80 +1,86 @@
-"""The test of one group: what must be higher in it, and by how much."""
+"""The test of one group: what must be higher in it, by how much, and what it is compared with."""
 
 import numpy as np
 import pytest
 
 from ncclean.explaining.aggregates import STRATA, Totals
-from ncclean.explaining.candidates import excess_tests
+from ncclean.explaining.candidates import comparison, excess_tests
 from ncclean.explaining.explain_scores import explain_scores
 from ncclean.explaining.pairs_file import Required
 from tests.explaining.tables import columns, judged, write
 
-REQUIRED = Required(columns=(0, 1, 2), least=(1.0, 0.85, 0.5), far=2)
+REQUIRED = Required(columns=(0, 1), least=(1.0, 0.85))
 SHORT, LONG = 0, 4
 
 
 def totals(short_outside=0):
-    """5,000 pairs of long captions and some of short ones, a fifth wrong by the estimator.
+    """5,000 pairs of long captions and some of short ones; values are a probability and evidence.
 
-    The values are the probability, the evidence of the ranks, and whether a rank is far.
+    A fifth of the long ones is wrong by the estimator, a third of the short ones.
     """
     pairs = np.zeros(STRATA)
     pairs[LONG], pairs[SHORT] = 5000, short_outside + 300
-    means = np.array([0.2, 0.2, 0.1])[:, None]
-    # The short captions outside score as the group of `short` does that is right.
-    of_short = np.array([0.345, 0.38, 0.2])[:, None]
-    is_short = np.arange(STRATA) == SHORT
-    sums = np.where(is_short, of_short, means) * pairs
-    squares = np.where(is_short, of_short, means) * pairs * 0.6
-    return Totals(pairs, sums, squares, np.array([1.0, 0.95, 0.9]))
+    means = np.where(np.arange(STRATA) == SHORT, 0.345, 0.2) * np.ones((2, 1))
+    return Totals(pairs, means * pairs, means * pairs * 0.6, np.array([1.0, 0.95]))
 
 
-def log_p_of(mean, known, count=300, by_stratum=True):
-    """The log p-value of a group of short captions with these means of the three values."""
+def excess(short, known, long_pairs=0, long_mean=0.2, by_stratum=True):
+    """The test of a group of 300 short captions with these means of both values, and long ones."""
     pairs = np.zeros((1, STRATA))
-    pairs[0, SHORT] = count
-    sums = np.array(mean)[:, None, None] * pairs
-    test = excess_tests(pairs, sums, known, np.zeros(3), REQUIRED, by_stratum)
-    return float(test.log_p[0])
+    pairs[0, SHORT], pairs[0, LONG] = 300, long_pairs
+    sums = np.zeros((2, 1, STRATA))
+    sums[:, 0, SHORT] = np.array(short) * 300
+    sums[:, 0, LONG] = long_mean * long_pairs
+    return excess_tests(pairs, sums, known, np.zeros(2), REQUIRED, by_stratum)
 
 
-def test_short_captions_of_a_weak_estimator_are_no_cause():
-    """It puts a fifth of their images in the lower half, and gives them twice the probability."""
-    assert log_p_of([0.345, 0.38, 0.2], totals()) == 0
-    assert log_p_of([0.345, 0.38, 0.2], totals(1000)) == 0
-    assert log_p_of([0.345, 0.38, 0.3], totals()) == 0
-    assert log_p_of([0.345, 0.38, 0.2], totals(), by_stratum=False) == 0
+def test_groups_are_compared_with_captions_as_long():
+    assert excess([0.345, 0.345], totals(1000)).log_p[0] > -1e-9
+    assert excess([0.345, 0.345], totals(1000), by_stratum=False).log_p[0] < -5
+    assert excess([0.75, 0.74], totals(1000)).log_p[0] < -30
 
 
-def test_short_captions_whose_images_lie_anywhere_are_one():
-    # 300 KL(1/2 || 1/4): what right pairs show at most is taken to be one quarter.
-    exponent = 300 * (np.log(2) / 2 + np.log(2 / 3) / 2)
-    assert log_p_of([0.75, 0.74, 0.5], totals()) == pytest.approx(-exponent, rel=1e-3)
-    assert log_p_of([0.75, 0.74, 0.5], totals(), count=100) < -12
+def test_a_stratum_with_few_pairs_outside_is_left_out_and_not_compared_with_other_lengths():
+    alone = excess([0.75, 0.74], totals(199), long_pairs=2000)
+    assert alone.log_p[0] > -1e-9
+    assert alone.mean[0] == pytest.approx(0.2)
+    assert alone.expected[0] == pytest.approx(0.2)
+    assert excess([0.75, 0.74], totals(200), long_pairs=2000).log_p[0] < -10
 
 
-def test_ranks_that_lie_in_the_lower_half_count_only_without_captions_as_short_outside():
-    assert log_p_of([0.75, 0.74, 0.3], totals()) == 0
-    assert log_p_of([0.75, 0.74, 0.3], totals(1000)) < -30
+def test_a_group_of_nothing_but_such_strata_is_one_by_length():
+    test = excess([0.75, 0.74], totals())
+    assert test.expected[0] == pytest.approx((1000 + 300 * 0.345 - 300 * 0.75) / 5000)
+    assert test.log_p[0] < -30
+    few_outside = Totals(np.full(STRATA, 20.0), *(np.ones((2, STRATA)) for _ in range(3)))
+    assert not comparison(np.ones((1, STRATA)), np.ones((2, 1, STRATA)), few_outside, True)[0].any()
+
+
+def test_what_is_left_of_a_group_is_tested_by_its_own_pairs():
+    # 2,000 long captions at .3 for .2, beside 300 short ones that nothing is compared with.
+    test = excess([0.0, 0.0], totals(), long_pairs=2000, long_mean=0.3)
+    assert test.mean[0] == pytest.approx(0.3)
+    assert test.expected[0] == pytest.approx((1000 - 600) / 3000)
+    assert test.log_p[0] < -30
 
 
 def test_evidence_must_rise_with_the_probability():
-    assert log_p_of([0.75, 0.4, 0.5], totals(1000)) == 0
-    assert log_p_of([0.75, 0.74, 0.5], totals(1000)) < -30
+    assert excess([0.75, 0.4], totals(1000)).log_p[0] == 0
+    assert excess([0.75, 0.74], totals(1000)).log_p[0] < -30
 
 
 def test_a_group_of_all_pairs_exceeds_nothing():
     """As the words of a template that all captions of class folders have."""
     known = totals(1000)
     pairs, sums = known.pairs[None], known.sums[:, None]
-    test = excess_tests(pairs, sums, known, np.zeros(3), REQUIRED)
+    test = excess_tests(pairs, sums, known, np.zeros(2), REQUIRED)
     assert test.log_p[0] == 0
-    assert test.expected[0] == pytest.approx(test.mean[0])
+    assert not comparison(pairs, sums, known, by_stratum=False)[0].any()
 
 
 def test_groups_of_all_pairs_are_no_spread(tmp_path):
     """Classes of captions "a photo of X", of which two are wrong: their words are the causes."""
-    values = columns(3000, 0, 0.02)
+    values = columns(3000, 0, 0.06)
     names = np.array([f"thing{number}" for number in range(10)])
     place = np.arange(3000) % 10
     values["text"] = np.array([f"a photo of {name}" for name in names[place]], object)

@@ -25,5 +25,7 @@ def test_a_group_is_folded_into_a_cause_of_its_pairs_alone(shared, into, monkeyp
         Candidate(KIND, value, 0, Required((0,), (1.0,)), (0.0,), 9.0, 0.001) for value in "ab"
     ]
     monkeypatch.setattr(folding, "_strength", lambda one, *_: 9.0 if one is candidates[0] else None)
-    folded = folding.fold(candidates, [0, 1], patterns, ExplainOptions(), -5.0, ["shard"])
+    folded = folding.fold(
+        candidates, [0, 1], patterns, ExplainOptions(), -5.0, ["shard"], lambda *_: True
+    )
     assert (folded.causes, folded.into) == ([0], into)
