@@ -91,7 +91,6 @@ class Explain(Command):
 
 
 def _summary(explained: Explained) -> Iterator[Shown]:
-    from ncclean.explaining.own_null import NOT_KNOWN
     from ncclean.visible_text import visible
 
     def group(cause: Cause) -> tuple[str, str, str, str]:
@@ -133,11 +132,15 @@ def _summary(explained: Explained) -> Iterator[Shown]:
             "but the estimator may only be worse there; not causes, as far as is known: "
             f"{further}audit these pairs"
         )
-        rows = [
-            (*group(one), "not known" if one.rate == NOT_KNOWN else interval(one.rate, called=""))
-            for one in explained.uncertain[:_MOST]
-        ]
-        yield Table("", ("", "not a cause", "looks wrong by", "pairs", "share wrong"), rows, left=3)
+        yield Table(
+            "",
+            ("", "not a cause", "looks wrong by", "pairs", "share wrong"),
+            tuple(
+                (*group(one), interval(one.rate, called="") if one.is_rate_known else "not known")
+                for one in explained.uncertain[:_MOST]
+            ),
+            left=3,
+        )
         if count > _MOST:
             yield f"{count - _MOST:,} more of these in {explained.out}"
     if explained.folded:

@@ -68,6 +68,11 @@ class Cause:
     proposal: str | None = None
     examples: tuple[Example, ...] = field(default=())
 
+    @property
+    def is_rate_known(self) -> bool:
+        """Whether anything is known of the share of wrong pairs."""
+        return self.rate.is_known or self.rate.low > 0 or self.rate.high < 1
+
     def to_json(self) -> dict[str, Any]:
         """The row of the table."""
         row = {name: getattr(self, name) for name in CAUSES.names if hasattr(self, name)}

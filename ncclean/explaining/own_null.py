@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import duckdb
@@ -40,6 +40,7 @@ NOT_KNOWN = Estimate(math.nan, 0.0, 1.0)
 _MOST = 1500  # pairs on a side of the matrix of mismatches
 _OUTSIDE = 3000  # pairs of the corpus that are sampled for what is outside a group
 _FEWEST = 40
+_SMALL = 0.1
 _BELOW = 0.9
 _LEAST_AUROC = 0.75  # of right pairs, in a group that is taken to be wrong throughout
 _Z = 1.96
@@ -77,6 +78,7 @@ class OwnNulls:
     is_outside: np.ndarray
     photographs: np.ndarray
     captions: np.ndarray
+    _outside: dict[tuple[int, ...], Estimate] = field(default_factory=dict)
 
     @classmethod
     def read(
@@ -131,36 +133,37 @@ class OwnNulls:
         found: np.ndarray = np.asarray(self.members[:, list(groups)].sum(axis=1)).ravel() > 0
         return found
 
-    def overlapping(self, group: int, others: Sequence[int]) -> list[int]:
-        """Those of the other groups that share pairs with a group, in order."""
-        mine = self.members[self.of([group])]
-        shared = np.asarray(mine.sum(axis=0)).ravel()
-        return sorted(other for other in others if shared[other])
-
     def verdict(self, group: int, made_of: str, without: Sequence[int]) -> Verdict:
         """Judge a group by its pairs that are in none of the groups `without`."""
         left, mine = ~self.of(without), self.of([group])
-        inside = np.flatnonzero(left & mine)[:_MOST]
-        outside = np.flatnonzero(left & ~mine & self.is_outside)[:_MOST]
-        elsewhere = self._fit(outside, outside, outside)
+        inside = _some(left & mine)
+        outside = _some(left & ~mine & self.is_outside)
+        # A small group moves the rate of all others by next to nothing.
+        is_small = len(inside) < _SMALL * len(outside)
+        elsewhere = self.outside(without) if is_small else self._rate(outside)
         sides = [(inside, inside)]
         sides += [(inside, outside)] if made_of != TEXT else []
         sides += [(outside, inside)] if made_of != IMAGE else []
         fits = [fit for side in sides if (fit := self._fit(inside, *side)) is not None]
-        if elsewhere is None or not fits:
-            return Verdict(NOT_KNOWN, UNKNOWN, 0.0, 0.5)
+        if not fits:
+            return Verdict(NOT_KNOWN, elsewhere, 0.0, 0.5)
         rates, separation = [fit.rate for fit in fits], min(fit.separation for fit in fits)
         low, high = min(rate.low for rate in rates), max(rate.high for rate in rates)
-        if not elsewhere.rate.is_known or not all(rate.is_known for rate in rates):
-            return Verdict(Estimate(math.nan, low, high), elsewhere.rate, 0.0, separation)
+        if not elsewhere.is_known or not all(rate.is_known for rate in rates):
+            return Verdict(Estimate(math.nan, low, high), elsewhere, 0.0, separation)
         value = min(rate.value for rate in rates)
-        z = min(_deviations(rate, elsewhere.rate) for rate in rates)
+        z = min(_deviations(rate, elsewhere) for rate in rates)
         rate = Estimate(value, low, high)
-        return Verdict(rate, elsewhere.rate, float(norm.logsf(z)), separation)
+        return Verdict(rate, elsewhere, float(norm.logsf(z)), separation)
 
     def outside(self, without: Sequence[int]) -> Estimate:
         """The share of wrong pairs of the corpus that are in none of the groups."""
-        rows = np.flatnonzero(self.is_outside & ~self.of(without))[:_MOST]
+        key = tuple(sorted(without))
+        if key not in self._outside:
+            self._outside[key] = self._rate(_some(self.is_outside & ~self.of(without)))
+        return self._outside[key]
+
+    def _rate(self, rows: np.ndarray) -> Estimate:
         fit = self._fit(rows, rows, rows)
         return UNKNOWN if fit is None else fit.rate
 
@@ -207,6 +210,12 @@ def _all_wrong(own: np.ndarray, mismatched: np.ndarray) -> Estimate | None:
     matched = max(quantiles.mean() + _Z * error - 0.5, 0.0) / (_LEAST_AUROC - 0.5)
     rate = min(len(below) / len(own) / _BELOW, 1.0)
     return Estimate(rate, min(max(1 - matched, 0.0), rate), 1.0)
+
+
+def _some(are_wanted: np.ndarray) -> np.ndarray:
+    """Places of at most `_MOST` of the wanted pairs, from all of the corpus."""
+    places = np.flatnonzero(are_wanted)
+    return places[:: max(-(-len(places) // _MOST), 1)]
 
 
 def _histogram(cosines: np.ndarray) -> np.ndarray:

@@ -100,12 +100,13 @@ class Verdicts:
     def _verdict(self, number: int, causes: Sequence[int]) -> Verdict | None:
         if self.nulls is None:
             return None
-        group = self.group_of[number]
-        without = self.nulls.overlapping(group, [self.group_of[cause] for cause in causes])
-        key = (number, *without)
+        key = (number, *causes)
         if key not in self._known:
-            made_of = self.candidates[number].kind.made_of
-            self._known[key] = self.nulls.verdict(group, made_of, without)
+            self._known[key] = self.nulls.verdict(
+                self.group_of[number],
+                self.candidates[number].kind.made_of,
+                [self.group_of[cause] for cause in causes],
+            )
         return self._known[key]
 
 

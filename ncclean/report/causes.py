@@ -58,6 +58,7 @@ class CauseCard:
     verb: str
     pairs: int
     rate: Estimate
+    is_rate_known: bool
     outside: Estimate
     excess: float
     condition: str
@@ -105,6 +106,7 @@ def _card(cause: Cause, folded: list[str]) -> CauseCard:
         verb=_OUTCOMES.get(cause.outcome, "are wrong"),
         pairs=cause.pairs,
         rate=cause.rate,
+        is_rate_known=cause.is_rate_known,
         outside=cause.outside,
         excess=cause.excess,
         condition=shown_text(cause.condition, _LONGEST_SQL)[0],

@@ -87,7 +87,8 @@ def test_groups_of_all_pairs_are_no_spread(tmp_path):
     values["wrong"] |= place < 2
     values = judged(values)
     # Right classes differ a little, as those of an estimator do.
-    values["noise_probability"] = values["noise_probability"] * (1 + 0.1 * (place % 3))
+    factor = np.where(values["wrong"], 1, 1 + 0.1 * (place % 3))
+    values["noise_probability"] = values["noise_probability"] * factor
     scores = write(tmp_path / "scores.parquet", values)
     found = explain_scores([scores], str(tmp_path / "causes.parquet"))
     assert {cause.label for cause in found.causes} == {"of thing0", "of thing1"}
