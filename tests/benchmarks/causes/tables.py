@@ -42,7 +42,7 @@ def causes_lines(record: Record) -> Iterator[str]:
 
 
 def structured_lines(record: Record) -> Iterator[str]:
-    """What is called a cause where the estimator is only worse, and which causes are found there."""
+    """What is called a cause where the estimator is only worse, and which causes are found."""
     rows = record["rows"]
     names = list(dict.fromkeys(row["structure"] for row in rows))
     yield f"- Harder groups, by their AUROC or the noise of their vectors: {'; '.join(names)}."
