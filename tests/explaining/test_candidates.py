@@ -1,12 +1,17 @@
 """The test of one group: what must be higher in it, by how much, and what it is compared with."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from ncclean.explaining.aggregates import STRATA, Totals
-from ncclean.explaining.candidates import comparison, excess_tests
+from ncclean.explaining.aggregates import STRATA, Groups, Totals
+from ncclean.explaining.candidates import candidates_of, comparison, excess_tests
 from ncclean.explaining.explain_scores import explain_scores
-from ncclean.explaining.pairs_file import Required
+from ncclean.explaining.kinds import PAIR, Kind
+from ncclean.explaining.options import ExplainOptions
+from ncclean.explaining.outcomes import outcomes_of
+from ncclean.explaining.pairs_file import Required, Values
 from tests.explaining.tables import columns, judged, write
 
 REQUIRED = Required(columns=(0, 1), least=(1.0, 0.85))
@@ -93,3 +98,56 @@ def test_groups_of_all_pairs_are_no_spread(tmp_path):
     found = explain_scores([scores], str(tmp_path / "causes.parquet"))
     assert {cause.label for cause in found.causes} == {"of thing0", "of thing1"}
     assert max(c.rate.high - c.rate.low for c in found.causes) < 0.1
+
+
+def groups_of(means, count=500, tested=None):
+    """Groups of one stratum with these means of one value."""
+    pairs = np.zeros((len(means), STRATA))
+    pairs[:, LONG] = count
+    sums = (pairs * np.array(means)[:, None])[None]
+    kind = Kind("shard", PAIR, "shard", ("shard",), str)
+    names = [str(number) for number in range(len(means))]
+    return Groups(kind, names, pairs, sums, np.ones(len(means), bool), tested or len(means))
+
+
+def of_corpus(rate=0.1, pairs=20_000):
+    counts = np.zeros(STRATA)
+    counts[LONG] = pairs
+    sums = (counts * rate)[None]
+    return Totals(counts, sums, sums * 0.9, np.ones(1))
+
+
+VALUES = Values(outcomes_of(["noise_probability"]))
+
+
+def test_groups_that_stand_out_exceed_by_the_least_excess_and_the_strongest_is_first():
+    means = [0.3, 0.13, 0.1, 0.6]
+    found = candidates_of([groups_of(means)], of_corpus(), VALUES, ExplainOptions(min_excess=0.05))
+    assert [one.value for one in found.listed] == ["3", "0"]
+    assert found.listed[0].strength > found.listed[1].strength
+    assert found.tested == 4
+    few = candidates_of([groups_of(means)], of_corpus(), VALUES, ExplainOptions(min_excess=0.4))
+    assert [one.value for one in few.listed] == ["3"]
+    assert found.left_out == 0
+
+
+def test_groups_that_were_counted_but_not_looked_at_are_tests_too():
+    """A group of many more is surer than it would have to be of a few."""
+    weak = [0.145]
+    few = candidates_of([groups_of(weak)], of_corpus(), VALUES, ExplainOptions(min_excess=0.01))
+    many = candidates_of(
+        [groups_of(weak, tested=10**6)], of_corpus(), VALUES, ExplainOptions(min_excess=0.01)
+    )
+    assert (few.tested, many.tested) == (1, 10**6)
+    assert len(few.listed) == 1
+    assert not many.listed
+
+
+def test_groups_chosen_for_their_excess_are_no_measure_of_the_spread():
+    rng = np.random.default_rng(0)
+    typical, chosen = rng.normal(0.1, 0.01, 40), rng.normal(0.5, 0.1, 60)
+    groups = groups_of([*typical, *chosen])
+    marked = dataclasses.replace(groups, is_typical=np.arange(100) < 40)
+    found = candidates_of([marked], of_corpus(pairs=200_000), VALUES, ExplainOptions())
+    assert len(found.listed) == 60
+    assert max(one.tau2[0] for one in found.listed) < 0.02**2

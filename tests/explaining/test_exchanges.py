@@ -187,3 +187,11 @@ def test_exchanged_words_are_a_cause(exchanged):
         exclude_causes=out,
     ).run().summary  # fmt: skip
     assert selected.dropped == cause.pairs
+
+
+def test_images_that_are_there_ten_times_tell_no_more_than_once():
+    words, image, text = corpus(3, exchanged=[(1, 5)], pairs=1500)
+    once = _statistics(words, image, text, 50)
+    several = np.tile(np.arange(len(image)), 10)
+    again = _statistics(words[several], image[several], text[several], 50)
+    assert again.z == pytest.approx(once.z, rel=1e-3, abs=1e-3)
