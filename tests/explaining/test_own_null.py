@@ -9,7 +9,7 @@ from ncclean.explaining import own_null
 from ncclean.explaining.kinds import IMAGE, PAIR, TEXT
 from ncclean.explaining.own_null import OwnNulls
 
-PAIRS, DIM, GROUP = 3000, 96, 500
+PAIRS, DIM, GROUP = 1800, 96, 400
 
 
 def vectors(noise=0.8, of_group=0.8, share=0.1, in_group=None, topic=0.0, seed=0, within=False):
