@@ -207,7 +207,7 @@ def _all_wrong(own: np.ndarray, mismatched: np.ndarray) -> Estimate | None:
         return None
     if below.mean() > _BELOW / 2 + _APART * _BELOW / math.sqrt(12 * len(below)):
         return None
-    matched = max(quantiles.mean() + _Z * error - 0.5, 0.0) / (_LEAST_AUROC - 0.5)
+    matched = max(float(quantiles.mean()) + _Z * error - 0.5, 0.0) / (_LEAST_AUROC - 0.5)
     rate = min(len(below) / len(own) / _BELOW, 1.0)
     return Estimate(rate, min(max(1 - matched, 0.0), rate), 1.0)
 
