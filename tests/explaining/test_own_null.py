@@ -94,6 +94,7 @@ def test_what_looks_wrong_throughout_is_like_mismatches_at_both_ends():
     assert own_null._all_wrong(rng.normal(0.3, size=400), null) is None
     # As many above the median as below, but not where mismatches are.
     assert own_null._all_wrong(rng.normal(0, 0.2, size=400), null) is None
+    assert own_null._all_wrong(np.append(rng.normal(size=850), np.full(150, 9.0)), null) is None
     # Some are right without doubt, and the others as mismatches are.
     few = own_null._all_wrong(np.append(rng.normal(size=985), np.full(15, 9.0)), null)
     assert few.low < 0.97 <= few.value <= 1
@@ -112,13 +113,20 @@ def test_captions_of_another_topic_do_not_make_a_group_look_wrong():
         assert verdict.log_p > np.log(1e-3)
 
 
+def _side(rows):
+    """Whether rows are of the group, of others, or of both."""
+    return {(True, True): "in", (False, False): "out"}.get(
+        (rows.min() < GROUP, rows.max() < GROUP), "both"
+    )
+
+
 def test_a_group_of_captions_is_compared_with_images_outside_and_one_of_images_with_captions():
     image, text, _ = vectors()
     calls = []
 
     class Recorded(OwnNulls):
         def _fit(self, rows, images, texts):
-            calls.append(tuple("in" if side.max() < GROUP else "out" for side in (images, texts)))
+            calls.append(tuple(_side(rows) for rows in (images, texts)))
             return super()._fit(rows, images, texts)
 
     here = Recorded(**{k: getattr(nulls(image, text), k) for k in (
