@@ -73,3 +73,15 @@ def test_a_shift_that_leaves_most_pairs_wrong_is_not_proposed():
     wrong = rng.permutation(900)[:560]
     moved[wrong] = text[rng.permutation(wrong)]
     assert find_shift(np.arange(900), image, moved, right) is None
+
+
+def test_right_pairs_are_counted_from_the_cosine_of_mismatches():
+    """Which is far above 0 where all vectors have a direction in common."""
+    image, text, _ = vectors(300)
+    image, text = (side + 0.2 for side in (image, text))
+    image, text = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (image, text))
+    right = float(np.einsum("nd,nd->n", image, text).mean())
+    found = find_shift(np.arange(300), image, np.roll(text, 1, axis=0), right)
+    assert (image @ text.T).mean() > 0.4
+    assert found.right_before < 0.1 * 300
+    assert found.right_after > 0.9 * 299

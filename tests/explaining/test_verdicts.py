@@ -100,6 +100,17 @@ def test_near_misses_count_where_the_estimator_tells_pairs_apart():
     assert verdicts.q_value(1, is_listed=True) == 0.001
 
 
+def test_without_a_null_a_group_is_compared_with_the_pairs_outside(monkeypatch):
+    asked = []
+    monkeypatch.setattr("ncclean.explaining.verdicts.fits", lambda *of: bool(asked.append(of)))
+    verdicts = judged(None)
+    assert not verdicts.is_cause(1, ())
+    ((own, outside, rate),) = asked
+    assert (own == verdicts.counts[0][4]).all()
+    assert (own + outside == verdicts.counts[0][5]).all()
+    assert rate == pytest.approx(0.1)
+
+
 def test_exchanged_words_have_the_rate_that_they_came_with():
     verdicts = judged(Nulls(), rate=Estimate(math.nan, 0.5, 1.0))
     assert verdicts.rate(1, is_listed=True, is_cause=True).low == 0.5
