@@ -114,6 +114,7 @@ FIGURES = {
         cause_tables.further_lines,
     ),
     "causes-scale": Figure(("causes-scale", "causes-scale-100m"), cause_tables.scale_line),
+    "causes-structured": Figure(("causes-structured",), cause_tables.structured_lines),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "cifar10n": Figure(("cifar10n",), cifar10n_tables.rate_table),
     "cifar10n-forgetting": Figure(("cifar10n-forgetting",), cifar10n_tables.forgetting_list),

@@ -400,6 +400,9 @@ _DOUBLE = pa.float64()
 CAUSE_COLUMNS = (
     Column("number", _INT, "number of the cause, from 1", "explaining.explain_scores"),
     Column("folded_into", _INT, "the cause that explains this group", "explaining.folding"),
+    Column(
+        "is_cause", pa.bool_(), "false if the estimator may only be worse", "explaining.verdicts"
+    ),
     Column("kind", _STRING, "kind of group, such as word or host", "explaining.kinds"),
     Column("value", _STRING, "which group of the kind", "explaining.kinds"),
     Column("label", _STRING, "the value as people read it", "explaining.kinds"),

@@ -18,9 +18,11 @@ from .progress import SILENT, Progress
 from .shared_options import EmbeddingKeys, Join, MemoryLimit, Overwrite, Scores
 
 if TYPE_CHECKING:
+    from ncclean.explaining.cause_table import Cause
     from ncclean.explaining.explain_scores import Explained
 
 _LONGEST = 60  # characters of a group's name
+_MOST = 10  # groups that are no causes, in the summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +32,10 @@ class Explain(Command):
     A group has in common a word or phrase, a host or folder of the url, a shard, a language, a
     shape or length of caption, an image size, an image cluster, a word in a cluster, or a value of
     --by. Each cause comes with its share of wrong pairs, examples, and SQL for `query` and `select
-    --where`. A group that another one explains is folded into it. With --embeddings, two more are
-    found: words that stand for each other, as where two class folders were exchanged, and shifted
-    captions, which `export --fix shift` shifts back. Interrupted runs resume.
+    --where`. A group that another one explains is folded into it. Where the estimator may only be
+    worse, a group is listed apart, not as a cause: --embeddings tell the two apart. With them, two
+    more are found: words that stand for each other, as where two class folders were exchanged, and
+    shifted captions, which `export --fix shift` shifts back. Interrupted runs resume.
 
     Example: `ncclean explain scores.parquet --embeddings embeddings/ --out causes.parquet`
     """
@@ -48,7 +51,7 @@ class Explain(Command):
     embeddings: Annotated[
         Sequence[str],
         Option(
-            "Embeddings, for image clusters, exchanged words and shifted captions.",
+            "Embeddings: tell causes from groups that are only harder; find shifted captions.",
             reads=Reads.SOURCE,
         ),
     ] = ()
@@ -90,9 +93,10 @@ class Explain(Command):
 def _summary(explained: Explained) -> Iterator[Shown]:
     from ncclean.visible_text import visible
 
-    def name(kind: str, label: str) -> str:
-        text = visible(f"{kind}: {label}")
-        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    def group(cause: Cause) -> tuple[str, str, str, str]:
+        text = visible(f"{cause.kind}: {cause.label}")
+        name = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+        return str(cause.number), name, cause.outcome, f"{cause.pairs:,}"
 
     if explained.unknown:
         names = " and ".join(f"by {name}" for name in explained.unknown)
@@ -107,10 +111,7 @@ def _summary(explained: Explained) -> Iterator[Shown]:
         yield tested
         rows = [
             (
-                str(cause.number),
-                name(cause.kind, cause.label),
-                cause.outcome,
-                f"{cause.pairs:,}",
+                *group(cause),
                 interval(cause.rate, called=""),
                 share(cause.outside.value),
                 f"{'' if cause.rate.is_known else '≥ '}{cause.excess:,.0f}",
@@ -123,8 +124,27 @@ def _summary(explained: Explained) -> Iterator[Shown]:
             yield f"{cause.number}: {visible(cause.condition)}"
             if cause.proposal:
                 yield f"   {visible(cause.proposal)}"
-        if explained.folded:
-            yield f"{counted(len(explained.folded), 'group')} explained by these"
+    if explained.uncertain:
+        count = len(explained.uncertain)
+        further = "" if explained.clusters else "score with --embeddings and explain with them, or "
+        yield Note(
+            f"{counted(count, 'group')} of pairs look{'s' if count == 1 else ''} wrong more often, "
+            "but the estimator may only be worse there; not causes, as far as is known: "
+            f"{further}audit these pairs"
+        )
+        yield Table(
+            "",
+            ("", "not a cause", "looks wrong by", "pairs", "share wrong"),
+            tuple(
+                (*group(one), interval(one.rate, called="") if one.is_rate_known else "not known")
+                for one in explained.uncertain[:_MOST]
+            ),
+            left=3,
+        )
+        if count > _MOST:
+            yield f"{count - _MOST:,} more of these in {explained.out}"
+    if explained.folded:
+        yield f"{counted(len(explained.folded), 'group')} explained by these"
     if explained.left_out:
         yield Note(
             f"{explained.left_out:,} more groups stood out and were not compared: drop the causes, "

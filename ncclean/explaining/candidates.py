@@ -18,12 +18,10 @@ from ncclean.explaining.discoveries import (
 )
 from ncclean.explaining.kinds import LENGTH, Kind
 from ncclean.explaining.options import ExplainOptions
-from ncclean.explaining.outcomes import FAR_RIGHT, FAR_WRONG
 from ncclean.explaining.pairs_file import Required, Values
 
 # Fewer pairs of a stratum outside a group say too little of what to expect.
 _FEWEST_OUTSIDE = 200
-_MOST_ALONE = 0.5  # of a group's pairs
 MOST_CANDIDATES = 400
 
 
@@ -82,62 +80,47 @@ def excess_tests(
 ) -> Test:
     """Test (G, S) groups by (C, G, S) sums of C values, all of which must be higher.
 
-    The mean expected of a group is that of the pairs outside it with captions as long. `tau2` is
-    (C,) or (C, G). With `by_stratum` false, captions of any length are compared. The value `far`
-    counts for groups most of whose pairs have nothing comparable outside: it is expected to be
-    `FAR_RIGHT`. The result is that of the value with the weakest p-value; `mean` and `expected` are
-    the first value's.
+    The mean expected of a group is that of the pairs outside it with captions as long; see
+    `comparison`. `tau2` is (C,) or (C, G). With `by_stratum` false,
+    captions of any length are compared. The result is that of the value with the weakest p-value;
+    `mean` and `expected` are the first value's.
     """
-    means = outside_means(pairs, sums, totals, by_stratum)
-    count = np.maximum(pairs.sum(axis=1), 1e-9)
+    compared, sums, means = comparison(pairs, sums, totals, by_stratum)
+    count = np.maximum(compared.sum(axis=1), 1e-9)
     mean = sums.sum(axis=2) / count
-    expected = (means * pairs).sum(axis=2) / count
-    variances = (totals.variances[:, None, :] * pairs).sum(axis=2) / count**2
+    expected = (means * compared).sum(axis=2) / count
+    variances = (totals.variances[:, None, :] * compared).sum(axis=2) / count**2
     spread = np.broadcast_to(np.asarray(tau2, float).reshape(len(sums), -1), mean.shape)
     of_wrong = totals.shown[:, None] * (mean - expected)[0]
-    counts = np.ones(mean.shape, bool)
-    far = required.far
-    if far is not None:
-        compared = is_comparable(pairs, totals) & by_stratum
-        counts[far] = (pairs * ~compared).sum(axis=1) > _MOST_ALONE * count
-        expected[far], variances[far] = FAR_RIGHT, FAR_RIGHT * (1 - FAR_RIGHT) / count
-        of_wrong[far] = FAR_WRONG - FAR_RIGHT
     log_p = log_p_values(count, mean, expected, variances * count, spread)
     excess = mean - expected
     is_shown = excess >= np.array(required.least)[:, None] * of_wrong
-    log_p = np.where(counts, np.where(is_shown, log_p, 0.0), -np.inf)
     strength = excess / np.sqrt(variances + spread + 1e-12)
-    return Test(log_p.max(axis=0), mean[0], expected[0], strength[0])
+    return Test(np.where(is_shown, log_p, 0.0).max(axis=0), mean[0], expected[0], strength[0])
 
 
-def outside_means(
+def comparison(
     pairs: np.ndarray, sums: np.ndarray, totals: Totals, by_stratum: bool
-) -> np.ndarray:
-    """(C, G, S) means of the pairs outside each group, by stratum.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(G, S) pairs of groups that can be compared, (C, G, S) their sums, and the means outside.
 
-    Of all strata together where one has few pairs outside; the group's own where nearly all pairs
-    are in it, so that it exceeds nothing.
+    Strata with few pairs outside a group are left out. A group that has no others is one by length,
+    whatever its kind: it is compared with all pairs outside, as are groups of which `by_stratum` is
+    false, if these are enough.
     """
     outside = totals.pairs - pairs
     left = totals.sums[:, None, :] - sums
-    own = sums.sum(axis=2) / np.maximum(pairs.sum(axis=1), 1)
+    use = (outside >= _FEWEST_OUTSIDE) & by_stratum
+    is_alone = ~(pairs * use).any(axis=1)[:, None]
+    use = np.where(is_alone, has_outside(pairs, totals)[:, None], use)
     whole = left.sum(axis=2) / np.maximum(outside.sum(axis=1), 1)
-    whole = np.where(has_outside(pairs, totals), whole, own)
-    by = left / np.maximum(outside, 1)
-    use = is_comparable(pairs, totals)[None] & by_stratum
-    means: np.ndarray = np.clip(np.where(use, by, whole[:, :, None]), 0.0, 1.0)
-    return means
+    means = np.where(is_alone, whole[:, :, None], left / np.maximum(outside, 1))
+    return pairs * use, sums * use, np.clip(means, 0.0, 1.0)
 
 
 def has_outside(pairs: np.ndarray, totals: Totals) -> np.ndarray:
     """(G,): whether enough pairs are outside a group, whatever the length of their captions."""
     enough: np.ndarray = totals.pairs.sum() - pairs.sum(axis=1) >= _FEWEST_OUTSIDE
-    return enough
-
-
-def is_comparable(pairs: np.ndarray, totals: Totals) -> np.ndarray:
-    """(G, S): whether enough pairs with captions as long are outside a group."""
-    enough: np.ndarray = totals.pairs - pairs >= _FEWEST_OUTSIDE
     return enough
 
 
@@ -154,7 +137,7 @@ def candidates_of(
     found, tested = [], 0
     for of_kind, spread in zip(groups, spreads, strict=True):
         for number in range(len(values.outcomes)):
-            required = values.required(number, of_kind.kind.made_of)
+            required = values.required(number)
             places = list(required.columns)
             tested += of_kind.tested
             if not len(of_kind.values):
@@ -203,10 +186,13 @@ def _spreads(groups: Sequence[Groups], totals: Totals, columns: int) -> list[np.
 
 def _spread(of_kind: Groups, totals: Totals, columns: int) -> np.ndarray | None:
     typical = of_kind.is_typical & has_outside(of_kind.pairs, totals)
-    if typical.sum() < FEWEST_GROUPS:
+    pairs, sums, means = comparison(
+        of_kind.pairs[typical], of_kind.sums[:, typical], totals, compares_lengths(of_kind.kind)
+    )
+    some = pairs.sum(axis=1) > 0
+    if some.sum() < FEWEST_GROUPS:
         return None
-    pairs, sums = of_kind.pairs[typical], of_kind.sums[:, typical]
-    means = outside_means(pairs, sums, totals, compares_lengths(of_kind.kind))
+    pairs, sums, means = pairs[some], sums[:, some], means[:, some]
     count = pairs.sum(axis=1)
     excess = (sums - means * pairs).sum(axis=2) / count
     variance = (totals.variances[:, None, :] * pairs).sum(axis=2) / count**2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ from ncclean.storage.catalog import columns_of
 from ncclean.storage.joined import SCORES_ALONE
 from ncclean.storage.small_tables import read_small_table
 
+_NUMBERS = ("excess", "q_value")
+
 
 @dataclass(frozen=True)
 class Example:
@@ -39,15 +42,18 @@ class Example:
 class Cause:
     """A group of pairs that are wrong more often than others.
 
-    `number` counts causes from 1, the largest excess first; a group that is folded into a cause has
-    that of the cause in `folded_into`, and a number after all causes. `outside` is the rate of the
-    pairs in no cause, unknown for exchanged words in a table that tells no near misses. `excess` is
-    the number of wrong pairs beyond that rate, of all wrong pairs where it is unknown. `condition`
+    `number` counts causes from 1, the largest excess first. After them come groups of which
+    `is_cause` is false: the estimator may only be worse there, so that `excess` and `q_value` are
+    NaN. Last come groups that are folded into one of these, with its number in `folded_into`.
+    `outside` is the rate of the pairs in no cause and no such group, unknown for exchanged words in
+    a table that tells no near misses. `excess` is the number of wrong pairs beyond that rate, of
+    all wrong pairs where it is unknown. `condition`
     is SQL over the score table; `join` is the table that it needs joined, as `--join` takes it.
     """
 
     number: int
     folded_into: int | None
+    is_cause: bool
     kind: str
     value: str
     label: str
@@ -62,10 +68,16 @@ class Cause:
     proposal: str | None = None
     examples: tuple[Example, ...] = field(default=())
 
+    @property
+    def is_rate_known(self) -> bool:
+        """Whether anything is known of the share of wrong pairs."""
+        return self.rate.is_known or self.rate.low > 0 or self.rate.high < 1
+
     def to_json(self) -> dict[str, Any]:
         """The row of the table."""
         row = {name: getattr(self, name) for name in CAUSES.names if hasattr(self, name)}
         row |= flattened([("rate", self.rate), ("outside", self.outside)])
+        row |= {name: None for name in _NUMBERS if math.isnan(row[name])}
         row["examples"] = [vars(example) for example in self.examples]
         return row
 
@@ -103,7 +115,8 @@ def _cause(row: dict[str, Any], path: str) -> Cause:
     for name in ("rate", "outside"):
         for end in ("", "_low", "_high"):
             row.pop(name + end)
-    for name in ("number", "kind", "value", "label", "outcome", "pairs", "condition"):
+    row |= {name: math.nan for name in _NUMBERS if row[name] is None}
+    for name in ("number", "is_cause", "kind", "value", "label", "outcome", "pairs", "condition"):
         if row[name] is None:
             raise InputError(f"{path}: a cause lacks {name}")
     examples = tuple(Example(**one) for one in row.pop("examples") or () if one is not None)

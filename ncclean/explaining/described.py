@@ -3,91 +3,107 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import duckdb
-import numpy as np
 
 from ncclean.estimates import UNKNOWN, Estimate
-from ncclean.explaining.aggregates import Totals
-from ncclean.explaining.candidates import Candidate
 from ncclean.explaining.cause_table import Cause, Example
 from ncclean.explaining.folding import Folded
-from ncclean.explaining.group_rate import BINS, bin_sql, rate_of
-from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.outcomes import NEAR_MISS
-from ncclean.explaining.pairs_file import Values
+from ncclean.explaining.verdicts import Verdicts
 
 _LONGEST = 2000  # characters of a caption
 
 
 def described(
     connection: duckdb.DuckDBPyConnection,
-    candidates: Sequence[Candidate],
-    group_of: Sequence[int],
     folded: Folded,
-    values: Values,
-    totals: Totals,
-    options: ExplainOptions,
+    verdicts: Verdicts,
     clusters: str | None,
     proposals: Mapping[int, str],
 ) -> list[Cause]:
-    """Describe the causes, the largest excess first, and then the groups folded into them.
+    """Describe the causes, then unsure groups, then those folded into either.
 
-    `group_of` is the number of each candidate's group in the view `members`, `proposals` are by
-    number of the candidate.
+    Causes come with the largest excess first. One whose share of wrong pairs turns out to be less
+    than `--min-excess` above that of the pairs in no group is left out. `proposals` are by number
+    of the candidate.
     """
+    values, options = verdicts.values, verdicts.options
     names = values.names()
-    overall = totals.sums.sum(axis=1) / max(totals.pairs.sum(), 1)
     cleared = folded.cleared.sums.sum(axis=1) / max(folded.cleared.pairs.sum(), 1)
-    histograms = _histograms(connection, values, max(group_of, default=-1) + 1)
-    facts = []
-    for number, candidate in enumerate(candidates):
+    listed = [*folded.causes, *folded.unsure]
+    facts: dict[int, _Facts] = {}
+    for number in (*listed, *folded.into):
+        candidate = verdicts.candidates[number]
+        of_group = folded.into.get(number, number)
         column = names.index(values.of(candidate.outcome))
-        counts = histograms[candidate.outcome][group_of[number]]
-        rate = candidate.rate or rate_of(counts, overall[column], candidate.tau2[0])
-        name, outside = values.outcomes[candidate.outcome].name, UNKNOWN
-        if candidate.rate is None or name == NEAR_MISS:
-            outside = share_outside(float(cleared[column]), folded.cleared.pairs.sum())
+        outcome, outside = values.outcomes[candidate.outcome].name, UNKNOWN
+        if candidate.rate is None or outcome == NEAR_MISS:
+            outside = verdicts.outside(number, listed) or share_outside(
+                float(cleared[column]), folded.cleared.pairs.sum()
+            )
         else:  # exchanged words, in a table that tells no near misses
-            name = NEAR_MISS
-        facts.append((int(counts.sum()), rate, outside, name))
-    excess = [
-        pairs * (rate.least - (outside.value if outside.is_known else 0.0))
-        for pairs, rate, outside, _ in facts
+            outcome = NEAR_MISS
+        pairs = int(verdicts.counts[candidate.outcome][verdicts.group_of[number]].sum())
+        rate = verdicts.rate(number, number in listed, of_group in folded.causes)
+        facts[number] = _Facts(pairs, rate, outside, outcome)
+    causes = [
+        one
+        for one in folded.causes
+        if not facts[one].rate.is_known
+        or facts[one].rate.value - facts[one].outside.value >= options.min_excess
     ]
-    order = sorted(folded.causes, key=lambda one: -excess[one])
-    places = {cause: place for place, cause in enumerate(order, start=1)}
-    rest = sorted(folded.into, key=lambda one: (places[folded.into[one]], -excess[one]))
-    causes = []
+    order = sorted(causes, key=lambda one: -facts[one].excess)
+    order += folded.unsure
+    places = {number: place for place, number in enumerate(order, start=1)}
+    rest = [number for number in folded.into if folded.into[number] in places]
+    rest.sort(key=lambda one: (places[folded.into[one]], -facts[one].pairs))
+    described = []
     for place, number in enumerate([*order, *rest], start=1):
-        candidate = candidates[number]
-        pairs, rate, outside, name = facts[number]
-        is_cause = number in places
-        causes.append(
+        candidate, group = verdicts.candidates[number], verdicts.group_of[number]
+        is_listed = number in places
+        is_cause = folded.into.get(number, number) in causes
+        described.append(
             Cause(
                 number=place,
-                folded_into=None if is_cause else places[folded.into[number]],
+                folded_into=None if is_listed else places[folded.into[number]],
+                is_cause=is_cause,
                 kind=candidate.kind.name,
                 value=candidate.value,
                 label=candidate.kind.label(candidate.value),
-                outcome=name,
-                pairs=pairs,
-                rate=rate,
-                outside=outside,
-                excess=excess[number],
-                q_value=candidate.q_value,
+                outcome=facts[number].outcome,
+                pairs=facts[number].pairs,
+                rate=facts[number].rate,
+                outside=facts[number].outside,
+                excess=facts[number].excess if is_cause else math.nan,
+                q_value=verdicts.q_value(number, is_listed) if is_cause else math.nan,
                 condition=candidate.kind.condition(candidate.value),
                 join=clusters if {"cluster", "region"} & set(candidate.kind.columns) else None,
                 proposal=proposals.get(number),
                 examples=_examples(
-                    connection, group_of[number], values.of(candidate.outcome), options.examples
+                    connection, group, values.of(candidate.outcome), options.examples
                 )
-                if is_cause and options.examples
+                if is_listed and options.examples
                 else (),
             )
         )
-    return causes
+    return described
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is said of a group: `excess` is the number of wrong pairs beyond the rate outside."""
+
+    pairs: int
+    rate: Estimate
+    outside: Estimate
+    outcome: str
+
+    @property
+    def excess(self) -> float:
+        return self.pairs * (self.rate.least - (self.outside.value if self.outside.is_known else 0))
 
 
 def share_outside(rate: float, pairs: float) -> Estimate:
@@ -96,23 +112,6 @@ def share_outside(rate: float, pairs: float) -> Estimate:
     centre = (rate + doubt / 2) / (1 + doubt)
     half = math.sqrt(doubt * (rate * (1 - rate) + doubt / 4)) / (1 + doubt)
     return Estimate(rate, max(min(centre - half, rate), 0.0), min(max(centre + half, rate), 1.0))
-
-
-def _histograms(
-    connection: duckdb.DuckDBPyConnection, values: Values, groups: int
-) -> list[np.ndarray]:
-    """(G, BINS) pairs of each group by the log odds of an outcome's value, by outcome."""
-    histograms = []
-    for number in range(len(values.outcomes)):
-        counts = np.zeros((groups, BINS))
-        rows = connection.execute(
-            f"SELECT member, {bin_sql(values.of(number) + '::DOUBLE')} AS bin, count(*) "
-            "FROM members JOIN pairs USING (place) GROUP BY 1, 2"
-        ).fetchall()
-        for member, place, count in rows:
-            counts[member, place] = count
-        histograms.append(counts)
-    return histograms
 
 
 def _examples(

@@ -78,7 +78,7 @@ class Exchanges:
         """A cause of near misses for each; of mismatches where the table does not tell others."""
         names = [outcome.name for outcome in values.outcomes]
         outcome = names.index("near miss") if "near miss" in names else 0
-        required = values.required(outcome, TEXT)
+        required = values.required(outcome)
         spread = (0.0,) * len(required.columns)
         kind = self.kind
         return [

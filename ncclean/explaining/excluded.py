@@ -110,9 +110,9 @@ def _beyond_a_pair(connection: duckdb.DuckDBPyConnection, condition: str) -> str
 
 
 def chosen(causes: Sequence[Cause], path: str, numbers: Sequence[int] = ()) -> list[Cause]:
-    """The causes with these numbers, or all that are not folded into another."""
+    """The groups with these numbers, or all causes that are not folded into another."""
     if not numbers:
-        return [cause for cause in causes if cause.folded_into is None]
+        return [cause for cause in causes if cause.is_cause and cause.folded_into is None]
     by_number = {cause.number: cause for cause in causes}
     for number in numbers:
         if number not in by_number:

@@ -30,9 +30,11 @@ from ncclean.explaining.fixes import fixes_of, fixes_path, write_fixes
 from ncclean.explaining.folding import fold
 from ncclean.explaining.members import patterns_of, write_members
 from ncclean.explaining.options import ExplainOptions
+from ncclean.explaining.own_null import OwnNulls
 from ncclean.explaining.prepared_pairs import PreparedPairs, prepare_pairs
 from ncclean.explaining.proposals import propose
 from ncclean.explaining.saved_sums import kinds_present, saved_sums
+from ncclean.explaining.verdicts import Verdicts, histograms
 from ncclean.explaining.working_folder import COMMAND, Work, working_folder
 from ncclean.output_mark import check_free
 from ncclean.progress import SILENT, Progress
@@ -41,7 +43,9 @@ from ncclean.storage.catalog import first_line
 
 @dataclass(frozen=True)
 class Explained:
-    """Result of the search: `causes`, and the groups that are folded into them.
+    """Result of the search: `causes`, `uncertain` groups, and those folded into either.
+
+    The estimator may only be worse in `uncertain` groups.
 
     `rows` of the table, `pairs` of them with scores, `tested` groups, each once for every outcome
     that the table tells about, and pairs of words; of the outcomes in `unknown` it has no
@@ -51,6 +55,7 @@ class Explained:
     """
 
     causes: tuple[Cause, ...]
+    uncertain: tuple[Cause, ...]
     folded: tuple[Cause, ...]
     outcomes: tuple[str, ...]
     rows: int
@@ -68,6 +73,7 @@ class Explained:
     def to_json(self) -> dict[str, Any]:
         return {
             "causes": [cause.to_json() for cause in self.causes],
+            "uncertain": [group.to_json() for group in self.uncertain],
             "folded": [cause.to_json() for cause in self.folded],
             "outcomes": list(self.outcomes),
             "unknown": list(self.unknown),
@@ -124,8 +130,10 @@ def explain_scores(
             metadata["fixes"] = fixes.name
         write_causes(path, found.causes, metadata)
     remove_leftovers(path.parent, {path.name})
+    listed = [cause for cause in found.causes if cause.folded_into is None]
     return Explained(
-        causes=tuple(cause for cause in found.causes if cause.folded_into is None),
+        causes=tuple(cause for cause in listed if cause.is_cause),
+        uncertain=tuple(cause for cause in listed if not cause.is_cause),
         folded=tuple(cause for cause in found.causes if cause.folded_into is not None),
         outcomes=tuple(outcome.name for outcome in pairs.values.outcomes),
         unknown=tuple(pairs.unknown),
@@ -144,7 +152,10 @@ def explain_scores(
 
 @dataclass(frozen=True)
 class _Found:
-    """The causes, then what is folded into them; `fixes` are decisions, None where none can be."""
+    """The causes, uncertain groups, and what is folded into either.
+
+    `fixes` are decisions, None where none can be.
+    """
 
     causes: list[Cause]
     tested: int
@@ -179,18 +190,25 @@ def _find(
     progress.say(f"comparing {len(numbers):,} groups with one another")
     write_members(pairs, list(selected.values()))
     with pairs.opened(members=True) as connection:
+        tested = candidates.tested + exchanges.tested
+        nulls = None
+        if embeddings and listed:
+            nulls = OwnNulls.read(connection, len(numbers), embeddings, keys)
+        verdicts = Verdicts(
+            listed, group_of, values, totals, options, tested,
+            histograms(connection, values, len(numbers)), nulls,
+        )  # fmt: skip
         patterns = patterns_of(connection, len(numbers), values.names(), totals)
         preference = [exchanges.kind.name, *(kind.name for kind in kinds)]
-        folded = fold(listed, group_of, patterns, options, candidates.log_threshold, preference)
+        folded = fold(
+            listed, group_of, patterns, options, candidates.log_threshold, preference,
+            verdicts.is_cause,
+        )  # fmt: skip
         proposals = propose(
             connection, listed, group_of, folded.causes, values, embeddings, keys,
             progress,
         )  # fmt: skip
-        causes = described(
-            connection, listed, group_of, folded, values, totals, options,
-            pairs.cluster_table, proposals.texts,
-        )  # fmt: skip
-        tested = candidates.tested + exchanges.tested
+        causes = described(connection, folded, verdicts, pairs.cluster_table, proposals.texts)
         fixes = fixes_of(connection, proposals.shifts.values())
         return _Found(causes, tested, candidates.left_out, fixes)
 

@@ -5,13 +5,16 @@ folders of its urls. The group that stands out most is a cause. Its pairs are th
 the others tested again on what is left, against what is left: groups that no longer stand out are
 folded into the cause that shares most pairs with them. And so on, until nothing stands out.
 
+Groups that may only be read worse set no pairs aside until all causes are known. What still stands
+out then is unsure, and folded in the same way.
+
 Pairs that are in the same groups have one pattern. Their sums are all that is needed, so the number
 of pairs does not matter, and no pair is read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,12 +74,13 @@ class Patterns:
 
 @dataclass(frozen=True)
 class Folded:
-    """`causes` and, for the candidates that share pairs with one, the cause they are folded into.
+    """`causes`, groups that are `unsure`, and what others that share pairs are folded into.
 
-    Both are numbers of candidates. `cleared` are the totals of the pairs in no cause.
+    All are numbers of candidates. `cleared` are the totals of the pairs in none of both.
     """
 
     causes: list[int]
+    unsure: list[int]
     into: dict[int, int]
     cleared: Totals
 
@@ -88,51 +92,69 @@ def fold(
     options: ExplainOptions,
     log_threshold: float,
     preference: Sequence[str],
+    is_cause: Callable[[int, Sequence[int]], bool],
 ) -> Folded:
     """Choose the causes among candidates; `group_of` is the column of each in the patterns.
 
-    `preference` are the names of the kinds, the preferred first.
+    `preference` are the names of the kinds, the preferred first. `is_cause` tells whether more
+    pairs are wrong in a candidate, apart from its pairs in the causes that were chosen before.
     """
     whole, _ = patterns.of_groups(np.ones(len(patterns.pairs), bool))
     sizes = whole.sum(axis=1)
     shared = _shared(patterns)
     left = np.ones(len(patterns.pairs), bool)
-    causes = [number for number, candidate in enumerate(candidates) if candidate.rate is not None]
-    remaining = [number for number in range(len(candidates)) if number not in causes]
-    for number in causes:
-        left &= ~patterns.has(group_of[number])
-    while remaining:
+
+    def standing(numbers: Sequence[int]) -> dict[int, float]:
         pairs, sums = patterns.of_groups(left)
         totals = patterns.without(left)
-        standing = {}
-        for number in remaining:
-            strength = _strength(
+        strengths = {
+            number: _strength(
                 candidates[number], group_of[number], pairs, sums, totals, sizes, options,
                 log_threshold,
-            )  # fmt: skip
-            if strength is not None:
-                standing[number] = strength
-        remaining = list(standing)
-        if not standing:
-            break
-        strongest = max(standing, key=lambda one: (standing[one], -one))
+            )
+            for number in numbers
+        }  # fmt: skip
+        return {number: one for number, one in strengths.items() if one is not None}
+
+    def same_as(strongest: int, numbers: Sequence[int]) -> list[int]:
         place = group_of[strongest]
         same = [
             one
-            for one in remaining
+            for one in numbers
             if candidates[one].outcome == candidates[strongest].outcome
             and shared[place, group_of[one]] >= _SAME * max(sizes[place], sizes[group_of[one]])
         ]
-        chosen = min(same, key=lambda one: (preference.index(candidates[one].kind.name), one))
-        causes.append(chosen)
-        left &= ~patterns.has(group_of[chosen])
-        remaining.remove(chosen)
+        return sorted(same, key=lambda one: (preference.index(candidates[one].kind.name), one))
+
+    def choose(numbers: Sequence[int], accepts: Callable[[int], bool]) -> list[int]:
+        """Choose the strongest, set its pairs aside, and go on; return those not accepted."""
+        refused: list[int] = []
+        strengths = standing(numbers)
+        while strengths:
+            strongest = max(strengths, key=lambda one: (strengths[one], -one))
+            same = same_as(strongest, list(strengths))
+            if accepts(same[0]):
+                chosen.append(same[0])
+                np.logical_and(left, ~patterns.has(group_of[same[0]]), out=left)
+                strengths = standing([one for one in strengths if one != same[0]])
+            else:
+                refused += same
+                strengths = {one: of for one, of in strengths.items() if one not in same}
+        return refused
+
+    chosen = [number for number, candidate in enumerate(candidates) if candidate.rate is not None]
+    for number in chosen:
+        left &= ~patterns.has(group_of[number])
+    others = [number for number in range(len(candidates)) if number not in chosen]
+    refused = choose(others, lambda number: is_cause(number, chosen))
+    count = len(chosen)
+    choose(refused, lambda number: True)
     into = {}
-    for number in (one for one in range(len(candidates)) if one not in causes):
-        of_causes = [shared[group_of[number], group_of[cause]] for cause in causes]
-        if any(of_causes):  # else it stands out no longer for what it is compared with
-            into[number] = causes[int(np.argmax(of_causes))]
-    return Folded(causes, into, patterns.without(left))
+    for number in (one for one in range(len(candidates)) if one not in chosen):
+        of_chosen = [shared[group_of[number], group_of[one]] for one in chosen]
+        if any(of_chosen):  # else it stands out no longer for what it is compared with
+            into[number] = chosen[int(np.argmax(of_chosen))]
+    return Folded(chosen[:count], chosen[count:], into, patterns.without(left))
 
 
 def _strength(

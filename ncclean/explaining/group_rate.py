@@ -9,6 +9,10 @@ below 1. What holds in both is the ratio of likelihoods,
 if wrong pairs of the group look like other wrong pairs, and right ones like other right ones. The
 share x of the group is that of largest likelihood, sum log(x L + 1 - x); its interval are the
 shares whose likelihood is not far below (Wilks).
+
+Whether they look so is tested: the distribution of v in the group is then (1 - x) h1 + x h0, those
+of right and of wrong pairs outside. Where Pearson's statistic says it is not, the estimator may
+only be worse in the group.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.stats import chi2
 
 from ncclean.estimates import UNKNOWN, Estimate
 
@@ -23,6 +28,10 @@ BINS, _LARGEST = 64, 8.0  # of the log odds of v
 _GRID = np.concatenate([np.linspace(0, 0.01, 41), np.linspace(0.01, 0.99, 981)[1:-1],
                         np.linspace(0.99, 1, 41)])  # fmt: skip
 _HALF = 3.841458820694124 / 2  # of chi squared at 95 %
+_CENTRES = (np.arange(BINS) + 0.5) * (2 * _LARGEST / BINS) - _LARGEST
+_CELLS, _PAIRS_PER_CELL = 10, 8  # at most and at least
+_FEWEST_OUTSIDE = 50  # of right and of wrong pairs
+_MISFIT = 0.01  # the level of the test
 
 
 def bin_sql(value: str) -> str:
@@ -40,9 +49,7 @@ def rate_of(counts: np.ndarray, rate: float, tau2: float = 0.0) -> Estimate:
     """
     if not counts.sum():
         return UNKNOWN
-    rate = min(max(rate, 1e-6), 1 - 1e-6)
-    centres = (np.arange(BINS) + 0.5) * (2 * _LARGEST / BINS) - _LARGEST
-    ratios = np.exp(centres - math.log(rate / (1 - rate)))
+    ratios = _ratios(rate)
     used = counts > 0
     terms = np.log1p(_GRID[:, None] * (ratios[None, used] - 1) + 1e-300)
     likelihood = terms @ counts[used]
@@ -53,3 +60,35 @@ def rate_of(counts: np.ndarray, rate: float, tau2: float = 0.0) -> Estimate:
     low = value - math.hypot(value - _GRID[inside[0]], spread)
     high = value + math.hypot(_GRID[inside[-1]] - value, spread)
     return Estimate(value, max(low, 0.0), min(high, 1.0))
+
+
+def fits(counts: np.ndarray, outside: np.ndarray, rate: float) -> bool:
+    """Whether the pairs of a group look like a mixture of right and wrong pairs outside.
+
+    `counts` and `outside` are (BINS,) pairs by log odds, `rate` is that of the corpus. False where
+    too few pairs are outside to tell.
+    """
+    pairs, share = counts.sum(), rate_of(counts, rate).value
+    right = outside / (1 + np.exp(_CENTRES))
+    kinds, parts = np.stack([right, outside - right]), np.array([1 - share, share])
+    sizes = kinds.sum(axis=1)
+    cells = int(min(_CELLS, pairs // _PAIRS_PER_CELL))
+    if cells < 3 or (sizes < _FEWEST_OUTSIDE).any():
+        return False
+    densities = kinds * (parts / sizes)[:, None]
+    density = densities.sum(axis=0)
+    cell = ((np.cumsum(density) - density / 2) * cells).astype(int).clip(0, cells - 1)
+    expected = pairs * np.bincount(cell, density, cells)
+    # What is expected comes from counts of pairs outside.
+    doubt = [np.bincount(cell, one * part / size, cells)
+             for one, part, size in zip(densities, parts, sizes, strict=True)]  # fmt: skip
+    variance = np.maximum(expected + pairs**2 * np.sum(doubt, axis=0), 1e-9)
+    statistic = ((np.bincount(cell, counts, cells) - expected) ** 2 / variance).sum()
+    return bool(chi2.sf(statistic, max(cells - 2, 1)) >= _MISFIT)
+
+
+def _ratios(rate: float) -> np.ndarray:
+    """(BINS,) ratios of likelihoods, wrong to right, in a corpus with this share of wrong pairs."""
+    rate = min(max(rate, 1e-6), 1 - 1e-6)
+    ratios: np.ndarray = np.exp(_CENTRES - math.log(rate / (1 - rate)))
+    return ratios

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import duckdb
 
 from ncclean.explaining.kinds import DERIVED, length_class
-from ncclean.explaining.outcomes import FAR, Evidence, Outcome
+from ncclean.explaining.outcomes import Evidence, Outcome
 from ncclean.storage.quoting import identifier
 
 _BINS = 64
@@ -26,13 +26,11 @@ _KEPT = ("shard", "key", "row", "caption_number", "uid", "text", "url", "width",
 class Required:
     """Values that must be higher in a group: `columns` are their places, the outcome's own first.
 
-    Each shows at least the share `least` of what wrong pairs would make it show. Number `far`
-    counts only where nothing comparable is outside.
+    Each shows at least the share `least` of what wrong pairs would make it show.
     """
 
     columns: tuple[int, ...]
     least: tuple[float, ...]
-    far: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,14 +63,15 @@ class Values:
     def evidence(number: int, evidence: Evidence) -> str:
         return f"v{number}_{evidence.name}"
 
-    def required(self, number: int, made_of: str) -> Required:
-        """Return the values that must be higher in a group made of captions, images or both."""
-        names, outcome = self.names(), self.outcomes[number]
-        used = [one for one in outcome.evidence if made_of in one.made_of]
+    def required(self, number: int) -> Required:
+        """Return the values that must be higher in a group that has more wrong pairs."""
+        names, evidence = self.names(), self.outcomes[number].evidence
         return Required(
-            (names.index(self.of(number)), *(names.index(self.evidence(number, e)) for e in used)),
-            (1.0, *(one.least for one in used)),
-            next((place for place, one in enumerate(used, start=1) if one.name == FAR), None),
+            (
+                names.index(self.of(number)),
+                *(names.index(self.evidence(number, e)) for e in evidence),
+            ),
+            (1.0, *(one.least for one in evidence)),
         )
 
 
@@ -91,23 +90,15 @@ def pairs_query(
     selected = [identifier(name) for name in _KEPT if name in columns]
     selected += [f"{sql} AS {name}" for name, (source, sql) in DERIVED.items() if source in columns]
     selected += [f"{sql} AS {identifier(name)}" for name, sql in further.items()]
-    blocks = _BLOCKS if "block" in columns else ""
     for number, outcome in enumerate(values.outcomes):
         own, weight = _share(outcome.value), _share(outcome.weight)
         selected.append(f"({own} * {weight})::FLOAT AS {values.of(number)}")
         for one in outcome.evidence:
-            sql = f"{weight} * {_meaning(connection, one, own, weight, blocks)}"
+            sql = f"{weight} * {_meaning(connection, one, own, weight)}"
             selected.append(f"({sql})::FLOAT AS {values.evidence(number, one)}")
     # Outside, `tokens` is ours, not a column of the table.
-    pairs = f"SELECT {', '.join(selected)} FROM scores {blocks} WHERE status = 'ok'"
+    pairs = f"SELECT {', '.join(selected)} FROM scores WHERE status = 'ok'"
     return f"SELECT *, {strata}::UTINYINT AS stratum FROM ({pairs})"
-
-
-_BLOCKS = (
-    "LEFT JOIN (SELECT shard AS _shard, block AS _block, count(*) - 1 AS _rivals FROM scores "
-    "WHERE status = 'ok' GROUP BY ALL) AS rivals "
-    "ON scores.shard = rivals._shard AND scores.block = rivals._block"
-)
 
 
 def _share(value: str) -> str:
@@ -117,14 +108,12 @@ def _share(value: str) -> str:
 
 
 def _meaning(
-    connection: duckdb.DuckDBPyConnection, evidence: Evidence, value: str, weight: str, blocks: str
+    connection: duckdb.DuckDBPyConnection, evidence: Evidence, value: str, weight: str
 ) -> str:
     """SQL for the value of a piece of evidence; the probability itself where it tells nothing."""
-    if evidence.is_share:
-        return f"coalesce(({evidence.sql})::DOUBLE, {value})"
     source = (
         f"(SELECT ({evidence.sql})::DOUBLE AS _x, {value} AS _y, {weight} AS _w "
-        f"FROM scores {blocks} WHERE status = 'ok') WHERE isfinite(_x)"
+        f"FROM scores WHERE status = 'ok') WHERE isfinite(_x)"
     )
     shares = [number / _BINS for number in range(1, _BINS)]
     ends = connection.execute(f"SELECT approx_quantile(_x, {shares}) FROM {source}").fetchall()

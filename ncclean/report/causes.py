@@ -53,10 +53,12 @@ class CauseCard:
     """One cause, with text made safe."""
 
     number: int
+    is_cause: bool
     title: str
     verb: str
     pairs: int
     rate: Estimate
+    is_rate_known: bool
     outside: Estimate
     excess: float
     condition: str
@@ -67,13 +69,21 @@ class CauseCard:
 
 
 def cards_of(causes: Sequence[Cause]) -> tuple[CauseCard, ...]:
-    """Cards of the first causes; each names some groups that are folded into it."""
+    """Cards of the first causes, then of the first groups that may only be read worse.
+
+    Each names some groups that are folded into it.
+    """
     folded: dict[int, list[str]] = {}
     for cause in causes:
         if cause.folded_into is not None:
             folded.setdefault(cause.folded_into, []).append(_title(cause))
     listed = [cause for cause in causes if cause.folded_into is None]
-    return tuple(_card(cause, folded.get(cause.number, [])) for cause in listed[:MOST_CARDS])
+    shown = [
+        cause
+        for is_cause in (True, False)
+        for cause in [one for one in listed if one.is_cause == is_cause][:MOST_CARDS]
+    ]
+    return tuple(_card(cause, folded.get(cause.number, [])) for cause in shown)
 
 
 def _title(cause: Cause) -> str:
@@ -91,10 +101,12 @@ def _card(cause: Cause, folded: list[str]) -> CauseCard:
         )
     return CauseCard(
         number=cause.number,
+        is_cause=cause.is_cause,
         title=_title(cause),
         verb=_OUTCOMES.get(cause.outcome, "are wrong"),
         pairs=cause.pairs,
         rate=cause.rate,
+        is_rate_known=cause.is_rate_known,
         outside=cause.outside,
         excess=cause.excess,
         condition=shown_text(cause.condition, _LONGEST_SQL)[0],

@@ -89,3 +89,9 @@ def test_few_false_discoveries_among_true_ones():
         shares.append((found & ~has_cause).sum() / max(found.sum(), 1))
         assert (found & has_cause).sum() > 0.7 * has_cause.sum()
     assert np.mean(shares) < 0.05
+
+
+def test_a_test_is_no_less_sure_than_a_weaker_one():
+    # p(1) m sum 1/i / 1 = .083, but p(2) ... / 2 = .046: both are discoveries from there on.
+    first, second = q_values(np.log([0.01, 0.011]), 4)
+    assert first == second == pytest.approx(0.011 * 4 * (1 + 1 / 2 + 1 / 3 + 1 / 4) / 2, rel=0.02)

@@ -13,7 +13,7 @@ import ncclean
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.explaining.exchanges import Exchanges, _significant, _statistics
+from ncclean.explaining.exchanges import Exchanges, _significant, _Statistics, _statistics
 from ncclean.selection.policy import Policy
 
 WORDS = [f"w{number}" for number in range(14)]
@@ -187,3 +187,23 @@ def test_exchanged_words_are_a_cause(exchanged):
         exclude_causes=out,
     ).run().summary  # fmt: skip
     assert selected.dropped == cause.pairs
+
+
+def test_images_that_are_there_ten_times_tell_no_more_than_once():
+    words, image, text = corpus(3, exchanged=[(1, 5)], pairs=1500)
+    once = _statistics(words, image, text, 50)
+    several = np.tile(np.arange(len(image)), 10)
+    again = _statistics(words[several], image[several], text[several], 50)
+    assert again.z == pytest.approx(once.z, rel=1e-3, abs=1e-3)
+
+
+def test_an_exchange_is_low_for_what_the_other_words_show():
+    """Where their z scatter by more than their error, one of -5 is nothing special."""
+    words = [f"w{number}" for number in range(30)]
+    first, second = np.triu_indices(30, 1)
+    is_exchange = (first == 0) & (second == 1)
+    share = np.where(is_exchange, 0.5, 0.0)
+    for scatter, expected in ((1.5, (("w0", "w1"),)), (3.0, ())):
+        z = np.random.default_rng(0).normal(4.0, scatter, len(first)).clip(-4.9)
+        z[is_exchange] = -5.0
+        assert _significant(words, _Statistics(first, second, z, share), 0.05).words == expected

@@ -170,3 +170,16 @@ def test_conditions_of_by_and_of_clusters_are_taken(explained, tmp_path, conditi
     assert condition.split()[0].strip("(") in without_causes(
         Policy(), causes, [explained[1]], join=join
     ).where.replace('"', "")
+
+
+def test_pairs_without_a_caption_are_not_of_a_cause_of_words(tmp_path):
+    values = planted()
+    values["text"][1000:1300] = None
+    scores = write(tmp_path / "scores.parquet", values)
+    causes, out = str(tmp_path / "causes.parquet"), str(tmp_path / "selection.parquet")
+    found = Explain(scores=[scores], out=causes).run().summary
+    (number,) = (cause.number for cause in found.causes if cause.kind == "phrase")
+    condition = found.causes[number - 1].condition
+    kept = Select(scores=[scores], out=out, exclude_causes=causes, causes=[number]).run().summary
+    left = duckdb.sql(f"SELECT count_if(NOT coalesce({condition}, false)) FROM '{scores}'")
+    assert kept.kept == left.fetchall()[0][0]

@@ -22,6 +22,8 @@ from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ResumeError
+from ncclean.explaining.fixes import fixes_of
+from ncclean.explaining.shifts import Shift
 from ncclean.selection.policy import Policy
 
 SHIFTED, BY = slice(300, 600), 2
@@ -205,3 +207,21 @@ def test_uids_and_an_estimate_take_the_option_too(explained, tmp_path):
     assert uids.summary.samples == exported.summary.samples
     assert uids.summary.mended_lost == exported.summary.shifted
     json.dumps(dataclasses.asdict(uids.summary))
+
+
+def test_a_pair_of_two_shifted_runs_has_the_caption_of_the_first():
+    connection = duckdb.connect()
+    connection.execute(
+        "CREATE TABLE pairs AS SELECT range AS place, 's' AS shard, range::VARCHAR AS key, "
+        "'u' || range AS uid, 0::SMALLINT AS caption_number, 'caption ' || range AS text "
+        "FROM range(9)"
+    )
+    shifts = [
+        Shift(by, np.array(places), np.array(sources), 0.0, 2.0, 2)
+        for by, places, sources in ((1, [2, 3], [3, -1]), (2, [3, 4], [5, 6]))
+    ]
+    rows = {row["key"]: row for row in fixes_of(connection, shifts).to_pylist()}
+    assert {key: row["caption"] for key, row in rows.items()} == {
+        "2": "caption 3", "3": None, "4": "caption 6",
+    }  # fmt: skip
+    assert [rows[key]["decision"] for key in "234"] == ["correct", "drop", "correct"]

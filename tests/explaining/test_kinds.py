@@ -98,3 +98,15 @@ def test_a_column_of_by_takes_the_name_of_no_other_kind():
           enumerate(("shard", "exchanged words", "source"))]  # fmt: skip
     names = [kind.name for kind in kinds_of(["shard", "_by_0", "_by_1", "_by_2"], by=by)]
     assert names == ["shard", "shard of --by", "exchanged words of --by", "source"]
+
+
+def test_a_word_counts_once_for_a_caption(connection):
+    """That of a caption with sixty dogs is one pair, in a cluster too."""
+    columns = [row[0] for row in connection.execute("DESCRIBE pairs").fetchall()]
+    kinds = {kind.name: kind for kind in kinds_of(columns, {"cluster": "cluster"})}
+    for name, value in (("word", "dog"), ("word in a cluster", "0:dog"), ("phrase", "dog dog")):
+        (count,) = connection.execute(
+            f"SELECT count(*) FROM (SELECT unnest({kinds[name].value}) AS value FROM pairs "
+            "WHERE text LIKE 'dog dog%') WHERE value = ?", [value]
+        ).fetchone()  # fmt: skip
+        assert count == 1, name

@@ -54,3 +54,34 @@ def test_a_weak_estimator_still_sees_a_shift():
     found = find_shift(np.arange(250), image, np.roll(text, 1, axis=0), right)
     assert found is not None
     assert found.by == 1
+
+
+def test_a_run_too_short_to_matter_to_its_cause_is_left_alone():
+    """A shift must make three pairs in ten of the cause right, not of the run."""
+    for run, is_proposed in ((60, False), (200, True)):
+        image, text, right = vectors(400)
+        text[100 : 100 + run] = np.roll(text[100 : 100 + run], 2, axis=0)
+        found = find_shift(np.arange(400), image, text, right)
+        assert (found is not None) == is_proposed
+
+
+def test_a_shift_that_leaves_most_pairs_wrong_is_not_proposed():
+    """It makes a third of the pairs right, far more than chance does."""
+    image, text, right = vectors(900)
+    rng = np.random.default_rng(3)
+    moved = np.roll(text, 1, axis=0)
+    wrong = rng.permutation(900)[:560]
+    moved[wrong] = text[rng.permutation(wrong)]
+    assert find_shift(np.arange(900), image, moved, right) is None
+
+
+def test_right_pairs_are_counted_from_the_cosine_of_mismatches():
+    """Which is far above 0 where all vectors have a direction in common."""
+    image, text, _ = vectors(300)
+    image, text = (side + 0.2 for side in (image, text))
+    image, text = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (image, text))
+    right = float(np.einsum("nd,nd->n", image, text).mean())
+    found = find_shift(np.arange(300), image, np.roll(text, 1, axis=0), right)
+    assert (image @ text.T).mean() > 0.4
+    assert found.right_before < 0.1 * 300
+    assert found.right_after > 0.9 * 299

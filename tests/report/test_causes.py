@@ -1,6 +1,7 @@
 """The section of causes: what a card says, and what a caption cannot do to it."""
 
 import dataclasses
+import math
 from datetime import date
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from ncclean.errors import InputError
 from ncclean.estimates import Estimate
 from ncclean.explaining.cause_table import Cause, Example, check_examples
+from ncclean.explaining.own_null import NOT_KNOWN
 from ncclean.report.causes import MOST_CARDS, cards_of
 from ncclean.report.measurements import measure_table
 from ncclean.report.page import Page, render
@@ -16,8 +18,9 @@ from tests.report.tables import HOSTILE, graded, write_scores
 from tests.report.test_page import Elements
 
 CAUSE = Cause(
-    number=1, folded_into=None, kind="word", value="arrow", label="arrow", outcome="near miss",
-    pairs=1890, rate=Estimate(0.453, 0.41, 0.49), outside=Estimate(0.067, 0.06, 0.07), excess=730.0,
+    number=1, folded_into=None, is_cause=True, kind="word", value="arrow", label="arrow",
+    outcome="near miss", pairs=1890, rate=Estimate(0.453, 0.41, 0.49),
+    outside=Estimate(0.067, 0.06, 0.07), excess=730.0,
     q_value=0.001, condition="regexp_matches(lower(text), 'arrow')",
     proposal="arrow stands for hexagon",
     examples=(Example("u", "00000", "k1", 1, 0, "a pink arrow", 0.9),),
@@ -41,6 +44,20 @@ def test_a_card_says_what_where_and_how_many(tmp_path):
         assert part in text
 
 
+def test_a_group_that_may_only_be_read_worse_is_listed_apart(tmp_path):
+    group = dataclasses.replace(
+        CAUSE, number=2, is_cause=False, kind="language", label="ja", outcome="mismatch",
+        rate=Estimate(0.093, 0.06, 0.13), excess=math.nan, q_value=math.nan,
+    )  # fmt: skip
+    cards = cards_of([CAUSE, group])
+    assert [card.is_cause for card in cards] == [True, False]
+    whole = Elements(page(tmp_path, [CAUSE, group])).text
+    assert "Captions in ja: 1,890 pairs, of which 9.3% are mismatched" in whole
+    alone = page(tmp_path, [dataclasses.replace(group, rate=NOT_KNOWN)])
+    assert 'class="cause"' not in alone
+    assert "of which" not in Elements(alone).text.partition("Captions in ja")[2][:60]
+
+
 def test_several_causes_have_a_table(tmp_path):
     assert 'class="overview"' not in page(tmp_path, [CAUSE])
     other = dataclasses.replace(CAUSE, number=2, kind="host", label="broken.example")
@@ -51,7 +68,7 @@ def test_several_causes_have_a_table(tmp_path):
 
 
 def test_without_causes_and_without_a_table(tmp_path):
-    assert "No group of pairs stands out" in page(tmp_path, [])
+    assert "No group of pairs is known to be wrong more often" in page(tmp_path, [])
     assert 'id="causes"' not in page(tmp_path, None)
 
 
