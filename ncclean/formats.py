@@ -82,6 +82,12 @@ def hours(count: float) -> str:
     return f"{60 * count:,.1f} minutes" if count < 1 else f"{count:,.2f} hours"
 
 
+def on_workers(clock: float, workers: int, busy: int) -> str:
+    """Hours on a clock, and how many workers can be busy where it is not all of them."""
+    rest = f", of which at most {busy:,} can be busy: a shard is one worker's"
+    return f"{hours(clock)} on {counted(workers, 'worker')}" + (rest if busy < workers else "")
+
+
 def clock_time(seconds: float) -> str:
     """Seconds as text: `0:42`, `12:05`, `3:20:00`."""
     minutes, rest = divmod(round(seconds), 60)

@@ -151,7 +151,11 @@ class Clean(Command):
         yield from failure_notes(score["rows"], score["ok"], score["failures"], fields)
         expected = clean["expected_mismatched_kept"]
         if expected is not None:
-            yield f"about {counted(round(expected), 'mismatched pair')} left among the kept ones"
+            left = round(expected)
+            what = counted(left, "mismatched pair")
+            if self.caption_parts is not None:
+                what = f"{counted(left, 'pair')} with a wrong caption or sentence"
+            yield f"about {what} left among the kept ones"
         if clean.get("captions_mended"):
             yield mended_line(clean["captions_mended"], clean["parts_dropped"], clean["parts"])
         yield f"scores: {summary.folder}/scores.parquet"

@@ -19,7 +19,7 @@ from ncclean.config import (
 )
 from ncclean.data.options import SourceFormat, SourceOptions
 from ncclean.errors import InputError
-from ncclean.formats import Table, counted, facts, file_size, hours, interval, share
+from ncclean.formats import Table, counted, facts, file_size, hours, interval, on_workers, share
 from ncclean.options import Option, Reads, check_source
 
 from .command import Command, Result
@@ -326,7 +326,7 @@ def _plan_lines(plan: ScorePlan, has_parts: bool) -> Iterator[Shown]:
     worker = "one GPU" if plan.gpu_hours is not None else "one worker"
     yield f"about {hours(plan.worker_hours)} of {worker}"
     if plan.workers > 1:
-        yield f"{hours(plan.hours)} on {plan.workers} workers, all of them busy"
+        yield on_workers(plan.hours, plan.workers, plan.busy_workers)
     yield (
         f"{file_size(plan.read_bytes_per_second)}/s to read, "
         f"about {file_size(plan.bytes_written)} to write"

@@ -103,6 +103,27 @@ def test_an_export_is_as_large_as_it_says(corpus, selection, tmp_path):
     assert again.processor_hours <= plan.processor_hours
 
 
+def test_an_export_has_no_more_workers_than_shards(corpus, selection, tmp_path):
+    result = exporting(
+        corpus, selection, tmp_path / "out", tasks=TaskOptions(workers=50), dry_run=True
+    ).run()
+    assert (result.summary.workers, result.summary.busy_workers) == (50, 1)
+    assert result.summary.hours == pytest.approx(
+        result.summary.samples / result.summary.samples_per_second / 3600, rel=0.05
+    )
+    assert "at most 1 can be busy" in " ".join(map(str, result.shown))
+
+
+def test_a_search_has_no_more_workers_than_tasks(embeddings, tmp_path):
+    options = NeighbourOptions(index="ivf", k=5)
+    tasks = TaskOptions(workers=2)
+    plan = searching(
+        embeddings, tmp_path / "n.parquet", options=options, tasks=tasks, dry_run=True
+    ).run().summary  # fmt: skip
+    assert plan.workers == 2
+    assert plan.hours == pytest.approx(plan.processor_hours / 2, rel=0.2)
+
+
 def test_shards_that_are_fetched_are_read_whole(corpus, selection, tmp_path):
     from tests import object_store
 
