@@ -33,6 +33,14 @@ def why_vague(rate: Estimate) -> str | None:
     )
 
 
+def is_usable(rate: Estimate) -> bool:
+    """Whether a share is known well enough for probabilities: above, by half of that width.
+
+    Its lower end does not count: that is lower wherever right ones may score like wrong ones.
+    """
+    return rate.is_known and not tells_nothing(rate) and rate.high - rate.value <= _VAGUE / 2
+
+
 def tells_nothing(rate: Estimate) -> bool:
     """Whether the interval of a noise rate covers all of [0, 1]."""
     return rate.low == 0 and rate.high == 1

@@ -12,7 +12,7 @@ from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.recalibration import Audited
 from ncclean.scoring.stats import unpack_histogram
-from ncclean.scoring.vague_rate import why_vague
+from ncclean.scoring.vague_rate import is_usable
 from ncclean.storage.tables import table_metadata
 
 # All files of one run have the same metadata; at most about this many are compared.
@@ -59,12 +59,12 @@ class RunFacts:
     @property
     def tells_near_misses(self) -> bool:
         """Whether `--words` was asked for and the estimator could tell."""
-        return self.near_miss_rate.is_known and why_vague(self.near_miss_rate) is None
+        return is_usable(self.near_miss_rate)
 
     @property
     def tells_parts(self) -> bool:
         """Whether `--caption-parts` was asked for and the estimator could tell."""
-        return self.part_noise_rate.is_known and why_vague(self.part_noise_rate) is None
+        return is_usable(self.part_noise_rate)
 
     @property
     def model_name(self) -> str | None:
