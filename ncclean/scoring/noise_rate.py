@@ -38,7 +38,8 @@ _DELTA, _DELTA_DEVIATION = 0.1, 0.2
 # Pairs that all look mismatched are that, or the estimator knows nothing. Below this mu the second
 # becomes less likely: .5 would be an AUROC of .64.
 _LEAST_MU, _MU_DEVIATION = 1.0, 0.3
-# The .95 quantile of one degree of freedom is 3.84; larger, for a shape that is not quite so; by measurement.
+# The .95 quantile of one degree of freedom is 3.84; larger, for a shape that is not quite so, by
+# measurement.
 _DEVIANCE = 5.5
 # Of what the mismatched pairs of samples vary by, taken off an interval for the corpus at hand. The
 # estimate and the share at hand covary by all of it; the rest is for shapes that do not fit.

@@ -46,6 +46,8 @@ class RunFacts:
     calibrated_on: str | None = None
     near_miss_rate: Estimate = UNKNOWN
     part_noise_rate: Estimate = UNKNOWN
+    has_words: bool = False
+    has_parts: bool = False
     ncclean_version: str | None = None
     schema_version: str | None = None
     mismatched: Histogram | None = None
@@ -104,6 +106,8 @@ def parse_facts(fields: dict[str, str]) -> RunFacts:
         calibrated_on=fields.get("calibrated_on"),
         part_noise_rate=Estimate.of_fields(fields, "part_noise_rate"),
         near_miss_rate=Estimate.of_fields(fields, "near_miss_rate"),
+        has_words="words" in fields,
+        has_parts="caption_parts" in fields,
         ncclean_version=fields.get("ncclean_version"),
         schema_version=fields.get("schema_version"),
         mismatched=_histogram(fields.get("mismatched_histogram")),
