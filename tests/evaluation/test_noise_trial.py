@@ -20,7 +20,9 @@ def test_as_many_donors_are_embedded_as_captions_are_wanted(monkeypatch, tmp_pat
 
     monkeypatch.setattr(TrialRequest, "_embedded", embedded)
     model = ModelRequest(model="demo", pretrained=None)
-    shards = [ShardRef(name=name, url=f"{name}.tar", size=1) for name in ("a", "b", "c")]
+    shards = [
+        ShardRef(name=name, url=f"{name}.tar", size=1, version="") for name in ("a", "b", "c")
+    ]
     request = TrialRequest(
         shards=shards[:1], donors=shards, share=share, pairs=100, model=model, scale=model
     )
