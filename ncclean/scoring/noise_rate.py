@@ -73,7 +73,7 @@ class NoiseRate:
     separation: float
 
 
-def noise_rate(observed: np.ndarray, doubt: float) -> NoiseRate:
+def noise_rate(observed: np.ndarray, doubt: float, may_be_lower: bool = False) -> NoiseRate:
     """Estimate the noise rate, with its interval, from (57,) counts by quantile of mismatches.
 
     `doubt` is the standard error of the share of mismatches below the known ones' median: these
@@ -86,8 +86,8 @@ def noise_rate(observed: np.ndarray, doubt: float) -> NoiseRate:
     cells above a cut are taken as one, and of several cuts the one with the shortest interval is
     taken: a strong estimator has next to no matched pairs in the low cells, whatever their shape.
     An interval that reaches .98 is that from 0 to 1. Below, it ends where matched pairs may make up
-    the rest, and no later than at the pairs below the mismatches' median where more pairs score
-    very low than mismatches do: these are then not like the known ones, and may all be low.
+    the rest. Where mismatched pairs `may_be_lower` than the known ones, and more pairs score very
+    low than these do, they may all be: it ends no later than at the pairs below the median.
     """
     counts = np.asarray(observed, dtype=np.float64)
     estimates = [_with_cut(_Fit(counts, doubt, cut)) for cut in _CUTS]
@@ -95,7 +95,9 @@ def noise_rate(observed: np.ndarray, doubt: float) -> NoiseRate:
         estimates, key=lambda ends: math.asin(ends[2] ** 0.5) - math.asin(ends[1] ** 0.5)
     )
     as_given = _separation(counts, 0.0)
-    low = min(without_vague(low, as_given, _VAGUE_MOST), _low_pairs(counts, rate, doubt))
+    low = without_vague(low, as_given, _VAGUE_MOST)
+    if may_be_lower:
+        low = min(low, _low_pairs(counts, rate, doubt))
     rate = without_vague(rate, as_given, _VAGUE_MEAN)
     if high > _NEXT_TO_ALL:
         low, high = 0.0, 1.0
