@@ -141,7 +141,9 @@ class NullModel:
         Both are counts over 4096 equal bins on [-1, 1], summed over all blocks; arrays or tensors
         of counts are taken as well as `Histogram`. `means` are histograms of the mean mismatched
         cosine of each image, and of each caption; they tell how well the null is known.
-        `may_be_lower` is that of `ncclean.scoring.noise_rate.noise_rate`. Raises `ValueError` if either of the first two is empty, or one has another number of bins.
+        `may_be_lower` is that of `ncclean.scoring.noise_rate.noise_rate`.
+
+        Raises `ValueError` if either of the first two is empty, or one has another number of bins.
         """
         observed, null = _counts(diagonal_histogram), _counts(off_diagonal_histogram)
         if observed.sum() == 0 or null.sum() == 0:
