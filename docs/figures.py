@@ -122,9 +122,7 @@ FIGURES = {
     "cifar10n-probe": Figure(("cifar10n-probe",), cifar10n_tables.probe_line),
     "cifar10n-repair": Figure(("cifar10n",), cifar10n_tables.repair_line),
     "cifar10n-scores": Figure(("cifar10n",), cifar10n_tables.scores_line),
-    "coverage": Figure(
-        ("donors", "real-clip", "donors-rendered", "weak-estimators"), noise_tables.coverage_lines
-    ),
+    "coverage": Figure(("coverage", "weak-estimators"), noise_tables.coverage_lines),
     "disentanglement": Figure(
         ("disentanglement-objectives", "disentanglement-clip"), halves.evidence_table
     ),

@@ -70,6 +70,23 @@ def interval(rate: Estimate, called: str = "95 % interval ") -> str:
     return f"{share(rate.value)} ({called}{share(rate.low)} to {share(rate.high)})"
 
 
+def stated_rate(rate: Estimate) -> str:
+    """An estimated share as text: what it is at most where it may be 0, else as `interval`."""
+    if not may_be_clean(rate):
+        return interval(rate)
+    return f"{short_rate(rate)} ({share(rate.value)} fits best, 0 is possible)"
+
+
+def short_rate(rate: Estimate) -> str:
+    """An estimated share in few words."""
+    return f"at most {share(rate.high)}" if may_be_clean(rate) else share(rate.value)
+
+
+def may_be_clean(rate: Estimate) -> bool:
+    """Whether an estimate above 0 has an interval that begins there."""
+    return rate.low == 0 < rate.value
+
+
 def percentage(metric: str, value: float | None, *, is_signed: bool = False) -> str:
     """A metric as text: shares as percentages; `rsum` is a sum of percentages already."""
     if value is None:
@@ -90,6 +107,12 @@ def hours(count: float) -> str:
     if count < 1 / 60:
         return f"{3600 * count:,.1f} seconds"
     return f"{60 * count:,.1f} minutes" if count < 1 else f"{count:,.2f} hours"
+
+
+def on_workers(clock: float, workers: int, busy: int) -> str:
+    """Hours on a clock, and how many workers can be busy where it is not all of them."""
+    rest = f", of which at most {busy:,} can be busy: a shard is one worker's"
+    return f"{hours(clock)} on {counted(workers, 'worker')}" + (rest if busy < workers else "")
 
 
 def clock_time(seconds: float) -> str:

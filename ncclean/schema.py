@@ -196,7 +196,9 @@ WORD_COLUMNS = (
     Column("near_miss_score", _FLOAT, "word margin plus cosine less what the caption leads to "
            "expect", "scoring.near_miss",
            ScoreFacts(label="Near-miss score", higher_is_cleaner=True, evaluation_place=11)),
-    Column("near_miss_probability", _FLOAT, "probability that a word is wrong",
+    Column("near_miss_probability", _FLOAT,
+           "probability that a word is wrong; where wrong words are easy to see, up to 1.5 times "
+           "too high on average",
            "scoring.near_miss",
            ScoreFacts(label="Near-miss probability", higher_is_cleaner=False, range=(0, 1),
                       noise_threshold=0.5, evaluation_place=12)),
@@ -218,7 +220,8 @@ PART_COLUMNS = (
            ScoreFacts(label="Mean cosine of the parts", higher_is_cleaner=True, range=(-1, 1),
                       evaluation_place=15)),
     Column("part_noise_probability", _FLOAT,
-           "probability that at least one part does not belong to the image",
+           "probability that at least one part does not belong to the image; "
+           "with a weak estimator up to 1.5 times too high on average",
            "scoring.caption_parts",
            ScoreFacts(label="Part noise probability", higher_is_cleaner=False, range=(0, 1),
                       noise_threshold=0.5, evaluation_place=16)),

@@ -20,7 +20,7 @@ from ncclean.config import (
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.estimates import Estimate
-from ncclean.formats import counted, interval
+from ncclean.formats import counted, stated_rate
 from ncclean.option_values import values_by_name
 from ncclean.options import CaptionKeys, Option, parameters
 
@@ -136,23 +136,29 @@ class Clean(Command):
         return replace(result_of(self, summary), shown=self._shown(summary), is_empty=is_empty)
 
     def _shown(self, summary: RunSummary) -> Iterator[Shown]:
-        from ncclean.scoring.vague_rate import why_vague
+        from ncclean.scoring.vague_rate import why_untold, why_vague
 
         records = {name: record.result for name, record in summary.records.items()}
         score, clean, export = records["score"], records["select"], records["export"]
         rate = Estimate.of_fields(score, "noise_rate")
         if rate.is_known:
-            yield f"noise rate {interval(rate)}"
+            yield f"noise rate {stated_rate(rate)}"
             vague = why_vague(rate)
             if vague is not None:
                 yield Note(vague, "error")
+        within = [Estimate.of_fields(score, name) for name in ("near_miss_rate", "part_noise_rate")]
+        yield from map(Note, why_untold(score["has_words"], score["has_parts"], *within))
         failures = "".join(f", {n:,} {status}" for status, n in score["failures"].items())
         yield f"{score['rows']:,} pairs: {score['ok']:,} scored{failures}; {clean['kept']:,} kept"
         fields = score.get("fields_there", ())
         yield from failure_notes(score["rows"], score["ok"], score["failures"], fields)
         expected = clean["expected_mismatched_kept"]
         if expected is not None:
-            yield f"about {counted(round(expected), 'mismatched pair')} left among the kept ones"
+            left = round(expected)
+            what = counted(left, "mismatched pair")
+            if self.caption_parts is not None:
+                what = f"{counted(left, 'pair')} with a wrong caption or sentence"
+            yield f"about {what} left among the kept ones"
         if clean.get("captions_mended"):
             yield mended_line(clean["captions_mended"], clean["parts_dropped"], clean["parts"])
         yield f"scores: {summary.folder}/scores.parquet"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.config import CLIP_SCALE, DEFAULT_MODEL, parse_keys, parse_scale
 from ncclean.estimates import flattened
-from ncclean.formats import Table, decimal, interval, share
+from ncclean.formats import Table, decimal, share, stated_rate
 from ncclean.option_values import numbers_by_name
 from ncclean.options import Option, Options, Seed, check_source, check_unset, parameters
 
@@ -196,8 +196,8 @@ def _summary(evaluation: NoiseEvaluation, files: Sequence[str]) -> Iterator[Show
     if (trial := evaluation.trial) is not None:
         source = "another corpus" if trial.noise == "donor" else "another one"
         yield f"{trial.pairs:,} pairs; {share(trial.moved)} of them got a caption of {source}"
-        after = interval(trial.after)
-        yield f"estimated noise rate before: {interval(trial.before)}"
+        after = stated_rate(trial.after)
+        yield f"estimated noise rate before: {stated_rate(trial.before)}"
         yield f"estimated noise rate after:  {after}; {share(trial.expected)} if the first is right"
         yield Note(
             "noise that was there before counts as clean: precision and AUROC are lower bounds",

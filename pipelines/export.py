@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from ncclean.config import DRY_RUN, TaskOptions
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.formats import counted, file_size, hours
+from ncclean.formats import counted, file_size, hours, on_workers
 from ncclean.options import CaptionKeys, Option, Reads
 
 from .command import Command, Result
@@ -224,5 +224,5 @@ def _plan_lines(plan: ExportPlan) -> Iterator[Shown]:
     )
     yield f"{plan.samples_per_second:,.0f} samples/s by one worker (one input shard)"
     yield f"about {hours(plan.processor_hours)} of a core"
-    yield f"{hours(plan.hours)} on {plan.workers:,} workers, all of them busy"
+    yield on_workers(plan.hours, plan.workers, plan.busy_workers)
     yield f"{file_size(plan.memory_bytes)} of memory for each"

@@ -152,8 +152,7 @@ def _plan_lines(plan: NeighboursPlan) -> Iterator[Shown]:
     yield f"{plan.comparisons_per_second / 1e6:,.0f} million comparisons/s by one core (one list)"
     yield f"{_span(plan.processor_hours_low, plan.processor_hours)} of a core"
     if plan.workers > 1:
-        busy = f"on {plan.workers:,} processes, all of them busy"
-        yield f"{_span(plan.hours_low, plan.hours)} {busy}"
+        yield f"{_span(plan.hours_low, plan.hours)} on {plan.workers:,} processes"
     if plan.hours_low < plan.hours:
         yield "the more lists it takes to reach the recall, the longer"
     yield (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.formats import counted, file_size, interval
+from ncclean.formats import counted, file_size, interval, stated_rate
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
@@ -114,7 +114,7 @@ def _summary(written: WrittenReport) -> Iterator[Shown]:
     counts, run = written.numbers.counts, written.numbers.facts
     yield f"{counts.ok:,} of {counts.rows:,} pairs scored"
     if run.noise_rate.is_known:
-        yield f"noise rate {interval(run.noise_rate)}"
+        yield f"noise rate {stated_rate(run.noise_rate)}"
     if written.audit is not None and written.audit.noise.is_known:
         yield f"measured noise rate {interval(written.audit.noise)}"
         yield from map(Note, written.audit.disagreements)

@@ -146,4 +146,7 @@ def _plan(stages: Sequence[PlannedStage]) -> Iterator[Shown]:
         )
     known = [stage.hours for stage in stages if stage.hours is not None]
     if known:
-        yield f"about {hours(sum(known))} for the stages with an estimate"
+        yield (
+            f"about {hours(sum(known))} of computing for the stages with an estimate; starting, "
+            "reading and saving come on top"
+        )

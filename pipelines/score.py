@@ -18,7 +18,18 @@ from ncclean.config import (
 )
 from ncclean.data.options import SourceFormat, SourceOptions
 from ncclean.errors import InputError
-from ncclean.formats import Table, by_name, counted, facts, file_size, hours, interval, share
+from ncclean.formats import (
+    Table,
+    by_name,
+    counted,
+    facts,
+    file_size,
+    hours,
+    on_workers,
+    share,
+    short_rate,
+    stated_rate,
+)
 from ncclean.options import Option, Reads, check_source
 
 from .command import Command, Result
@@ -233,7 +244,7 @@ def score_result(
     """The result of a command that makes a score table."""
     figures = {"rows": f"{scored.rows:,}", "ok": f"{scored.ok:,}"}
     if scored.noise_rate.is_known:
-        figures["noise rate"] = share(scored.noise_rate.value)
+        figures["noise rate"] = short_rate(scored.noise_rate)
     files = [scored.out, *([embeddings] if embeddings is not None else [])]
     return command.result(
         scored, _summary(scored), figures=figures, made=files, is_empty=not scored.ok
@@ -242,25 +253,30 @@ def score_result(
 
 def _summary(scored: ScoreSummary) -> Iterator[Shown]:
     from ncclean.models.preprocessing import OPENAI, describe
-    from ncclean.scoring.vague_rate import NO_KNOWN_MISMATCHES, why_vague
+    from ncclean.scoring.vague_rate import NO_KNOWN_MISMATCHES, is_usable, why_untold, why_vague
 
     rows = [("rows", f"{scored.rows:,}"), ("ok", f"{scored.ok:,}")]
     rows += [(status, f"{count:,}") for status, count in scored.failures.items()]
     rows.append(("shards", f"{scored.shards:,} ({scored.shards_failed:,} failed)"))
     if scored.noise_rate.is_known:
-        rate = interval(scored.noise_rate)
+        rate = stated_rate(scored.noise_rate)
         if scored.audited is not None:
             rate += f", measured by {scored.audited:,} answers"
         rows += [("noise rate", rate), ("calibrated on", scored.calibrated_on)]
     within = (
-        ("a wrong word", scored.near_miss_rate, "of the others"),
-        ("wrong sentences", scored.part_noise_rate, "of matched pairs with several"),
+        ("a wrong word", scored.near_miss_rate, "of the others", scored.has_words),
+        (
+            "wrong sentences",
+            scored.part_noise_rate,
+            "of matched pairs with several",
+            scored.has_parts,
+        ),
     )
-    for name, rate_within, of_which in within:
-        if rate_within.is_known:
-            told = f"{interval(rate_within)} {of_which}"
-            vague = why_vague(rate_within) is not None
-            rows.append((name, "the estimator cannot tell" if vague else told))
+    for name, rate_within, of_which, is_asked in within:
+        if is_usable(rate_within):
+            rows.append((name, f"{stated_rate(rate_within)} {of_which}"))
+        elif is_asked:
+            rows.append((name, "the estimator cannot tell"))
     rows.append(("shift", f"{scored.shift:.4f}"))
     if scored.preprocessing not in (None, OPENAI):
         rows.append(("preprocessing", describe(scored.preprocessing)))
@@ -286,6 +302,12 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         why = NO_KNOWN_MISMATCHES
     if why is not None and scored.audited is None:
         yield Note(why, "error")
+    yield from map(
+        Note,
+        why_untold(
+            scored.has_words, scored.has_parts, scored.near_miss_rate, scored.part_noise_rate
+        ),
+    )
     if scored.groups:
         yield Table("Noise by group", ("group", "pairs", "noise rate", "null"), _groups(scored))
     elif scored.calibrate_by is not None:
@@ -314,7 +336,7 @@ def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:
         (
             one.group if one.group is not None else "(no label)",
             f"{one.pairs:,}",
-            interval(one.noise_rate),
+            stated_rate(one.noise_rate),
             "its own" if one.own_null else "of all",
         )
         for one in largest[:_MOST_GROUPS]
@@ -339,7 +361,7 @@ def _plan_lines(plan: ScorePlan, has_parts: bool) -> Iterator[Shown]:
     worker = "one GPU" if plan.gpu_hours is not None else "one worker"
     yield f"about {hours(plan.worker_hours)} of {worker}"
     if plan.workers > 1:
-        yield f"{hours(plan.hours)} on {plan.workers} workers, all of them busy"
+        yield on_workers(plan.hours, plan.workers, plan.busy_workers)
     yield (
         f"{file_size(plan.read_bytes_per_second)}/s to read, "
         f"about {file_size(plan.bytes_written)} to write"

@@ -114,7 +114,8 @@ class Select(Command):
         if selected.drawn is not None:
             figures["drawn"] = f"{selected.drawn:,}"
         if selected.expected_mismatched_kept is not None:
-            figures["expected mismatched"] = f"{selected.expected_mismatched_kept:,.0f}"
+            wrong = "expected mismatched" if selected.parts is None else "expected with an error"
+            figures[wrong] = f"{selected.expected_mismatched_kept:,.0f}"
         return self.result(
             selected,
             [*_summary(selected), *self._no_rule()],
@@ -162,7 +163,8 @@ def _summary(selected: SelectionSummary) -> Iterator[Shown]:
         rows.append(row("  in NCU's forget set", selected.forget))
     rows.append(row("dropped", selected.dropped, selected.expected_mismatched_dropped))
     rows += [row(f"  {reason}", count) for reason, count in selected.dropped_by_reason.items()]
-    yield Table("", ("", "pairs", "share", "expected mismatched"), tuple(rows))
+    wrong = "expected mismatched" if selected.captions_mended is None else "expected with an error"
+    yield Table("", ("", "pairs", "share", wrong), tuple(rows))
     if selected.decided is not None:
         yield from decision_lines(selected)
     if selected.weight_sum != selected.kept:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ncclean.runners.process_runner import clock_share
+
 # Assumed for captions and URLs of the web. Rendered captions compress to 63 bytes a row, simulated
 # rows with a URL to 67 (docs/scale.md).
 SCORE_BYTES_PER_PAIR = 190.0
@@ -31,11 +33,15 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """`worker_hours` is the sum over workers (GPU-hours on GPUs), `hours` what a clock shows."""
+    """`worker_hours` is the sum over workers (GPU-hours on GPUs), `hours` what a clock shows.
+
+    A shard is one worker's, so no more than `busy_workers` have anything to do at once.
+    """
 
     pairs: int
     shards: int
     workers: int
+    busy_workers: int
     worker_hours: float
     hours: float
     finalize_hours: float
@@ -64,12 +70,13 @@ def estimate(
         pairs=pairs,
         shards=shards,
         workers=workers,
+        busy_workers=min(workers, shards),
         worker_hours=worker_seconds / 3600,
-        hours=worker_seconds / 3600 / workers,
+        hours=worker_seconds / 3600 * clock_share(shards, workers),
         finalize_hours=pairs / rates.finalize_rows_per_second / 3600 / finalizers,
         bytes_read=int(pairs * rates.input_bytes + part_bytes),
         bytes_written=int(2 * part_bytes + embeddings),
-        read_bytes_per_second=rates.input_bytes * rates.pairs_per_second * workers,
+        read_bytes_per_second=rates.input_bytes * rates.pairs_per_second * min(workers, shards),
         manifest_bytes=int(shards * _MANIFEST_BYTES_PER_SHARD),
         driver_memory_bytes=int(shards * _DRIVER_BYTES_PER_SHARD),
     )

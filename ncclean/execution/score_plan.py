@@ -30,9 +30,10 @@ class ScorePlan:
     """The estimate of `--dry-run`: the size of the job and its hours.
 
     `samples_per_second` is one worker's, as measured here on one batch; `worker_hours` is the sum
-    over `workers`, `hours` what a clock would show. `further_texts`, such as sentences, are encoded
-    beside each of the first captions, and their time is in the speed. `cut_share` of these captions
-    have more tokens than the model's `context_length`; both are None for embeddings.
+    over `workers`, of which `busy_workers` have a shard at once; `hours` is what a clock would
+    show. `further_texts`, such as sentences, are encoded beside each of the first captions, and
+    their time is in the speed. `cut_share` of these captions have more tokens than the model's
+    `context_length`; both are None for embeddings.
     """
 
     shards: int
@@ -42,6 +43,7 @@ class ScorePlan:
     precision: str
     samples_per_second: float
     workers: int
+    busy_workers: int
     worker_hours: float
     hours: float
     gpu_hours: float | None
@@ -87,6 +89,7 @@ def plan(
         precision=speed.precision,
         samples_per_second=round(pairs_per_second, 1),
         workers=workers,
+        busy_workers=cost.busy_workers,
         worker_hours=round(cost.worker_hours, 6),
         hours=round(cost.hours, 6),
         gpu_hours=round(cost.worker_hours, 6) if speed.device.startswith("cuda") else None,

@@ -25,7 +25,7 @@ from ncclean.neighbour_search.run import DRIVER_BYTES, task_bytes
 from ncclean.neighbour_search.search import groups_of, row_bytes
 from ncclean.neighbour_search.training import is_exact, lists_of
 from ncclean.progress import SILENT, Progress
-from ncclean.runners.process_runner import processes_worth
+from ncclean.runners.process_runner import clock_share, processes_worth
 
 _KNOWN, _ROUNDS = 2048, 10  # of the measurement
 _PASSES = 4  # over the embeddings: to read, sample, assign and write them
@@ -42,10 +42,10 @@ _FACTS = 300  # bytes of digests, classes, groups and counts of a pair, in files
 class NeighboursPlan:
     """The estimate of `--dry-run`: the size of a search and its hours.
 
-    Hours are those of a processor's core, `hours` of `workers` that are all busy. How many lists it
-    takes to reach the recall is known only when they have been learnt: `*_low` is of the fewest
-    that are visited in any case, the others of more than corpora have needed so far, of 256 that
-    are possible. `tasks` are those of all stages.
+    Hours are those of a processor's core, `hours` of `workers`, each of which has a task. How
+    many lists it takes to reach the recall is known only when they have been learnt: `*_low` is of
+    the fewest that are visited in any case, the others of more than corpora have needed so far, of
+    256 that are possible. `tasks` are those of all stages.
     """
 
     shards: int
@@ -112,6 +112,7 @@ def plan_search(
         for nprobe in (GROUPING_EFFORT, likely_nprobe(lists))
     ]
     low, high = (round(seconds / 3600, 6) for seconds in work)
+    clock = clock_share(len(groups) - 1, processes)
     return NeighboursPlan(
         shards=len(shards),
         bytes=size,
@@ -129,9 +130,9 @@ def plan_search(
         comparisons_per_second=round(speed),
         processor_hours_low=low,
         processor_hours=high,
-        workers=processes,
-        hours_low=round(low / processes, 6),
-        hours=round(high / processes, 6),
+        workers=min(processes, len(groups) - 1),
+        hours_low=round(low * clock, 6),
+        hours=round(high * clock, 6),
     )
 
 

@@ -15,7 +15,7 @@ from ncclean.report.shards import ShardTable, shard_table
 from ncclean.report.table import ScoreTable
 from ncclean.report.thresholds import ScoreCurve, score_curves
 from ncclean.schema import ScoreFacts
-from ncclean.scoring.vague_rate import why_vague
+from ncclean.scoring.vague_rate import why_untold, why_vague
 from ncclean.storage.run_facts import RunFacts
 
 
@@ -138,6 +138,10 @@ def _missing(table: ScoreTable, counts: PairCounts) -> list[str]:
     vague = why_vague(facts.noise_rate)
     if vague is not None and facts.audited is None:
         sentences.append(f"{vague[0].upper()}{vague[1:]}")
+    untold = why_untold(
+        facts.has_words, facts.has_parts, facts.near_miss_rate, facts.part_noise_rate
+    )
+    sentences += untold
     if not counts.calibrated:
         sentences.append(
             "The table has no noise probabilities (they need blocks of at least two pairs), so "

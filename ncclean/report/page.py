@@ -21,7 +21,7 @@ from ncclean.auditing.audit import Audit
 from ncclean.data.images.units import FOLDER
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.formats import file_size
+from ncclean.formats import file_size, short_rate
 from ncclean.report import formats
 from ncclean.report.captions import shown_text
 from ncclean.report.causes import CauseCard
@@ -209,7 +209,11 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        count=formats.count, expected=formats.expected, share=formats.share, decimal=formats.decimal
+        count=formats.count,
+        expected=formats.expected,
+        share=formats.share,
+        short_rate=short_rate,
+        decimal=formats.decimal,
     )
     return environment
 

@@ -19,7 +19,7 @@ import duckdb
 
 from ncclean.errors import InputError
 from ncclean.reviewing.conditions import PLACE, Condition, Conditions, Matches
-from ncclean.reviewing.views import View, order_by, scores_of, views_of
+from ncclean.reviewing.views import PROBABILITIES, View, order_by, scores_of, views_of
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import identifier, quoted
@@ -94,10 +94,12 @@ class ReviewTable:
             f"FROM read_parquet([{', '.join(map(quoted, self._files))}], union_by_name=true)) "
             f"WHERE {_among(where)}"
         )
-        calibrated = "noise_probability" in self._there and bool(
-            self._run("SELECT 1 FROM pairs WHERE noise_probability IS NOT NULL LIMIT 1")
-        )
-        self.views = {view.name: view for view in views_of(self._there, calibrated)}
+        told = {
+            name
+            for name in self._there & {"noise_probability", *PROBABILITIES}
+            if self._run(f"SELECT 1 FROM pairs WHERE {name} IS NOT NULL LIMIT 1")
+        }
+        self.views = {view.name: view for view in views_of(self._there, told)}
         self.scores = scores_of(self._there)
 
     @classmethod

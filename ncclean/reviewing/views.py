@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ncclean.report.pairs import ALMOST, BORDERLINE, WRONG_SENTENCE
 from ncclean.schema import SCORE_FACTS
@@ -24,6 +24,9 @@ class View:
     score: str | None = None
     needs: tuple[str, ...] = ()
 
+
+# Null in all rows where the estimator cannot tell.
+PROBABILITIES = ("near_miss_probability", "part_noise_probability")
 
 _MISMATCHED = View(
     "suspects",
@@ -90,10 +93,16 @@ _FURTHER = (
 )
 
 
-def views_of(columns: Collection[str], calibrated: bool) -> tuple[View, ...]:
-    """The views that a table with these columns has."""
-    first = _MISMATCHED if calibrated else _UNCALIBRATED
-    return tuple(view for view in (first, *_FURTHER) if set(view.needs) <= set(columns))
+def views_of(columns: Collection[str], told: Collection[str]) -> tuple[View, ...]:
+    """The views that a table has: its columns, and the probabilities that are not always null."""
+    first = _MISMATCHED if "noise_probability" in told else _UNCALIBRATED
+    views = (view for view in (first, *_FURTHER) if set(view.needs) <= set(columns))
+    return tuple(
+        replace(view, title=f"{view.title}: the estimator cannot tell")
+        if view.score in PROBABILITIES and view.score not in told
+        else view
+        for view in views
+    )
 
 
 def scores_of(columns: Collection[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -23,6 +24,11 @@ def processes_worth(workers: int | None, shards: Sequence[ShardRef]) -> int:
     """The number of processes: as asked for, else one a core, but fewer for little work."""
     worth = sum(shard.size for shard in shards) // _BYTES_WORTH_A_PROCESS
     return min(workers or min(usable_cores(), max(worth, 1)), len(shards))
+
+
+def clock_share(tasks: int, workers: int) -> float:
+    """The share of the time of equal tasks that a clock shows: a task is one worker's."""
+    return math.ceil(tasks / workers) / tasks
 
 
 class Processes:

@@ -134,7 +134,10 @@ def fit_null(
         matched, mismatched = of_score.matched, of_score.mismatched
         if matched.size and mismatched.size:
             means = of_score.image_means, of_score.caption_means
-            nulls[score] = NullModel.fit(matched, mismatched, means)
+            # By their cosines, captions of other topics are lower than those of the corpus. By
+            # `neg_clip_loss` all captions of another image of it are, and the rate is right.
+            is_cosine = score == "similarity"
+            nulls[score] = NullModel.fit(matched, mismatched, means, may_be_lower=is_cosine)
     if not nulls:
         if asked == "neg_clip_loss" and distributions.mismatched.size:
             raise InputError(

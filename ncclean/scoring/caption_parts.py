@@ -21,7 +21,7 @@ from scipy.special import expit
 from ncclean.estimates import Estimate
 from ncclean.scoring.null import Histogram, NullModel
 from ncclean.scoring.stats import Distributions
-from ncclean.scoring.vague_rate import tells_nothing, why_vague
+from ncclean.scoring.vague_rate import is_usable, tells_nothing
 
 # The distributions that a shard adds to: of parts, and of captions with several.
 PART_SCORE, PAIR_SCORE = "part_log_odds", "mean_part_similarity"
@@ -245,7 +245,7 @@ class ForeignParts:
     @property
     def cannot_tell(self) -> bool:
         """Whether the share may be nearly any, or that of captions of which all parts are."""
-        return why_vague(self.rate) is not None or tells_nothing(self.pairs.noise_rate)
+        return not is_usable(self.rate) or tells_nothing(self.pairs.noise_rate)
 
     def probabilities(self, log_odds: np.ndarray) -> np.ndarray:
         """(P,) probabilities that parts are foreign in a pair that is matched otherwise."""

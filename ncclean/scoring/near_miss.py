@@ -15,7 +15,7 @@ import torch
 from ncclean.estimates import Estimate
 from ncclean.scoring.null import NullModel
 from ncclean.scoring.stats import Distributions
-from ncclean.scoring.vague_rate import why_vague
+from ncclean.scoring.vague_rate import is_usable
 
 # Fewer tell nothing.
 _FEWEST = 100
@@ -171,7 +171,7 @@ class NearMisses:
 
     @property
     def cannot_tell(self) -> bool:
-        return why_vague(self.rate) is not None
+        return not is_usable(self.rate)
 
     @classmethod
     def fit(cls, scores: Distributions, counted: float = 1.0) -> NearMisses | None:

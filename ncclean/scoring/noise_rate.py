@@ -8,6 +8,14 @@ and (mu, sigma, delta) fit the pairs as given, by maximum likelihood in cells of
 
 Counting the pairs below the mismatches' median, as Storey's estimate does, supposes that next to
 no matched pair lies there. With a weak estimator many do.
+
+What fits is the share q of pairs that score like mismatches. Matched pairs may be among them, those
+with vague captions or images that the estimator does not know, and no sample tells these from
+mismatched ones: q is an upper bound. How many there may be follows from how well the estimator does
+otherwise. With A its AUROC on matched pairs, at most (2 (1 - A))^2 of them score like mismatches in
+all clean corpora that were measured: all where A is 1/2, a fifth at .77, next to none at .99. For
+the lower end of the interval that many do; for the estimate itself a sixteenth of that, about the
+mean over those corpora.
 """
 
 from __future__ import annotations
@@ -30,9 +38,16 @@ _DELTA, _DELTA_DEVIATION = 0.1, 0.2
 # Pairs that all look mismatched are that, or the estimator knows nothing. Below this mu the second
 # becomes less likely: .5 would be an AUROC of .64.
 _LEAST_MU, _MU_DEVIATION = 1.0, 0.3
-_CHI_SQUARE = 3.84  # .95 quantile, one degree of freedom
-# Larger, for a shape that is not quite so; by measurement.
+# The .95 quantile of one degree of freedom is 3.84; larger, for a shape that is not quite so, by
+# measurement.
 _DEVIANCE = 5.5
+# Of what the mismatched pairs of samples vary by, taken off an interval for the corpus at hand. The
+# estimate and the share at hand covary by all of it; the rest is for shapes that do not fit.
+_AT_HAND = 0.9
+# Of the most matched pairs that may score like mismatches: for the estimate, for the lower end.
+_VAGUE_MEAN, _VAGUE_MOST = 1 / 16, 1.0
+# Pairs so low, and standard errors by which they may exceed the known mismatches.
+_LOW, _EXCESS = -1.5, 4.0
 # Of x, above which all is one cell.
 _CUTS = (2.5, 1.5, 0.8, 0.0)
 _STARTS = (0.6, 1.2, 2.5, 5.0)  # of mu
@@ -58,25 +73,32 @@ class NoiseRate:
     separation: float
 
 
-def noise_rate(observed: np.ndarray, doubt: float) -> NoiseRate:
+def noise_rate(observed: np.ndarray, doubt: float, may_be_lower: bool = False) -> NoiseRate:
     """Estimate the noise rate, with its interval, from (57,) counts by quantile of mismatches.
 
     `doubt` is the standard error of the share of mismatches below the known ones' median: these
     are as uncertain as a shift of x by `doubt` sqrt(2 pi). The interval holds the shares whose
     likelihood, with the best shape for each, is within a deviance of 5.5; where the shape does not
-    fit, deviances count for less by Pearson's statistic per degree of freedom. Half of what a
-    sample of pairs varies by is taken off: the share is that of the corpus at hand.
+    fit, deviances count for less by Pearson's statistic per degree of freedom. Nine tenths of what
+    the share of samples varies by is taken off: the rate is that of the corpus at hand.
 
     What matters is the low end, and a shape that does not fit above must not decide there. So
     cells above a cut are taken as one, and of several cuts the one with the shortest interval is
     taken: a strong estimator has next to no matched pairs in the low cells, whatever their shape.
-    An interval that reaches .98 is that from 0 to 1.
+    An interval that reaches .98 is that from 0 to 1. Below, it ends where matched pairs may make up
+    the rest. Where mismatched pairs `may_be_lower` than the known ones, and more pairs score very
+    low than these do, they may all be: it ends no later than at the pairs below the median.
     """
     counts = np.asarray(observed, dtype=np.float64)
     estimates = [_with_cut(_Fit(counts, doubt, cut)) for cut in _CUTS]
     rate, low, high = min(
         estimates, key=lambda ends: math.asin(ends[2] ** 0.5) - math.asin(ends[1] ** 0.5)
     )
+    as_given = _separation(counts, 0.0)
+    low = without_vague(low, as_given, _VAGUE_MOST)
+    if may_be_lower:
+        low = min(low, _low_pairs(counts, rate, doubt))
+    rate = without_vague(rate, as_given, _VAGUE_MEAN)
     if high > _NEXT_TO_ALL:
         low, high = 0.0, 1.0
     return NoiseRate(Estimate(rate, low, high), _separation(counts, rate))
@@ -87,10 +109,43 @@ def _separation(counts: np.ndarray, rate: float) -> float:
 
     A pair as given is, by as much as its mismatched share is half of the time.
     """
-    mismatched = _cells(ndtr(_CELL_EDGES)[None], 1.0)[0]
+    mismatched = _mismatched_cells()
     below = np.cumsum(mismatched) - mismatched / 2
     as_given = float((counts * below).sum() / counts.sum())
     return min(max((as_given - rate / 2) / (1 - rate), 0.5), 1.0) if rate < 1 else 0.5
+
+
+def without_vague(alike: float, as_given: float, part: float) -> float:
+    """The noise rate if a share `alike` of the pairs scores like mismatches, vague ones among them.
+
+    `as_given` is how often a pair as given is above a mismatched one. At a rate p, the AUROC on
+    matched pairs is A = (as_given - p/2) / (1 - p), and (alike - p) / (1 - p) of them score like
+    mismatches. With b = 2 (1 - as_given), that this is `part` of (2 (1 - A))^2 makes p the smaller
+    root of (1 - part) p^2 - (1 + alike - 2 part b) p + alike - part b^2.
+    """
+    b = 2 * (1 - as_given)
+    rest, slope = alike - part * b * b, 1 + alike - 2 * part * b
+    if rest <= 0:
+        return 0.0
+    root = math.sqrt(max(slope * slope - 4 * (1 - part) * rest, 0.0))
+    return min(2 * rest / (slope + root), alike)
+
+
+def _low_pairs(counts: np.ndarray, rate: float, doubt: float) -> float:
+    """The share of pairs below the mismatches' median if too many score very low, else 1."""
+    pairs, mismatched = counts.sum(), _mismatched_cells()
+    cells = int(np.searchsorted(_CELL_EDGES, _LOW + 1e-9))
+    expected = rate * mismatched[:cells].sum()
+    error = math.sqrt(expected / pairs + (rate * doubt) ** 2) + 1 / pairs
+    if counts[:cells].sum() / pairs - expected <= _EXCESS * error:
+        return 1.0
+    return float(counts[: int(np.searchsorted(_CELL_EDGES, 1e-9))].sum() / pairs)
+
+
+def _mismatched_cells() -> np.ndarray:
+    """(57,) shares of mismatched pairs in the cells."""
+    cells: np.ndarray = _cells(ndtr(_CELL_EDGES)[None], 1.0)[0]
+    return cells
 
 
 def _with_cut(fit: _Fit) -> tuple[float, float, float]:
@@ -149,7 +204,7 @@ def _crossing(angles: np.ndarray, deviance: np.ndarray, inside: int, step: int) 
 def _of_corpus(rate: float, end: float, pairs: float) -> float:
     """An end of an interval for the corpus at hand, from one for what it is a sample of."""
     distance = (end - rate) ** 2
-    sampled = 0.5 * _CHI_SQUARE * end * (1 - end) / pairs
+    sampled = _AT_HAND * _DEVIANCE * end * (1 - end) / pairs
     return rate + math.copysign(math.sqrt(max(distance - sampled, distance / 10)), end - rate)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ncclean.estimates import Estimate
 
 NO_KNOWN_MISMATCHES = (
@@ -31,6 +33,28 @@ def why_vague(rate: Estimate) -> str | None:
         f"{rate.high:.0%}. Score with a stronger model, or more pairs, before trusting "
         "noise_probability."
     )
+
+
+def is_usable(rate: Estimate) -> bool:
+    """Whether a share is known well enough for probabilities: above, by half of that width.
+
+    Its lower end does not count: that is lower wherever right ones may score like wrong ones.
+    """
+    return rate.is_known and not tells_nothing(rate) and rate.high - rate.value <= _VAGUE / 2
+
+
+def why_untold(words: bool, parts: bool, near_miss: Estimate, part: Estimate) -> Iterator[str]:
+    """Explain why `--words` and `--caption-parts`, where asked for, give no probabilities."""
+    for option, is_asked, rate, what, columns in (
+        ("--words", words, near_miss, "words", "near_miss_probability is"),
+        ("--caption-parts", parts, part, "sentences", "probabilities of sentences are"),
+    ):
+        if is_asked and not is_usable(rate):
+            yield (
+                f"{option}: the estimator cannot tell wrong {what} from right ones in these "
+                f"captions, or too few captions have any to try, so {columns} null; that does not "
+                "say that they are right. Try a stronger model."
+            )
 
 
 def tells_nothing(rate: Estimate) -> bool:

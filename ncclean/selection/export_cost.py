@@ -15,6 +15,7 @@ from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import InputError
 from ncclean.options import usable_cores
 from ncclean.progress import SILENT, Progress
+from ncclean.runners.process_runner import clock_share
 from ncclean.scratch import scratch_folder
 from ncclean.selection.export_plan import ExportTask, digits_of, plan_selection
 from ncclean.selection.export_rows import export_rows
@@ -29,9 +30,9 @@ class ExportPlan:
     """The estimate of `--dry-run`: the size of an export and its hours.
 
     `bytes_read` counts shards of object stores, compressed ones and those of other layouts whole,
-    as often as a task takes samples from them. `processor_hours` is the sum over the `workers`,
-    `hours` what a clock would show with all of them busy; both are of the shards that are not done
-    yet. `memory_bytes` is what this process took for one task.
+    as often as a task takes samples from them. `processor_hours` is the sum over the `workers`, of
+    which `busy_workers` have a shard to write at once, `hours` what a clock would show; both are of
+    the shards that are not done yet. `memory_bytes` is what this process took for one task.
     """
 
     samples: int
@@ -45,6 +46,7 @@ class ExportPlan:
     samples_per_second: float
     processor_hours: float
     workers: int
+    busy_workers: int
     hours: float
 
 
@@ -89,7 +91,8 @@ def plan(
     samples = sum(segment.count for segment in segments)
     size = round(samples * report.bytes / max(report.samples, 1))
     done = 0 if overwrite else _done(options, tasks)
-    left = samples * (1 - done / len(tasks))
+    waiting = len(tasks) - done
+    left = samples * waiting / len(tasks)
     workers = workers or usable_cores()
     whole = [segment.shard for segment in segments if _is_read_whole(segment.shard)]
     share = sum(not _is_read_whole(segment.shard) for segment in segments) / len(segments)
@@ -106,7 +109,8 @@ def plan(
         samples_per_second=round(speed, 1),
         processor_hours=round(left * processor / max(report.samples, 1) / 3600, 6),
         workers=workers,
-        hours=round(left / speed / workers / 3600, 6),
+        busy_workers=min(workers, waiting),
+        hours=round(left / speed * clock_share(max(waiting, 1), workers) / 3600, 6),
     )
 
 

@@ -30,15 +30,16 @@ class SelectionSummary:
     """The pairs that a policy kept and dropped.
 
     `dropped_by_reason` counts each dropped pair under the first filter it failed, in the order of
-    the chain. `expected_mismatched_*` are sums of `noise_probability`, None where the table has
-    none. They leave out pairs that have no scores. `joined` counts the rows of the scores that have
-    a partner in each joined table. `drawn` are the rows that were written where pairs are drawn,
-    some several times. `measured_noise_kept` is the share of mismatched pairs among the kept by the
-    answers of an audit. `captions_mended` lost `parts_dropped` of all `parts` of the kept pairs'
-    captions, None without `drop_parts`. `decided` counts the pairs of the table that people decided
-    about, by decision, None without decisions; `decided_elsewhere` are decisions on pairs that the
-    table lacks, `decided_alike` pairs that share a decision because they share a uid,
-    `conflicts` pairs about which files differ, the first of them in `conflicting`.
+    the chain. `expected_mismatched_*` are sums of `noise_probability`, under `drop_parts` of that
+    of the worst sentence that a caption keeps; None where the table has none. They leave out pairs
+    that have no scores. `joined` counts the rows of the scores that have a partner in each joined
+    table. `drawn` are the rows that were written where pairs are drawn, some several times.
+    `measured_noise_kept` is the share of mismatched pairs among the kept by the answers of an
+    audit. `captions_mended` lost `parts_dropped` of all `parts` of the kept pairs' captions, None
+    without `drop_parts`. `decided` counts the pairs of the table that people decided about, by
+    decision, None without decisions; `decided_elsewhere` are decisions on pairs that the table
+    lacks, `decided_alike` pairs that share a decision because they share a uid, `conflicts` pairs
+    about which files differ, the first of them in `conflicting`.
     """
 
     rows: int

@@ -14,7 +14,7 @@ from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.recalibration import Audited
 from ncclean.scoring.stats import unpack_histogram
-from ncclean.scoring.vague_rate import why_vague
+from ncclean.scoring.vague_rate import is_usable
 from ncclean.storage.tables import table_metadata
 
 # All files of one run have the same metadata; at most about this many are compared.
@@ -50,6 +50,8 @@ class RunFacts:
     calibrated_on: str | None = None
     near_miss_rate: Estimate = UNKNOWN
     part_noise_rate: Estimate = UNKNOWN
+    has_words: bool = False
+    has_parts: bool = False
     ncclean_version: str | None = None
     schema_version: str | None = None
     mismatched: Histogram | None = None
@@ -65,12 +67,12 @@ class RunFacts:
     @property
     def tells_near_misses(self) -> bool:
         """Whether `--words` was asked for and the estimator could tell."""
-        return self.near_miss_rate.is_known and why_vague(self.near_miss_rate) is None
+        return is_usable(self.near_miss_rate)
 
     @property
     def tells_parts(self) -> bool:
         """Whether `--caption-parts` was asked for and the estimator could tell."""
-        return self.part_noise_rate.is_known and why_vague(self.part_noise_rate) is None
+        return is_usable(self.part_noise_rate)
 
     @property
     def model_name(self) -> str | None:
@@ -111,6 +113,8 @@ def parse_facts(fields: dict[str, str]) -> RunFacts:
         calibrated_on=fields.get("calibrated_on"),
         part_noise_rate=Estimate.of_fields(fields, "part_noise_rate"),
         near_miss_rate=Estimate.of_fields(fields, "near_miss_rate"),
+        has_words="words" in fields,
+        has_parts="caption_parts" in fields,
         ncclean_version=fields.get("ncclean_version"),
         schema_version=fields.get("schema_version"),
         mismatched=_histogram(fields.get("mismatched_histogram")),

@@ -23,7 +23,8 @@ class ScoreSummary:
     has a higher score than a mismatched one, as estimated with the noise rate; the score is
     `calibrated_on`. `groups` are those of `calibrate_by`. `column_failures` counts the pairs for
     which a function of `--columns` failed, `column_errors` says why on the first one.
-    `near_miss_rate` is the share of captions with a wrong word, of `--words`. `audited` is the
+    `near_miss_rate` is the share of captions with a wrong word, where `has_words` says that other
+    words were tried. `audited` is the
     number of answers by which the noise rate was measured and the calibration moved, None without
     an audit. `fields_there` are fields of the first samples, if no pair had a caption.
     `part_noise_rate` is the share of wrong parts, of captions that have several, where `has_parts`
@@ -54,6 +55,7 @@ class ScoreSummary:
     near_miss_rate: Estimate = UNKNOWN
     audited: int | None = None
     fields_there: list[str] = field(default_factory=list)
+    has_words: bool = False
     has_parts: bool = False
     part_noise_rate: Estimate = UNKNOWN
     captions_cut: int | None = None
@@ -103,6 +105,7 @@ def summarize(
         column_failures=dict(lacking.counts),
         column_errors=lacking.reasons,
         near_miss_rate=near.rate if near is not None else UNKNOWN,
+        has_words=manifest.identity.options.get("words") is not None,
         has_parts=manifest.identity.options.get("caption_parts") is not None,
         part_noise_rate=parts.rate if parts is not None else UNKNOWN,
         audited=calibration.audited.answers if calibration.audited is not None else None,

@@ -1,15 +1,19 @@
 """The plan of a run and its hours: `ncclean run --dry-run`.
 
 Only what takes hours is estimated: `score` and `finetune`. Pairs are counted where they are known,
-and estimated from the shards or handed on from the stages before; the speed is the recipe's
-`pairs_per_second`, else that of one batch of the model on this machine.
+and estimated from the shards or handed on from the stages before. The speed is that of one batch of
+the model on this machine; the recipe's `pairs_per_second`, which may be another machine's, stands
+in for it on Ray, and for a model that cannot be tried.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.sources import resolve_sources
@@ -21,6 +25,7 @@ from ncclean.recipes.folder import RunFolder, StageRecord
 from ncclean.recipes.references import names_in
 from ncclean.training.objectives.registry import make_objective
 
+from ..export import Export
 from ..finetune import Finetune
 from ..score import Score
 from ..synth import Synth
@@ -53,6 +58,13 @@ class PlannedStage:
     elsewhere: tuple[str, ...] = ()
 
 
+class _Amount(NamedTuple):
+    """Pairs and their shards, None where they are not known."""
+
+    pairs: int | None
+    shards: int | None = None
+
+
 def plan(
     recipe: Recipe, start_from: str | None = None, *, probe: bool = True
 ) -> list[PlannedStage]:
@@ -61,14 +73,12 @@ def plan(
     Raises what `run` raises before it starts anything.
     """
     check(recipe, start_from)
-    pairs: dict[str, int | None] = {}
+    amounts: dict[str, _Amount] = {}
     planned = []
     for decision in decide_all(recipe, RunFolder(recipe.folder), start_from):
         stage = decision.stage
-        taken = _pairs_into(stage, pairs)
-        pairs[stage.name] = _pairs_out_of(
-            stage, taken, decision.record if not decision.runs else None
-        )
+        taken = _into(stage, amounts)
+        amounts[stage.name] = _out_of(stage, taken, decision.record if not decision.runs else None)
         planned.append(_planned(decision, taken, probe))
     return planned
 
@@ -101,7 +111,7 @@ def _epochs(command: Finetune) -> float:
     return sum(phase.epochs for phase in objective.phases)
 
 
-def _planned(decision: Decision, pairs: int | None, probe: bool) -> PlannedStage:
+def _planned(decision: Decision, taken: _Amount, probe: bool) -> PlannedStage:
     stage = decision.stage
     if not decision.runs:
         return PlannedStage(
@@ -110,42 +120,46 @@ def _planned(decision: Decision, pairs: int | None, probe: bool) -> PlannedStage
     action = "resume" if decision.reason == "interrupted" else "run"
     hours, basis = None, ""
     if isinstance(stage.command, Score | Finetune):
-        hours, basis = _hours(stage, pairs, probe)
+        hours, basis = _hours(stage, taken, probe)
     return PlannedStage(
         stage.name,
         stage.command.name,
         action,
         decision.reason,
-        pairs,
+        taken.pairs,
         hours,
         basis,
         stage.elsewhere,
     )
 
 
-def _hours(stage: Stage, pairs: int | None, probe: bool) -> tuple[float | None, str]:
+def _hours(stage: Stage, taken: _Amount, probe: bool) -> tuple[float | None, str]:
+    pairs, shards = taken
     if pairs is None:
         return None, "the number of pairs is not known yet"
-    speed, basis = stage.pairs_per_second, "stated speed"
     command = stage.command
+    assert isinstance(command, Score | Finetune)
+    speed, basis = stage.pairs_per_second, "stated speed"
+    is_elsewhere = command.engine == "ray" or command.cluster.address is not None
+    if probe and (speed is None or not is_elsewhere):
+        measured, how = _probed(stage)
+        if measured is not None or speed is None:
+            speed, basis = measured, how
+    if speed is None:
+        return None, basis or "no pairs_per_second is stated"
     passes, workers = 1.0, 1
     if isinstance(command, Finetune):
         passes = _epochs(command)
         if command.training.steps is not None:
             passes = command.training.steps * command.batch_size / max(pairs, 1)
-    elif isinstance(command, Score):
+    else:
         workers = command.cluster.workers or 1
-    if speed is None:
-        if not probe:
-            return None, "no pairs_per_second is stated"
-        speed, basis = _probed(stage)
-        if speed is None:
-            return None, basis
     # Embeddings and bytes do not matter for the hours.
     cost = estimate(int(pairs * passes), Rates(pairs_per_second=speed, input_bytes=0.0),
-                    workers=workers)  # fmt: skip
+                    shards=shards or workers, workers=workers)  # fmt: skip
     times = f"{passes:g} passes, " if passes != 1 else ""
-    return cost.hours, f"{times}{basis} {speed:,.0f} pairs/s"
+    on = f" on {cost.busy_workers:,} of {workers:,} workers" if workers > 1 else ""
+    return cost.hours, f"{times}{basis} {speed:,.0f} pairs/s{on}"
 
 
 def _probed(stage: Stage) -> tuple[float | None, str]:
@@ -154,32 +168,50 @@ def _probed(stage: Stage) -> tuple[float | None, str]:
     assert isinstance(command, Score | Finetune)
     if names_in(stage.symbolic.get("model", "")):
         return None, "the model is not made yet: state pairs_per_second"
-    seed = command.seed if isinstance(command, Finetune) and command.is_from_scratch else None
-    try:
-        estimator = Estimator.load(
-            command.model,
-            command.pretrained,
-            preprocess=command.preprocess,
-            precision=command.precision,
-            device=command.device,
-            random_seed=seed,
-        )
-    except NccleanError as error:
-        return None, str(error)
-    speed = _PROBED_BATCH / estimator.seconds_per_batch(_PROBED_BATCH)
+    # Weights do not change the speed, and may be a download: a stated speed is not worth one.
+    model = command.model, command.preprocess, command.precision, command.device
+    speed, why = _speed(*model, None, True)
+    if speed is None and stage.pairs_per_second is None:
+        speed, why = _speed(*model, command.pretrained, False)
+    if speed is None:
+        return None, why
     if isinstance(command, Finetune):
         slower = _STEP_PER_FORWARD * _SLOWER.get(command.method, 1.0)
         return speed / slower, f"a forward pass here, times {slower:g}:"
     return speed, "a batch here:"
 
 
-def _pairs_into(stage: Stage, pairs_by_stage: Mapping[str, int | None]) -> int | None:
+@functools.lru_cache
+def _speed(
+    model: str,
+    preprocess: str | None,
+    precision: str,
+    device: str,
+    pretrained: str | None,
+    is_random: bool,
+) -> tuple[float | None, str]:
+    """Pairs per second of a model, with random weights on request, or why it cannot be tried."""
+    try:
+        estimator = Estimator.load(
+            model,
+            pretrained,
+            preprocess=preprocess,
+            precision=precision,
+            device=device,
+            random_seed=0 if is_random else None,
+        )
+    except NccleanError as error:
+        return None, str(error)
+    return _PROBED_BATCH / estimator.seconds_per_batch(_PROBED_BATCH), ""
+
+
+def _into(stage: Stage, amounts: Mapping[str, _Amount]) -> _Amount:
     """The pairs that a stage goes through: those of its selection, its table, or its shards."""
     for option in ("selection", "scores", "embeddings", "shards"):
         names = names_in(stage.symbolic.get(option))
         made_by = [name.split(".")[0] for name in names]
         if made_by:
-            return pairs_by_stage.get(made_by[0])
+            return amounts.get(made_by[0], _Amount(None))
     sources = [
         value
         for option, kind, value in inputs_of(stage)
@@ -187,17 +219,22 @@ def _pairs_into(stage: Stage, pairs_by_stage: Mapping[str, int | None]) -> int |
     ]
     if sources:
         options = getattr(stage.command, "source_options", None)
-        return estimate_samples(resolve_sources(sources, options=options))
-    return stage.command.options.pairs if isinstance(stage.command, Synth) else None
+        shards = resolve_sources(sources, options=options)
+        return _Amount(estimate_samples(shards), len(shards))
+    if isinstance(stage.command, Synth):
+        corpus = stage.command.corpus
+        return _Amount(corpus.pairs, math.ceil(corpus.pairs / corpus.shard_size))
+    return _Amount(None)
 
 
-def _pairs_out_of(stage: Stage, taken: int | None, record: StageRecord | None) -> int | None:
+def _out_of(stage: Stage, taken: _Amount, record: StageRecord | None) -> _Amount:
     """The pairs that a stage hands on: as recorded if it is done, else at most what it takes."""
     if record is not None:
         for key in ("kept", "samples", "rows", "pairs"):
             if isinstance(record.result.get(key), int):
-                return int(record.result[key])
-    if taken is None:
-        return None
+                return _Amount(int(record.result[key]))
+    if taken.pairs is None:
+        return taken
     fraction = stage.values.get("keep_fraction")
-    return taken if fraction is None else round(taken * float(fraction))
+    pairs = taken.pairs if fraction is None else round(taken.pairs * float(fraction))
+    return _Amount(pairs, None if isinstance(stage.command, Export) else taken.shards)

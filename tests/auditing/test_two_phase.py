@@ -206,3 +206,15 @@ def test_weights_bring_the_judges_answers_to_their_share():
     whole = people.cells(np.ones((1, 4), bool), np.array([[100.0]]), np.array([[[90, 10, 0]]]))
     assert people.weights(whole, with_judge=False) == pytest.approx([25.0] * 4)
     assert people.weights(whole, with_judge=True) == pytest.approx([30.0, 30.0, 30.0, 10.0])
+
+
+def test_third_cumulants_of_the_judges_sample_are_a_binomials():
+    """With a judge who never errs all that varies is its sample: p (1 - p) (1 - 2p) / n^2."""
+    cells = judged((1e9, (9_000, 1_000, 0), (900, 100, 0), (0, 100, 0)))
+    problem = Problem(
+        cells.pairs, cells.answers, cells.mismatched, cells.judged, np.zeros(1), np.zeros(1)
+    )
+    weights = np.ones((1, 1))
+    variances_of, thirds, _ = problem._cumulants(weights, problem._full(problem._seen))
+    assert variances_of[0, -1] == pytest.approx(0.1 * 0.9 / 10_000, rel=1e-3)
+    assert thirds[0, -1] == pytest.approx(0.1 * 0.9 * 0.8 / 10_000**2, rel=1e-3)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ncclean.errors import InputError
+from ncclean.evaluation import linear_probe
 from ncclean.evaluation.linear_probe import ProbeOptions, _fitted, choose_c, fit_adamw, fit_probe
 
 
@@ -108,3 +109,19 @@ def test_a_class_whose_images_all_weigh_nothing_is_never_predicted():
     image, labels = clusters(60, 3, 0.3, 0)
     probe = fit_probe(image, labels, 3, ProbeOptions(), (labels > 0) * 1.5)
     assert (probe.depth(image, torch.zeros_like(labels)) > 1).all()
+
+
+def test_labels_that_weigh_nothing_do_not_choose_the_penalty(monkeypatch):
+    """A model of a small C is right on class 0, most of the images; class 1 alone weighs."""
+
+    class Model:
+        def __init__(self, c):
+            self.right = 0 if c < 1 else 1
+
+        def score(self, x, y, weights=None):
+            return np.average(y == self.right, weights=weights)
+
+    monkeypatch.setattr(linear_probe, "_fitted", lambda x, y, c, w: Model(c))
+    labels = np.repeat([0, 1], [70, 30])
+    assert linear_probe.choose_c(np.zeros((100, 2)), labels) < 1
+    assert linear_probe.choose_c(np.zeros((100, 2)), labels, weights=labels.astype(float)) >= 1

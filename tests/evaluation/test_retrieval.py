@@ -70,3 +70,10 @@ def test_wrong_owners(owner):
 def test_nothing_to_retrieve():
     with pytest.raises(ValueError, match="at least one"):
         recall_at_k(torch.empty(0, 2), torch.empty(0, 2), torch.empty(0, dtype=torch.long))
+
+
+def test_images_past_the_last_fold_are_left_out():
+    """Also where they would be enough for further folds."""
+    image, text, owner = random_pairs(33, 2)
+    expected = fold_recall(image[:20], text[:40], owner[:40], folds=2, fold_images=10)
+    assert fold_recall(image, text, owner, folds=2, fold_images=10) == expected

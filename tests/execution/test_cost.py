@@ -22,6 +22,20 @@ def test_a_billion_pairs_at_the_papers_speed_take_its_75_hours():
     assert cost.bytes_read > 20e12
 
 
+@pytest.mark.parametrize(
+    ("shards", "workers", "busy", "rounds"),
+    [(8, 64, 8, 1), (8, 8, 8, 1), (8, 5, 5, 2), (9, 4, 4, 3), (1, 16, 1, 1)],
+)
+def test_a_shard_is_one_worker_s(shards, workers, busy, rounds):
+    """More workers than shards change nothing; what does not divide leaves some without work."""
+    rates = Rates(pairs_per_second=10, input_bytes=100)
+    cost = estimate(36_000 * shards, rates, shards=shards, workers=workers)
+    assert cost.busy_workers == busy
+    assert cost.hours == pytest.approx(rounds)
+    assert cost.worker_hours == pytest.approx(shards)
+    assert cost.read_bytes_per_second == 1000 * busy
+
+
 def test_rates_must_be_positive():
     with pytest.raises(ValueError, match="positive"):
         estimate(10, Rates(pairs_per_second=0, input_bytes=1))

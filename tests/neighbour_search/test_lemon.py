@@ -85,3 +85,15 @@ def test_members_of_the_own_class_come_first_and_in_turn():
     few, _ = neighbour_pairs(*nearest, classes, pairs, 9)
     assert (few[0] >= 0).sum() == 5  # all others, and no more
     assert sorted(few[0][:5].tolist()) == [1, 2, 3, 4, 5]
+
+
+def test_a_copy_by_any_of_its_labels_gives_no_evidence():
+    """A neighbour with the same image is left out, whatever its caption, and a lack of one too."""
+    text = Captions(np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32))
+    images = distinct_of(np.array([0, 0, 1]))
+    found = Nearest(np.array([[0.9], [0.9]], np.float32), np.array([[1], [0]], np.int32))
+    own = np.full(3, 0.5, np.float32)
+    labels = [np.array([0, 0, 2]), np.arange(3)]
+    for copies in (labels, labels[::-1]):
+        terms = terms_of(found, images, text, own, copies, 1)
+        assert np.isnan(terms[:2]).all()

@@ -288,6 +288,9 @@ def test_a_cleaned_corpus_has_mended_captions(cleaned, truth):
     assert selected["captions_mended"] == len(mended)
     shown = " ".join(map(str, result.shown))
     assert f"{len(mended):,} captions lost {selected['parts_dropped']:,} of" in shown
+    # What is expected is of sentences: beside a noise rate of 0 they are not mismatched pairs.
+    left = round(selected["expected_mismatched_kept"])
+    assert f"about {left:,} pairs with a wrong caption or sentence left" in shown
     kinds = [by_key[key]["noise_kind"] for key in selection]
     assert kinds.count("ncr") < 6
     assert kinds.count("foreign_sentence") > 100

@@ -14,6 +14,8 @@ from upath import UPath
 from ncclean.config import TaskOptions
 from ncclean.errors import InputError
 from ncclean.neighbour_search.options import NeighbourOptions
+from ncclean.selection import export_cost
+from ncclean.selection.export_task import ShardReport
 from ncclean.selection.policy import Policy
 from ncclean.storage.parts import write_embeddings
 from tests.neighbour_search.simulated import clustered
@@ -101,6 +103,41 @@ def test_an_export_is_as_large_as_it_says(corpus, selection, tmp_path):
     again = exporting(corpus, selection, out, samples_per_shard=70, dry_run=True).run().summary
     assert again.shards_done == summary.shards - 1
     assert again.processor_hours <= plan.processor_hours
+
+
+def test_shards_that_are_done_take_no_time(corpus, selection, tmp_path, monkeypatch):
+    """Ten samples a second: one shard of all is left."""
+    trial = ShardReport(0, samples=10, bytes=100)
+    monkeypatch.setattr(export_cost, "_first_shard", lambda options, task: (trial, 1.0, 1.0))
+    out = tmp_path / "out"
+    summary = exporting(corpus, selection, out, samples_per_shard=70).run().summary
+    os.remove(out / "00000_stats.json")
+    plan = exporting(corpus, selection, out, samples_per_shard=70, dry_run=True).run().summary
+    seconds = summary.samples / summary.shards / 10
+    assert plan.processor_hours == pytest.approx(seconds / 3600, abs=1e-6)
+    assert plan.hours == pytest.approx(seconds / 3600, abs=1e-6)
+    assert plan.busy_workers == 1
+
+
+def test_an_export_has_no_more_workers_than_shards(corpus, selection, tmp_path):
+    result = exporting(
+        corpus, selection, tmp_path / "out", tasks=TaskOptions(workers=50), dry_run=True
+    ).run()
+    assert (result.summary.workers, result.summary.busy_workers) == (50, 1)
+    assert result.summary.hours == pytest.approx(
+        result.summary.samples / result.summary.samples_per_second / 3600, rel=0.05
+    )
+    assert "at most 1 can be busy" in " ".join(map(str, result.shown))
+
+
+def test_a_search_has_no_more_workers_than_tasks(embeddings, tmp_path):
+    options = NeighbourOptions(index="ivf", k=5)
+    tasks = TaskOptions(workers=2)
+    plan = searching(
+        embeddings, tmp_path / "n.parquet", options=options, tasks=tasks, dry_run=True
+    ).run().summary  # fmt: skip
+    assert plan.workers == 1  # so few pairs are one group of lists
+    assert plan.hours == plan.processor_hours
 
 
 def test_shards_that_are_fetched_are_read_whole(corpus, selection, tmp_path):

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from ncclean import schema
+from ncclean.config import ClusterOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.evaluation.noise_detection import detection_report
@@ -274,6 +275,17 @@ def test_plan_counts_without_scoring(corpus, tmp_path):
     assert estimate.gpu_hours is None
     assert not (tmp_path / "s.parquet").exists()
     assert not (tmp_path / "s.parquet.work").exists()
+
+
+def test_a_plan_counts_the_workers_that_have_a_shard(corpus, tmp_path):
+    options = {"engine": "ray", "cluster": ClusterOptions(workers=64), "dry_run": True}
+    result = command(corpus, tmp_path / "s.parquet", **options).run()
+    plan = result.summary
+    assert (plan.workers, plan.busy_workers) == (64, 3)
+    assert plan.hours == pytest.approx(plan.worker_hours / 3, abs=1e-6)
+    shown = " ".join(map(str, result.shown))
+    assert "64 workers" in shown
+    assert "at most 3 can be busy" in shown
 
 
 def test_forget_mask_of_a_table_is_that_of_the_functions(scored):

@@ -1,5 +1,6 @@
 """`score --words`: which word is wrong, and how probable it is that one is."""
 
+import contextlib
 import itertools
 import random
 import tarfile
@@ -8,6 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 from sklearn.metrics import roc_auc_score
 
@@ -19,6 +21,7 @@ from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.tar_members import add_member
 from ncclean.errors import InputError, ResumeError
 from ncclean.execution.corpus_facts import WORD_CLASSES
+from ncclean.reviewing.table import ReviewTable
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
 
@@ -166,11 +169,21 @@ def test_an_estimator_that_does_not_know_the_words_gives_no_probabilities(shards
         shards=[str(shards)], out=str(tmp_path / "s.parquet"), model="demo-noisy", pretrained=None,
         precision="fp32", shift="shuffled", options=ScoreOptions(words=True, batch_size=64),
     )  # fmt: skip
-    _, low, high = request.run().summary.near_miss_rate
+    result = request.run()
+    _, low, high = result.summary.near_miss_rate
     assert not high - low <= 0.2  # too few look matched, or they tell nothing
+    shown = " ".join(map(str, result.shown))
+    assert "cannot tell" in shown
+    assert "--words: the estimator cannot tell wrong words" in shown
     table = pq.read_table(tmp_path / "s.parquet")
     assert table["near_miss_probability"].null_count == len(table)
     assert table["near_miss_score"].null_count < len(table) / 10
+    Report(scores=[request.out], out=str(tmp_path / "report.html")).run()
+    page = (tmp_path / "report.html").read_text()
+    assert "--words: the estimator cannot tell wrong words" in " ".join(page.split())
+    with contextlib.closing(ReviewTable.open([request.out])) as review:
+        assert "cannot tell" in review.views["near-misses"].title
+        assert review.views["suspects"].title == "Suspects"
 
 
 @pytest.mark.parametrize("options", [{"word_classes": "list.txt"}, {"words_per_caption": 5}])

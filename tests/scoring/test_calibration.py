@@ -11,6 +11,7 @@ from ncclean.scoring.calibration import Calibration, fill_calibrated, noise_colu
 from ncclean.scoring.near_miss import NearMisses
 from ncclean.scoring.null import GroupRate, Histogram, NullModel
 from ncclean.scoring.recalibration import Audited, Recalibration
+from ncclean.scoring.stats import Distributions
 
 
 def null(centre, rate=0.5):
@@ -101,3 +102,24 @@ def test_without_a_word_of_a_class_there_is_no_probability_of_a_near_miss():
     assert [first, last] == pytest.approx(expected)
     assert without is None
     assert filled.column("noise_probability").null_count == 0
+
+
+def test_a_small_group_has_the_rate_of_its_own_pairs():
+    """By the null of all: 60 % of its 500 pairs are mismatched, of all pairs 12 %."""
+    rng = np.random.default_rng(0)
+
+    def histogram(*parts):
+        cosines = np.concatenate([rng.normal(centre, 0.05, count) for centre, count in parts])
+        return Histogram.of(torch.from_numpy(cosines).float())
+
+    known = histogram((0.1, 50_000))
+    small = Distributions(histogram((0.1, 300), (0.6, 200)), histogram((0.1, 500)))
+    large = Distributions(histogram((0.1, 180), (0.6, 3_320)), histogram((0.1, 20_000)))
+    matched = Histogram(small.matched.counts + large.matched.counts)
+    whole = Distributions(matched, known, groups={"small": small, "large": large})
+    fitted = Calibration.fit(whole, shift=0.2, shift_source="given", scale=100.0)
+    rates = {one.group: one for one in fitted.group_rates}
+    assert not rates["small"].own_null
+    assert rates["small"].noise_rate.value == pytest.approx(0.6, abs=0.05)
+    assert rates["large"].own_null
+    assert rates["large"].noise_rate.value == pytest.approx(180 / 3_500, abs=0.02)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ncclean.estimates import UNKNOWN, Estimate
-from ncclean.scoring.noise_rate import _CELL_EDGES, _Fit, cell_counts, noise_rate
+from ncclean.scoring.noise_rate import _CELL_EDGES, _Fit, cell_counts, noise_rate, without_vague
 from ncclean.scoring.vague_rate import tells_nothing, why_vague
 
 EDGES = np.linspace(-1, 1, 4097)
@@ -92,8 +92,64 @@ def test_a_corpus_that_is_nearly_all_noise_is_told_where_some_pairs_stand_out():
 def test_more_pairs_and_stronger_estimators_say_more():
     few, many = (of_pairs(normal(1.3, 0.75), 0.2, pairs=n)[0].rate for n in (1000, 100_000))
     strong = of_pairs(normal(3.5, 0.5), 0.2, pairs=1000)[0].rate
-    assert many.high - many.low < (few.high - few.low) / 3
+    assert many.high - many.value < (few.high - few.value) / 3
     assert strong.high - strong.low < (few.high - few.low) / 1.8
+
+
+def vague(share, mu, sigma):
+    """A share of the matched pairs scores like mismatches: captions that fit any image."""
+    return lambda rng, n: np.where(
+        rng.random(n) < share, rng.standard_normal(n), rng.normal(mu, sigma, n)
+    )
+
+
+@pytest.mark.parametrize(("share", "mu"), [(0.07, 0.9), (0.15, 1.3), (0.05, 1.6)])
+@pytest.mark.parametrize("pairs", [2000, 20_000])
+def test_a_clean_corpus_with_vague_captions_is_not_called_noisy(share, mu, pairs):
+    """Among weak estimators: the AUROC is .71, .80 and .88."""
+    for seed in range(4):
+        found, _ = of_pairs(vague(share, mu, 0.7), 0.0, pairs, seed)
+        assert found.rate.low == 0
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 0.4])
+def test_vague_captions_are_no_noise_and_real_noise_is_covered(rate):
+    for seed in range(3):
+        found, truth = of_pairs(vague(0.05, 1.6, 0.7), rate, 4000, seed)
+        assert found.rate.low <= truth <= found.rate.high
+
+
+def test_the_rate_without_vague_pairs_by_hand():
+    """At the rate p that is left, (q - p) / (1 - p) is the part of (2 (1 - A))^2."""
+    for alike, as_given, part in [(0.2, 0.86, 1.0), (0.2, 0.85, 0.0625), (0.4, 0.78, 0.5)]:
+        p = without_vague(alike, as_given, part)
+        auroc = (as_given - p / 2) / (1 - p)
+        assert (alike - p) / (1 - p) == pytest.approx(part * (2 * (1 - auroc)) ** 2)
+        assert 0 < p < alike
+    assert without_vague(0.2, 0.86, 1.0) == pytest.approx((0.2 - 0.28**2) / (1.2 - 0.56))
+    assert without_vague(0.2, 0.7, 1.0) == 0  # an AUROC of .7 allows .36
+    assert without_vague(0.3, 0.85, 1.0) == pytest.approx(0.3)  # all others are above
+
+
+def test_wrong_captions_unlike_the_known_ones_lower_the_end():
+    """Captions of other topics score lower than those of the corpus: each counts for more."""
+
+    def estimated(off):
+        rng = np.random.default_rng(0)
+        x = np.concatenate([rng.normal(off, 1, 600), rng.normal(4, 0.5, 1400)])
+        return noise_rate(cell_counts(counts_of(x), null(), EDGES), 0.002, may_be_lower=True).rate
+
+    alike, lower = estimated(0.0), estimated(-0.8)
+    assert alike.low > 0.26
+    assert lower.low < 0.2 < 0.3 < lower.high
+
+
+def test_a_strong_estimator_tells_the_share_at_hand():
+    """No wider than a few pairs: it does not vary as shares of samples do."""
+    estimates = [of_pairs(normal(4.5, 0.3), 0.2, 1000, seed)[0].rate for seed in range(5)]
+    sampled = 2 * 1.96 * np.sqrt(0.2 * 0.8 / 1000)
+    assert np.mean([rate.high - rate.low for rate in estimates]) < 1.05 * sampled
+    assert all(rate.low <= 0.2 <= rate.high for rate in estimates)
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 10, 50_000_000])

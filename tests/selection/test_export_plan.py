@@ -12,8 +12,10 @@ from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.selection.export_plan import (
+    ExportTask,
     copies_of,
     count_by_shard,
+    digits_of,
     open_selection,
     plan_export,
     repeat_scale,
@@ -150,3 +152,8 @@ def test_weights_that_are_none_are_refused(weight):
     connection.execute(f"CREATE VIEW scores AS SELECT unnest([2.0, {weight}]) AS weight")
     with pytest.raises(InputError, match=r"s\.parquet: its column weight"):
         repeat_scale(connection, "s.parquet")
+
+
+@pytest.mark.parametrize(("shards", "digits"), [(0, 5), (100_000, 5), (100_001, 6)])
+def test_names_of_shards_have_the_digits_of_the_last(shards, digits):
+    assert digits_of([ExportTask(0, ())] * shards) == digits

@@ -275,3 +275,20 @@ def test_an_audit_vouches_for_its_own_table_alone(tmp_path, order):
     _raise_if_unknown([str(tmp_path / "audited.parquet")])
     with pytest.raises(InputError, match=r"vague\.parquet: the estimator recognises next to no"):
         _raise_if_unknown([str(tmp_path / f"{name}.parquet") for name in order])
+
+
+def test_of_near_duplicate_images_all_captions_of_the_best_one_stay(tmp_path):
+    uids = [f"{n:032x}" for n in range(2)]
+    scores = table(
+        4, uid=[uids[n] for n in (0, 0, 1, 1)], key=["a", "a", "b", "b"],
+        shard=["s"] * 4, row=pa.array([0, 0, 1, 1], pa.int32()),
+        caption_number=pa.array([0, 1, 0, 1], pa.int16()),
+        similarity=pa.array([0.9, 0.2, 0.5, 0.4], pa.float32()),
+    )  # fmt: skip
+    groups = pa.table({"uid": uids, "image_group": [uids[0]] * 2})
+    pq.write_table(groups, tmp_path / "neighbours.parquet")
+    _, selection = run(
+        tmp_path, scores, dedup=str(tmp_path / "neighbours.parquet"), dedup_by="image"
+    )
+    assert selection["key"].to_pylist() == ["a", "a"]
+    assert sorted(selection["caption_number"].to_pylist()) == [0, 1]

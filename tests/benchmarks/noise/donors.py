@@ -8,7 +8,8 @@ FOLDER holds `.npz` files of embeddings of matched pairs, as `real_clip.py` take
 the corpus. A share of them gets another caption: one of the remaining
 pairs, whose image is then not among the rivals of `neg_clip_loss` (`donor`), or one of the corpus
 itself, whose image is (`permuted`). Near misses come beside them: two captions that are each
-other's nearest change places (`nearest`), or captions of one of 20 clusters (`cluster`).
+other's nearest change places (`nearest`), or captions of one of 20 clusters (`cluster`). `clean`
+moves none.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ncclean.scoring.score_choice import better_score
 SHARES = (0.05, 0.2, 0.4)
 IN_CORPUS = 0.6
 CLUSTERS = 20
-KINDS = ("donor", "permuted", "nearest", "cluster")
+KINDS = ("donor", "permuted", "nearest", "cluster", "clean")
 
 
 def noisy(
@@ -42,6 +43,8 @@ def noisy(
     captions = text[corpus].copy()
     count = round(share * len(corpus))
     wrong = np.zeros(len(corpus), dtype=bool)
+    if kind == "clean":
+        return captions, wrong
     if kind == "donor":
         moved = rng.choice(len(corpus), count, replace=False)
         captions[moved] = text[rng.choice(rest, count, replace=count > len(rest))]
@@ -93,7 +96,7 @@ def judged(image: np.ndarray, captions: np.ndarray, wrong: np.ndarray) -> dict[s
     is_covered = null.noise_rate.low <= wrong.mean() <= null.noise_rate.high
     return {
         "errors": errors, "taken": taken, "rate": null.noise_rate.value,
-        "covered": bool(is_covered),
+        "width": null.noise_rate.high - null.noise_rate.low, "covered": bool(is_covered),
     }  # fmt: skip
 
 
@@ -126,6 +129,15 @@ def measure(
         "difference_error": round(float(differences.std(ddof=1) / draws**0.5), 3),
         "takes_neg_clip_loss": sum(result["taken"] == "neg_clip_loss" for result in results),
         "rate": round(statistics.mean(result["rate"] for result in results), 5),
+        "rate_error": round(
+            float(
+                np.sqrt(
+                    np.mean([(r["rate"] - s) ** 2 for r, s in zip(results, moved, strict=True)])
+                )
+            ),
+            5,
+        ),
+        "width": round(statistics.mean(result["width"] for result in results), 5),
         "covered": sum(result["covered"] for result in results),
     }
 
@@ -142,7 +154,7 @@ def main() -> None:
     for file in sorted(arguments.data.glob("*.npz")):
         for pairs in arguments.pairs or [None]:
             for kind in arguments.kinds.split(","):
-                for share in SHARES:
+                for share in SHARES if kind != "clean" else (0.0,):
                     rows.append(measure(file, kind, share, arguments.draws, pairs))
                     print(rows[-1], flush=True)
     if arguments.record is not None:

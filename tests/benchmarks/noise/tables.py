@@ -45,13 +45,25 @@ def donors_table(record: Record) -> Iterator[str]:
 
 
 def coverage_lines(*records: Record) -> Iterator[str]:
-    """`donors.py` and `real_clip.py`: what the noise rate is worth, by what the estimator knows."""
+    """`donors.py`: what the noise rate is worth, by what the estimator knows."""
     groups: dict[str, list[Row]] = {}
-    for row in (row for record in records for row in record["rows"] if row["share"]):
-        if row.get("noise", "permuted") in _DONORS:
+    for row in (row for record in records for row in record["rows"]):
+        if row["noise"] in (*_DONORS, "clean"):
             groups.setdefault(_estimator(row["corpus"]), []).append(row)
     for estimator, rows in groups.items():
-        yield f"- {estimator}: {_covered(rows)}, {100 * np.mean(_errors(rows)):.1f} points too high"
+        cells = [
+            f"{name} {_covered(of_kind)}"
+            for noise, name in (*_DONORS.items(), ("clean", "clean"))
+            if (of_kind := [row for row in rows if row["noise"] == noise])
+        ]
+        noisy = [row for row in rows if row["noise"] != "clean"]
+        widths, errors = (
+            np.mean([100 * row[name] for row in noisy]) for name in ("width", "rate_error")
+        )
+        yield (
+            f"- {estimator}: {', '.join(cells)}; {widths:.1f} points wide, the rate "
+            f"{np.mean(_errors(noisy)) * 100:+.1f} ({errors:.1f}) off"
+        )
 
 
 def swaps_line(record: Record) -> Iterator[str]:

@@ -1,13 +1,17 @@
 """Embeddings of matched pairs by CLIPs from hardly to well trained, for `real_clip.py`.
 
     python tests/benchmarks noise.weak_estimators --out FOLDER [--photographs FOLDER]
+        [--flickr8k FOLDER]
 
 A small CLIP is trained from random weights and embeds pairs that it never sees, again and again on
 its way: FOLDER gets a `rendered-SAMPLES.npz` each time. With `--photographs`, a folder with
 CIFAR-10's images as `train/IIIII.jpg` and `labels.parquet` (columns `file`, `split`, `clean`), it
 is trained on these instead, and the files are `photographs-SAMPLES.npz`; captions are templates and
-synonyms of the class. With `--bundled` nothing is trained: the two bundled estimators embed
-rendered pairs, and the files are `bundled-demo.npz` and `bundled-demo-noisy.npz`.
+synonyms of the class. With `--flickr8k`, a folder as `flickr8k.study` takes it, it is trained on
+the training photographs with each of their captions; the files are `flickr8k-SAMPLES.npz`, of 2,000
+others with one caption, and `flickr8k-five-SAMPLES.npz`, with five in a row. With `--bundled`
+nothing is trained: the two bundled estimators embed rendered pairs, and the files are `bundled-
+demo.npz` and `bundled-demo-noisy.npz`.
 """
 
 from __future__ import annotations
@@ -19,8 +23,8 @@ import json
 import math
 import tempfile
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +42,7 @@ from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.text_tower import encode_text, token_lengths
 
 HELD_OUT = 8_000
+_SIDE = 64  # of Flickr8k's photographs
 _BATCH = 128
 TEMPLATES = (
     "a photo of a {}",
@@ -64,13 +69,18 @@ CLASS_NAMES = {
 
 @dataclass
 class World:
-    """images (N, 3, H, W) uint8, tokens (N, L); the last `HELD_OUT` are never trained on."""
+    """images (N, 3, H, W) uint8, tokens (N, L); the last `held_out` are never trained on.
+
+    `others` are further captions of these, by the name of their file.
+    """
 
     name: str
     images: torch.Tensor
     tokens: torch.Tensor
     patch: int
     samples: Sequence[int]  # trained on when embeddings are written
+    held_out: int = HELD_OUT
+    others: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 def rendered(workers: int) -> World:
@@ -107,6 +117,31 @@ def photographs(folder: Path) -> World:
     )
 
 
+def flickr8k(folder: Path) -> World:
+    """Flickr8k: photographs by each of their captions; the last 2,000 by the first one."""
+    listed = json.loads((folder / "dataset_flickr8k.json").read_text())["images"]
+    with zipfile.ZipFile(folder / "images.zip") as archive:
+        names = {Path(name).name: name for name in archive.namelist()}
+        listed = [image for image in listed if image["filename"] in names]
+        listed.sort(key=lambda image: image["split"] != "train")
+        pixels = [_pixels(archive.read(names[one["filename"]]), _SIDE) for one in listed]
+    captions = [[one["raw"] for one in image["sentences"][:5]] for image in listed]
+    trained = sum(image["split"] == "train" for image in listed)
+    pairs = [(row, text) for row in range(trained) for text in captions[row]]
+    pairs += [(row, captions[row][0]) for row in range(trained, len(listed))]
+    tokenizer = open_clip.tokenizer.SimpleTokenizer(context_length=32)
+    images = torch.from_numpy(np.stack(pixels))
+    return World(
+        "flickr8k",
+        images[[row for row, _ in pairs]],
+        tokenizer([text for _, text in pairs]),
+        16,
+        (8_000, 16_000, 32_000),
+        held_out=len(listed) - trained,
+        others={"flickr8k-five": tokenizer([" ".join(five) for five in captions[trained:]])},
+    )
+
+
 def train(world: World, out: Path, seed: int) -> None:
     """AdamW at a constant rate; writes the embeddings of the held-out pairs at each count."""
     torch.manual_seed(seed)
@@ -116,13 +151,15 @@ def train(world: World, out: Path, seed: int) -> None:
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.05, fused=True
     )
-    usable = len(world.images) - HELD_OUT
+    usable = len(world.images) - world.held_out
     picks = torch.Generator().manual_seed(seed)
     order = torch.empty(0, dtype=torch.long)
     for seen in range(0, world.samples[-1] + _BATCH, _BATCH):
         for at in world.samples:
             if seen - _BATCH < at <= seen:
-                write(model, world, out / f"{world.name}-{at:06}.npz")
+                held_out = {world.name: world.tokens[-world.held_out :], **world.others}
+                for name, tokens in held_out.items():
+                    write(model, world, tokens, out / f"{name}-{at:06}.npz")
         if len(order) < _BATCH:
             order = torch.randperm(usable, generator=picks)
         index, order = order[:_BATCH], order[_BATCH:]
@@ -141,10 +178,10 @@ def train(world: World, out: Path, seed: int) -> None:
 
 
 @torch.no_grad()
-def write(model: CLIP, world: World, file: Path) -> None:
+def write(model: CLIP, world: World, tokens: torch.Tensor, file: Path) -> None:
     """Embeddings of the held-out pairs, and how well they tell matched from permuted."""
     model.eval()
-    images, tokens = world.images[-HELD_OUT:], world.tokens[-HELD_OUT:]
+    images = world.images[-world.held_out :]
     image = torch.cat(
         [
             model.encode_image(train_demo.normalized(part), normalize=True)
@@ -178,15 +215,19 @@ def write_bundled(out: Path, seed: int) -> None:
             np.savez(out / f"bundled-{model}.npz", image=image, text=text)
 
 
-def _pixels(data: bytes) -> np.ndarray:
+def _pixels(data: bytes, side: int | None = None) -> np.ndarray:
     with Image.open(io.BytesIO(data)) as image:
-        return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+        image = image.convert("RGB")
+        if side is not None:
+            image = image.resize((side, side), Image.Resampling.BICUBIC)
+        return np.asarray(image).transpose(2, 0, 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--photographs", type=Path, metavar="FOLDER")
+    parser.add_argument("--flickr8k", type=Path, metavar="FOLDER")
     parser.add_argument("--bundled", action="store_true")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
@@ -197,6 +238,8 @@ def main() -> None:
         return
     if arguments.photographs is not None:
         world = photographs(arguments.photographs)
+    elif arguments.flickr8k is not None:
+        world = flickr8k(arguments.flickr8k)
     else:
         world = rendered(arguments.workers)
     train(world, arguments.out, arguments.seed)

@@ -41,7 +41,9 @@ def test_pairs_are_handed_on_and_hours_follow_from_stated_speeds(tmp_path):
     stages = {stage.name: stage for stage in plan(made(TEXT, tmp_path / "run"), probe=False)}
     assert {stage.action for stage in stages.values()} == {"run"}
     assert stages["score"].pairs == 36_000
-    assert stages["score"].hours == pytest.approx(36_000 / 100 / 3600 / 10)
+    # 36 shards on 10 workers are 4 rounds of a shard.
+    assert stages["score"].hours == pytest.approx(4 * 1000 / 100 / 3600)
+    assert stages["score"].basis == "stated speed 100 pairs/s on 10 of 10 workers"
     assert stages["a"].pairs == 18_000
     assert stages["a"].hours == pytest.approx(18_000 * 4 / 10 / 3600)  # four passes
     assert stages["a"].basis == "4 passes, stated speed 10 pairs/s"
@@ -57,6 +59,18 @@ def test_without_a_stated_speed_the_model_is_tried(tmp_path):
     assert stages["score"].basis.startswith("a batch here: ")
     assert stages["a"].basis.startswith("3 passes, a forward pass here, times 3: ")
     assert stages["b"].basis == "the model is not made yet: state pairs_per_second"
+
+
+def test_a_speed_of_another_machine_gives_way_to_one_of_this_machine(tmp_path):
+    """Not where the work is another machine's."""
+    text = TEXT.replace("model: demo-noisy", "model: demo").replace(": 10\n", ": 1000000000\n")
+    stages = {stage.name: stage for stage in plan(made(text, tmp_path / "run"))}
+    assert stages["score"].basis.startswith("stated speed 100 ")
+    assert stages["a"].basis.startswith("4 passes, a forward pass here, times 4.2: ")
+    assert stages["a"].hours > 1e-4
+    unknown = text.replace("model: demo\n    epochs", "model: hf-hub:none/there\n    epochs")
+    stages = {stage.name: stage for stage in plan(made(unknown, tmp_path / "run"))}
+    assert stages["a"].basis == "4 passes, stated speed 1,000,000,000 pairs/s"
 
 
 def test_a_model_that_is_trained_from_random_weights_is_tried_without_any(tmp_path):

@@ -122,3 +122,11 @@ def test_each_direction_remembers_its_own_u(made, low):
     memory.remember(facts.keys, before)
     loss_of(made, image, text, facts)
     assert torch.allclose(memory.recall(facts.keys), before, atol=0.1)
+
+
+def test_blocks_of_rows_draw_numbers_of_their_own():
+    """All pairs are alike: the same numbers would give both blocks the same u."""
+    same = torch.nn.functional.normalize(torch.ones(6, 4), dim=1)
+    objective = Bayes(PHASES, BayesOptions())
+    blocks = [objective._weighed(same, same, SCALE, 0, None, slice(n, n + 3)) for n in (0, 3)]
+    assert not torch.allclose(blocks[0][1], blocks[1][1])

@@ -33,3 +33,10 @@ def test_an_empty_set_stays_attached(forget):
     for term in terms:
         term.backward(retain_graph=True)
     assert torch.isfinite(image.grad).all()
+
+
+def test_only_the_loss_to_retain_is_smoothed():
+    image, text = embeddings(2)
+    forgotten, retained = gradient_ascent_terms(image, text, 5.0, FORGET, label_smoothing=0.3)
+    assert torch.allclose(forgotten, -clip_loss(image[FORGET], text[FORGET], 5.0))
+    assert not torch.allclose(retained, clip_loss(image[~FORGET], text[~FORGET], 5.0))
