@@ -43,18 +43,20 @@ def one_sentence(resume_hint: str | None = None) -> Callable[[Callable[P, R]], C
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             # A batch system's SIGTERM ends a run the same way as Ctrl-C.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
+            has_come = threading.Event()
             try:
-                with _queries_end_by_signals():
+                with _queries_end_by_signals(has_come):
                     return function(*args, **kwargs)
-            except KeyboardInterrupt:
-                hint = f": {resume_hint}" if resume_hint else ""
-                _say(f"interrupted{hint}")
-                raise typer.Exit(INTERRUPTED) from None
             except BrokenPipeError:
                 raise typer.Exit(0) from None
             except (typer.Exit, typer.Abort, typer.BadParameter):
                 raise
-            except Exception as error:
+            except (Exception, KeyboardInterrupt) as error:
+                # A query that is interrupted may raise before Python's own handler does.
+                if isinstance(error, KeyboardInterrupt) or has_come.is_set():
+                    hint = f": {resume_hint}" if resume_hint else ""
+                    _say(f"interrupted{hint}")
+                    raise typer.Exit(INTERRUPTED) from None
                 if logging.getLogger("ncclean").isEnabledFor(logging.DEBUG):
                     print(message(traceback.format_exc()), end="", file=sys.stderr)
                 _say(_sentence(error))
@@ -66,7 +68,7 @@ def one_sentence(resume_hint: str | None = None) -> Callable[[Callable[P, R]], C
 
 
 @contextlib.contextmanager
-def _queries_end_by_signals() -> Iterator[None]:
+def _queries_end_by_signals(has_come: threading.Event) -> Iterator[None]:
     """Interrupt DuckDB when a signal comes: Python's own handler waits until a query has ended."""
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -74,6 +76,7 @@ def _queries_end_by_signals() -> Iterator[None]:
     def interrupt() -> None:
         with open(read, "rb", buffering=0) as signals:
             while signals.read(1):
+                has_come.set()
                 if catalog := sys.modules.get("ncclean.storage.catalog"):
                     catalog.interrupt_queries()
 

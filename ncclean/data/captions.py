@@ -13,8 +13,10 @@ import numpy as np
 from ncclean.data.embeddings.facts import SOURCES, facts_of
 from ncclean.data.embeddings.registry import LAYOUTS
 from ncclean.data.images.units import is_table
+from ncclean.data.member_samples import caption_keys
 from ncclean.data.parquet_table import read_table
 from ncclean.data.reader import read_samples
+from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
 
@@ -91,7 +93,7 @@ def read_captions(shard: ShardRef, caption_key: str | None = None) -> Captions:
     """
     texts: list[str] = []
     try:
-        for text in _texts(shard, caption_key):
+        for text in read_texts(shard, caption_key):
             texts.append(text)
     except ShardError as error:
         check_is_of_the_bytes(shard, error)
@@ -106,9 +108,10 @@ def check_is_of_the_bytes(shard: ShardRef, error: ShardError) -> None:
         raise InputError(f"{shard.url} {error}") from error
 
 
-def _texts(shard: ShardRef, caption_key: str | None) -> Iterator[str]:
+def read_texts(shard: ShardRef, caption_key: CaptionKeys = None) -> Iterator[str]:
+    """Read the captions of a shard one after the other. Raises `ShardError` as its reader does."""
     if shard.layout in LAYOUTS:
-        names = SOURCES["text"] if caption_key is None else (caption_key,)
+        names = caption_keys(caption_key) or SOURCES["text"]
         table = read_table(shard.url, names, shard.rows)
         column = facts_of(table, shard, {"text": names}).column("text")
         yield from (text for text in column.to_pylist() if text and text.strip())

@@ -21,9 +21,9 @@ from upath import UPath
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.config import ScoreOptions
+from ncclean.data.captions import read_texts
 from ncclean.data.embeddings.pairs import EmbeddedPairs, read_pairs
 from ncclean.data.learnt_word_classes import CAPTIONS, learn_word_classes
-from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.data.word_classes import WordClasses
@@ -143,9 +143,7 @@ def _captions(shards: Sequence[ShardRef], caption_key: CaptionKeys) -> Iterator[
     most = -(-CAPTIONS // min(len(shards), _SHARDS)) if shards else 0
     for shard in sorted(shards, key=digest):
         with contextlib.suppress(ShardError):
-            samples = read_samples(shard, caption_key, wanted=())
-            texts = (one.text for sample in samples for one in sample.captions)
-            yield from itertools.islice((text for text in texts if text is not None), most)
+            yield from itertools.islice(read_texts(shard, caption_key), most)
 
 
 def _save(folder: ArrayFolder, fact: str, arrays: Arrays) -> None:

@@ -21,6 +21,8 @@ def command(shards, out, **options):
             "finalize_only",
             "dry_run",
             "drop_missing",
+            "engine",
+            "cluster",
         )
         if name in options
     }

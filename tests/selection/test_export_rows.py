@@ -16,7 +16,8 @@ class Samples(list):
 def test_samples_of_another_exported_shard_are_not_missing(monkeypatch):
     """The second of three is here; one that was selected is nowhere."""
     samples = Samples(
-        SimpleNamespace(key=key, image=b"", status=SkipReason.OK) for key in ("a", "b", "c")
+        SimpleNamespace(key=key, image=b"", status=SkipReason.OK, further_images=[])
+        for key in ("a", "b", "c")
     )
     monkeypatch.setattr(export_rows, "read_samples", lambda *_, **__: samples)
     monkeypatch.setattr(export_rows, "is_table", lambda _: False)
