@@ -183,7 +183,8 @@ class OwnNulls:
             for side in (0, 1)
             for some in [are_known.any(axis=side)]
         ]
-        model = NullModel.fit(_histogram(own), null, means)
+        # Groups are compared as samples: by chance, one has more wrong pairs than another.
+        model = NullModel.fit(_histogram(own), null, means, at_hand=False)
         if model.noise_rate.low > 0 or model.noise_rate.high < 1:
             return _Fit(model.noise_rate, model.separation)
         return _Fit(_all_wrong(own, np.sort(cosines[are_known])) or NOT_KNOWN, 0.5)

@@ -73,14 +73,17 @@ class NoiseRate:
     separation: float
 
 
-def noise_rate(observed: np.ndarray, doubt: float, may_be_lower: bool = False) -> NoiseRate:
+def noise_rate(
+    observed: np.ndarray, doubt: float, may_be_lower: bool = False, at_hand: bool = True
+) -> NoiseRate:
     """Estimate the noise rate, with its interval, from (57,) counts by quantile of mismatches.
 
     `doubt` is the standard error of the share of mismatches below the known ones' median: these
     are as uncertain as a shift of x by `doubt` sqrt(2 pi). The interval holds the shares whose
     likelihood, with the best shape for each, is within a deviance of 5.5; where the shape does not
-    fit, deviances count for less by Pearson's statistic per degree of freedom. Nine tenths of what
-    the share of samples varies by is taken off: the rate is that of the corpus at hand.
+    fit, deviances count for less by Pearson's statistic per degree of freedom. `at_hand`, nine
+    tenths of what the share of samples varies by is taken off: the rate is that of these pairs, and
+    not of what they are a sample of.
 
     What matters is the low end, and a shape that does not fit above must not decide there. So
     cells above a cut are taken as one, and of several cuts the one with the shortest interval is
@@ -90,7 +93,7 @@ def noise_rate(observed: np.ndarray, doubt: float, may_be_lower: bool = False) -
     low than these do, they may all be: it ends no later than at the pairs below the median.
     """
     counts = np.asarray(observed, dtype=np.float64)
-    estimates = [_with_cut(_Fit(counts, doubt, cut)) for cut in _CUTS]
+    estimates = [_with_cut(_Fit(counts, doubt, cut), at_hand) for cut in _CUTS]
     rate, low, high = min(
         estimates, key=lambda ends: math.asin(ends[2] ** 0.5) - math.asin(ends[1] ** 0.5)
     )
@@ -148,7 +151,7 @@ def _mismatched_cells() -> np.ndarray:
     return cells
 
 
-def _with_cut(fit: _Fit) -> tuple[float, float, float]:
+def _with_cut(fit: _Fit, at_hand: bool) -> tuple[float, float, float]:
     """Rate and interval with one cut; the grid shrinks until the interval covers half of it."""
     low, high = 0.0, math.pi / 2
     while True:
@@ -164,7 +167,9 @@ def _with_cut(fit: _Fit) -> tuple[float, float, float]:
         low, high = angles[first], angles[last]
     rate = math.sin(_summit(angles, likelihood)) ** 2
     ends = [_crossing(angles, deviance, inside[0], -1), _crossing(angles, deviance, inside[-1], 1)]
-    low, high = (_of_corpus(rate, math.sin(end) ** 2, fit.pairs) for end in ends)
+    low, high = (math.sin(end) ** 2 for end in ends)
+    if at_hand:
+        low, high = (_of_corpus(rate, end, fit.pairs) for end in (low, high))
     return rate, min(low, rate), max(high, rate)
 
 

@@ -135,13 +135,14 @@ class NullModel:
         off_diagonal_histogram: Histogram | np.ndarray,
         means: Sequence[Histogram | np.ndarray] = (),
         may_be_lower: bool = False,
+        at_hand: bool = True,
     ) -> NullModel:
         """Fit the null model to histograms of the pairs' scores and of known mismatches.
 
         Both are counts over 4096 equal bins on [-1, 1], summed over all blocks; arrays or tensors
         of counts are taken as well as `Histogram`. `means` are histograms of the mean mismatched
         cosine of each image, and of each caption; they tell how well the null is known.
-        `may_be_lower` is that of `ncclean.scoring.noise_rate.noise_rate`.
+        `may_be_lower` and `at_hand` are those of `ncclean.scoring.noise_rate.noise_rate`.
 
         Raises `ValueError` if either of the first two is empty, or one has another number of bins.
         """
@@ -149,7 +150,7 @@ class NullModel:
         if observed.sum() == 0 or null.sum() == 0:
             raise ValueError("a null model needs at least one pair and one known mismatch")
         doubt = _median_doubt(observed.sum(), null, [_counts(row) for row in means])
-        fitted = noise_rate(cell_counts(observed, null, _EDGES), doubt, may_be_lower)
+        fitted = noise_rate(cell_counts(observed, null, _EDGES), doubt, may_be_lower, at_hand)
         ratio = _density_ratio(observed, null)
         table = (fitted.rate.value * ratio).clip(0.0, 1.0)
         return cls(

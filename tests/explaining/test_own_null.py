@@ -105,7 +105,7 @@ def test_captions_of_another_topic_do_not_make_a_group_look_wrong():
     image, text, wrong = vectors(topic=1.0, noise=2.0, of_group=2.0, share=0.2)
     here = nulls(image, text)
     own = here._fit(np.arange(GROUP), np.arange(GROUP), np.arange(GROUP)).rate
-    assert own.low > wrong[:GROUP].mean() + 0.04
+    assert own.value > wrong[:GROUP].mean() + 0.04
     for made_of in (TEXT, IMAGE, PAIR):
         verdict = here.verdict(0, made_of, ())
         assert verdict.rate.low <= wrong[:GROUP].mean() <= verdict.rate.high == own.high
