@@ -109,7 +109,7 @@ def test_captions_of_another_topic_do_not_make_a_group_look_wrong():
     for made_of in (TEXT, IMAGE, PAIR):
         verdict = here.verdict(0, made_of, ())
         assert verdict.rate.low <= wrong[:GROUP].mean() <= verdict.rate.high == own.high
-        assert verdict.rate.value < own.low
+        assert verdict.rate.value < own.value
         assert verdict.log_p > np.log(1e-3)
 
 
