@@ -10,6 +10,7 @@ from upath import UPath
 
 from ncclean.data.shards import resolve_shards
 from ncclean.selection.export import export_shards
+from ncclean.selection.out_layout import out_layout
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 from tests import hostile
@@ -92,3 +93,39 @@ def test_a_sample_that_lacks_counts_as_often_as_it_was_to_be_written(tmp_path):
     chosen = selection(tmp_path, list("abzz"))
     summary = export_shards(chosen, shards, UPath(tmp_path / "out"))
     assert (summary.samples, summary.missing) == (2, {"0": 2})
+
+
+def test_columns_that_were_asked_for_win_over_fields_of_the_json(tmp_path):
+    shards = shard(tmp_path, ["a"], similarity="from the crawl")
+    rows = {
+        "uid": ["a"], "shard": ["0"], "key": ["a"], "row": pa.array([0], pa.int32()),
+        "status": ["ok"], "similarity": pa.array([0.5], pa.float32()),
+    }  # fmt: skip
+    pq.write_table(pa.table(rows), tmp_path / "s.parquet")
+    chosen = selection(tmp_path, ["a"])
+    scores, columns = [str(tmp_path / "s.parquet")], ["similarity"]
+    export_shards(chosen, shards, UPath(tmp_path / "out"), scores=scores, columns=columns)
+    (record,) = records(tmp_path / "out")
+    assert record["similarity"] == 0.5
+    assert "from the crawl" in record.values()
+
+
+def test_copies_of_a_sample_have_keys_of_their_own(tmp_path):
+    shards = shard(tmp_path, list("ab"))
+    export_shards(selection(tmp_path, list("aab")), shards, UPath(tmp_path / "out"))
+    with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
+        keys = [name.partition(".")[0] for name in tar.getnames()]
+    assert list(dict.fromkeys(keys)) == ["a", "a_copy1", "b"]
+
+
+@pytest.mark.parametrize("layout", ["webdataset", "folder", "parquet"])
+def test_of_a_repeated_key_one_sample_is_exported(tmp_path, layout):
+    shards = shard(tmp_path, list("aba"))
+    out = tmp_path / "out"
+    summary = export_shards(
+        selection(tmp_path, list("ab")),
+        shards,
+        UPath(out),
+        layout=out_layout(layout, str(out), shards),
+    )
+    assert (summary.samples, summary.missing) == (2, {})
