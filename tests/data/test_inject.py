@@ -86,6 +86,15 @@ def test_images_change_places_with_their_extensions(shard):
     assert len(written) == len(MEMBERS) + 1
 
 
+def test_a_sample_with_two_pictures_keeps_their_names(tmp_path):
+    names = [("a.jpg", hostile.JPEG), ("a.png", b"a mask"), ("a.txt", b"one"), ("b.png", OTHER),
+             ("b.txt", b"two")]  # fmt: skip
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(names))
+    [two] = resolve_shards([str(tmp_path / "s.tar")])
+    written = members(rewrite(two, {0: SampleEdit(("decl",), image=image_of(two, 1))})[0])
+    assert written[:2] == [("a.jpg", OTHER), ("a.png", b"a mask")]
+
+
 def test_what_follows_the_archive_is_copied(shard, tmp_path):
     with open(shard.url, "ab") as file:
         file.write(b"appended by somebody")

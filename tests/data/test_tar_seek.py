@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from ncclean.data.tar_seek import NotInOrder, TarSeek
+from ncclean.data.tar_seek import Member, NotInOrder, TarSeek, Window
 
 
 def tar(samples, endings=("jpg", "json", "txt"), format=tarfile.PAX_FORMAT):
@@ -122,6 +122,15 @@ def test_a_tar_inside_an_image_does_not_lend_its_samples():
         except NotInOrder:
             continue
         assert content(data, member) == image
+
+
+def test_a_depth_map_is_no_picture_where_the_photograph_may_lie_behind():
+    shown = Window(0, tar([]))
+    shown.members = [Member("a", "depth.png", 0, 512, 9), Member("a", "txt", 1024, 1536, 9)]
+    assert shown.image("a", None) is None
+    assert shown.image("a", "depth.png") == shown.members[0]
+    shown.members.append(Member("a", "jpg", 2048, 2560, 9))
+    assert shown.image("a", None) == shown.members[2]
 
 
 def test_of_two_images_of_a_sample_the_first_is_taken():

@@ -120,3 +120,11 @@ def test_the_number_of_pieces_is_that_of_the_first_start(tmp_path):
         assert pieces_of(record, Ranks(0, 4)) == 4
     with open_run() as record:
         assert pieces_of(record, Ranks(0, 2)) == 4
+
+
+def test_unusable_samples_of_a_batch_are_replaced_by_different_ones(tmp_path):
+    corpus = CorpusOptions(pairs=240, shard_size=240, broken=0.4, seed=5)
+    write_corpus(tmp_path / "shards", corpus, workers=1)
+    [one] = ranks_of(resolve_shards([str(tmp_path / "shards")]), 1, 1, chunk=240)
+    for batch in one.epoch(0):
+        assert max(Counter(batch.uids).values()) <= 2
