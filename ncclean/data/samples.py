@@ -14,6 +14,7 @@ TRUTH = ("is_noisy", "noise_kind", "noisy_part")
 CaptionKeys = Union[str, Sequence[str], None]  # noqa: UP007  an alias is made when it is run
 _TAR_BLOCK = 512
 _MOST_NAMES = 20  # of further members: the frames of a video have a name each
+_LONGEST_NAME = 40  # characters
 OTHER_NAMES = "other names"
 
 
@@ -63,7 +64,8 @@ class Member(NamedTuple):
 class FurtherMembers:
     """Pictures and captions of a shard that no row is about: how many there are of each name.
 
-    Names are extensions such as `depth.png`, or columns; those of more than twenty count together.
+    Names are extensions such as `depth.png`, or columns; those of more than twenty, and
+    long or unprintable ones, count together.
     `split_keys` counts samples of tars whose keys end at the last dot, see
     `ncclean.data.sample_groups`.
     """
@@ -73,7 +75,8 @@ class FurtherMembers:
     split_keys: int = 0
 
     def add(self, counts: Counter[str], name: str, count: int = 1) -> None:
-        """Count a member in `images` or in `captions`."""
+        """Count a member in `images` or in `captions`; names come from strangers' tars."""
+        name = name if name.isprintable() and len(name) <= _LONGEST_NAME else OTHER_NAMES
         counts[name if name in counts or len(counts) < _MOST_NAMES else OTHER_NAMES] += count
 
     def __iadd__(self, other: FurtherMembers) -> FurtherMembers:

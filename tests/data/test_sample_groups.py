@@ -162,3 +162,9 @@ def test_a_photograph_far_behind_its_depth_map_is_the_picture(tmp_path):
 )
 def test_picture_of(extensions, image_key, expected):
     assert picture_of(extensions, image_key) == expected
+
+
+def test_names_that_would_spoil_a_terminal_are_counted_under_none_of_their_own(tmp_path):
+    names = ["a.jpg", "a.txt", "a.\x1b[31m.png", f"a.{'x' * 300}.png", "a.depth.png"]
+    _, further = pairs(write(tmp_path / "s.tar", names))
+    assert further.images == {"other names": 2, "depth.png": 1}
