@@ -177,7 +177,8 @@ class MemberSamples(ABC):
         failure: Exception | None = None
         try:
             for key, name, data in self._members():
-                extension, finished = groups.open(key, name)
+                held = len(data) if isinstance(data, bytes) else 0
+                extension, finished = groups.open(key, name, held)
                 yield from map(self._sample, finished)
                 group = cast(Contents, groups.current)
                 group.members[extension] = data

@@ -114,24 +114,29 @@ class SampleGroups(Generic[G]):
         self._waiting: dict[str, G] = {}
         self._waiting_bytes = 0
         self._late_bytes = 0
+        self._held = 0  # bytes of the current sample's members
         self._split_keys: set[str] = set()  # keys by the first dot of members that have longer ones
 
-    def open(self, key: str, extension: str) -> tuple[str, list[G]]:
+    def open(self, key: str, extension: str, size: int = 0) -> tuple[str, list[G]]:
         """Make the sample of the next member, named as `sample_member` does, the current one.
 
-        Returns the member's extension in this sample, and the samples that are complete.
+        `size` are the bytes that are held of it. Returns the member's extension in this sample, and
+        the samples that are complete.
         """
         finished: list[G] = []
         group = self.current
         if "." in extension:
-            if group is not None and key == group.key and self._must_split(group):
-                finished += self._split(group)
+            if group is not None and key == group.key:
+                self._held += size
+                if self._must_split(group):
+                    finished += self._split(group)
             if key in self._split_keys:
                 stem, _, extension = extension.rpartition(".")
                 key = f"{key}.{stem}"
             group = self.current
         if group is None or key != group.key or extension in group.members:
             finished += self.pause()
+            self._held = size
             self.current = group = self._resume(key, extension) or self._begin(key, extension)
         if "." in extension:
             group.has_dots = True
@@ -218,10 +223,12 @@ class SampleGroups(Generic[G]):
         A tar may have a single key by the first dot. A group is looked at whenever it has twice as
         many members as before.
         """
+        if self._held > _WAITING_BYTES:
+            return True
         count = len(group.members)
         if count < _FEW_MEMBERS or count & (count - 1):
             return False
-        return self._holds_several(group) or group.size > _WAITING_BYTES
+        return self._holds_several(group)
 
     def _holds_several(self, group: G) -> bool:
         """Whether more pictures have captions of their own by the last dot than by the first."""

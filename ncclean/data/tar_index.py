@@ -110,7 +110,7 @@ def locate_samples(
                     prefix, skipped = _NO_PREFIX, f"{key}."
                     continue
                 prefix = f"{key}."
-            extension, done = groups.open(key, extension)
+            extension, done = groups.open(key, extension, end - begin)
             finished += done
             cast(LocatedSample, groups.current).members[extension] = begin, end
         finished += groups.end()

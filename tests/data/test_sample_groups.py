@@ -7,8 +7,9 @@ import tarfile
 import pytest
 
 from ncclean.data.image_index import ImageIndex
+from ncclean.data.member_samples import Contents
 from ncclean.data.options import SourceOptions
-from ncclean.data.sample_groups import picture_of
+from ncclean.data.sample_groups import SampleGroups, picture_of
 from ncclean.data.sample_images import pick_images
 from ncclean.data.shard_index import index_shard
 from ncclean.data.shards import resolve_shards
@@ -140,6 +141,19 @@ def test_a_key_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
     assert len({one.key for one in samples}) == 64
     assert all(one.status != "ok" or one.image == f"{one.key}.jpg".encode() for one in samples)
     assert "caption_missing" in {one.status for one in samples}  # they were not waited for
+
+
+def test_large_pictures_behind_many_small_members_are_not_all_held(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncclean.data.sample_groups._WAITING_BYTES", 100_000)
+    groups = SampleGroups(lambda row, key: Contents(row, key, None))
+    most = 0
+    for number in range(128):
+        data = bytes(10 if number < 65 else 20_000)
+        extension, _ = groups.open("a", f"{number:03d}.jpg", len(data))
+        groups.current.members[extension] = data
+        held = [groups.current, *groups._waiting.values()]
+        most = max(most, sum(group.size for group in held))
+    assert most < 250_000
 
 
 def test_a_photograph_far_behind_its_depth_map_is_the_picture(tmp_path):
