@@ -93,11 +93,9 @@ class ImageIndex:
 
     def _walk(self) -> None:
         try:
-            samples = TarSamples(
-                self._shard, opened=lambda: _opened(self._shard), locate=True, wanted=()
-            )
+            samples = TarSamples(self._shard, opened=lambda: _opened(self._shard), wanted=())
             for number, sample in enumerate(samples):
-                picture = sample.picture
+                picture = sample.members.get(sample.picture or "")
                 if picture is not None and sample.key not in self._places:
                     is_shown = picture.size <= LARGEST_IMAGE and not picture.is_sparse
                     size = picture.size if is_shown else _TOO_LARGE

@@ -24,13 +24,20 @@ from ncclean.data.images.listing import Entry, entries_of
 from ncclean.data.images.rows import rows_of
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row
 from ncclean.data.images.unit_files import UnitFiles
-from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions, too_large
+from ncclean.data.member_samples import (
+    Contents,
+    MemberSamples,
+    caption_keys,
+    take_captions,
+    too_large,
+)
 from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.sample_groups import is_image, usual_caption, utf8
 from ncclean.data.samples import (
     TRUTH,
     CaptionKeys,
     FurtherMembers,
+    Place,
     Sample,
     SkipReason,
     Unread,
@@ -135,7 +142,13 @@ class TableSamples:
         if key is not None and self._keys.get(key) not in (None, identity):
             # A table made of several shards has their keys, which may each count from 0.
             key = key_of({}, path)
-        sample = Sample(row=number, key=key or place, metadata=metadata, further_images=further)
+        sample = Sample(
+            row=number,
+            key=key or place,
+            metadata=metadata,
+            place=Place(path if image is None else None),
+            further_images=further,
+        )
         if sample.key in self._keys:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         self._keys[sample.key] = identity
@@ -184,18 +197,21 @@ class FolderSamples(MemberSamples):
     def __iter__(self) -> Iterator[Sample]:
         yield from self._grouped()
 
-    def _members(self) -> Iterator[tuple[str, str, bytes | Unread]]:
+    def _locate(self, sample: Sample, group: Contents) -> None:
+        sample.place = Place(group.located.get(sample.picture or ""))
+
+    def _members(self) -> Iterator[tuple[str, str, bytes | Unread, str]]:
         entries = entries_of(
             self.shard.url, self.shard.span, self.caption_keys, self.shard.image_key
         )
         yield from self._files.map(self._member, entries)
 
-    def _member(self, entry: Entry) -> tuple[str, str, bytes | Unread]:
+    def _member(self, entry: Entry) -> tuple[str, str, bytes | Unread, str]:
         key = utf8(entry.key)
         data: bytes | Unread = b""
         if self._files.is_wanted(key) and self._is_used(key, entry.extension):
             data = too_large(entry.extension, entry.size) or self._read(entry)
-        return key, entry.extension, data
+        return key, entry.extension, data, entry.name
 
     def _read(self, entry: Entry) -> bytes | Unread:
         try:
