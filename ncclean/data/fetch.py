@@ -8,14 +8,13 @@ right any more.
 
 from __future__ import annotations
 
-import itertools
-import os
+import functools
 import posixpath
 import tarfile
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import BinaryIO, NamedTuple, cast
+from dataclasses import dataclass
 
 from ncclean import stores
 from ncclean.data.images.files import UnreadableFile
@@ -27,15 +26,12 @@ from ncclean.data.samples import Place
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_walk import BLOCK
 from ncclean.errors import ShardError
-from ncclean.regular_files import open_file
 from ncclean.store_errors import explain, is_store_error, is_transient
 
 LARGEST_IMAGE = 64 << 20  # bytes
 _GAP = 128 << 10  # between images that are read together
-_LARGEST_RUN = 8 << 20
-_RUNS_AT_ONCE = 32
-_BYTES_AT_ONCE = 64 << 20
-_READ_BUFFER = 64 << 10  # of a tar whose headers are read
+_LARGEST_RUN = 4 << 20
+_RUNS_AT_ONCE = 16
 _NAME_BYTES = 100  # of a header: a longer name lies before it, and is cut in it
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _KEPT_TARS = 64  # some megabytes each
@@ -57,8 +53,8 @@ class ImageFetcher:
     def __init__(
         self, say: Callable[[str], None] = lambda text: None, keeps_places: bool = False
     ) -> None:
-        self._say, self._keeps_places = say, keeps_places
-        self._said: set[str] = set()
+        self._say_once = functools.cache(say)
+        self._keeps_places = keeps_places
         self._tars: OrderedDict[str, dict[str, Place]] = OrderedDict()
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -70,54 +66,41 @@ class ImageFetcher:
         has been handed out by then.
         """
         left = dict(places)
-        if shard.layout != WEBDATASET:
-            yield from _taken(left, _in_files(shard, left))
-            yield from _taken(left, self._in_samples(shard, left))
-            return
-        yield from _taken(left, _in_tar(shard, left))
-        for key in [key for key, place in left.items() if _has_no_picture(place)]:
-            del left[key]
+        at_places = _in_tar if shard.layout == WEBDATASET else _in_files
+        yield from _taken(left, at_places(shard, left))
+        for key, place in list(left.items()):
+            if place.image_offset is None and place.sample_offset is not None:
+                del left[key]  # a sample in a tar, without a picture that is read
         if not left:
             return
         with self._locks[shard.name]:
-            there = self._tars.get(shard.name)
-            if there is not None:
-                places = {key: there[key] for key in left if key in there}
-                yield from _taken(left, _in_tar(shard, places))
-                if all(there[key].image_offset is None for key in left if key in there):
-                    return  # else the tar has changed since
-            yield from _taken(left, self._in_samples(shard, left))
+            there = self._tars.get(shard.name, {})
+            found = {key: there[key] for key in left if key in there}
+            yield from _taken(left, _in_tar(shard, found))
+            has_changed = any(found[key].image_offset is not None for key in left if key in found)
+            if not there or has_changed:
+                yield from _taken(left, self._in_samples(shard, left))
 
     def _in_samples(self, shard: ShardRef, left: Mapping[str, Place]) -> Iterator[Image]:
         """Images of a shard that is read from its front, up to the last of those that are left."""
-        if not left:
-            return
         there: dict[str, Place] = {}
-        is_tar = False
-        for sample in read_samples(shard, opened=lambda: _opened(shard), wanted=frozenset(left)):
+        is_kept = False
+        for sample in read_samples(shard, wanted=frozenset(left)):
             if sample.key in there:
                 continue
             there[sample.key] = place = sample.place
-            is_tar = is_tar or place.image_offset is not None
-            if sample.key in left and sample.image is not None:
-                self._tell_moved(shard, left[sample.key], place)
+            is_kept = is_kept or (self._keeps_places and place.image_offset is not None)
+            if sample.image is not None and (before := left.get(sample.key)) is not None:
+                if before[1:3] != place[1:3]:
+                    changed = f"{shard.url} has changed since it was scored: it is read once more"
+                    self._say_once(_NO_PLACES if before.image_offset is None else changed)
                 yield sample.key, _shown(sample.image)
-            if not left and not (self._keeps_places and is_tar):
+            if not left and not is_kept:
                 return
-        if self._keeps_places and is_tar:
+        if is_kept:
             self._tars[shard.name] = there
             while len(self._tars) > _KEPT_TARS:
                 self._tars.popitem(last=False)
-
-    def _tell_moved(self, shard: ShardRef, before: Place, now: Place) -> None:
-        """Say why an image was looked for, unless its layout has no places."""
-        if before[1:3] == now[1:3]:
-            return
-        changed = f"{shard.url} has changed since it was scored: its images are found by reading it"
-        text = _NO_PLACES if before.image_offset is None else changed
-        if text not in self._said:
-            self._said.add(text)
-            self._say(text)
 
 
 def _taken(left: dict[str, Place], images: Iterator[Image]) -> Iterator[Image]:
@@ -126,87 +109,73 @@ def _taken(left: dict[str, Place], images: Iterator[Image]) -> Iterator[Image]:
         yield key, data
 
 
-def _has_no_picture(place: Place) -> bool:
-    """Whether a tar has a sample, but no picture of it that is read."""
-    return place.image_offset is None and place.sample_offset is not None
+def _shown(image: bytes) -> bytes | None:
+    return image if len(image) <= LARGEST_IMAGE else None
 
 
 def _in_files(shard: ShardRef, places: Mapping[str, Place]) -> Iterator[Image]:
     """Images in files of their own, those that can be read."""
     files = UnitFiles(shard)
-    folder = ""
-    if shard.layout == FOLDER:
-        folder = shard.url if stores.is_url(shard.url) else os.path.abspath(shard.url)
+    folder = stores.absolute(shard.url) if shard.layout == FOLDER else ""
 
-    def read(item: tuple[str, str]) -> tuple[str, bytes]:
+    def read(path: str) -> bytes:
         try:
-            return item[0], files.read(posixpath.join(folder, item[1]))
+            return files.read(posixpath.join(folder, path))
         except UnreadableFile:
-            return item[0], b""
+            return b""
 
     paths = {key: place.image_path for key, place in places.items() if place.image_path}
-    for key, data in files.map(read, paths.items()):
-        if data:
-            yield key, _shown(data)
+    for key, image in zip(paths, files.map(read, paths.values()), strict=True):
+        if image:
+            yield key, _shown(image)
 
 
-class _Run(NamedTuple):
-    """Bytes of a tar, and the images in them."""
+@dataclass
+class _Run:
+    """Bytes of a tar to read at once, and key, offset and size of the images in them."""
 
     begin: int
     end: int
-    images: list[tuple[str, int, int]]  # key, offset, size
+    images: list[tuple[str, int, int]]
 
 
 def _in_tar(shard: ShardRef, places: Mapping[str, Place]) -> Iterator[Image]:
     """Images of a tar by their ranges, those that are where their places say."""
-    for runs in _batches(_runs(shard, places)):
+    runs = _runs(shard, places)
+    while runs:
+        at_once, runs = runs[:_RUNS_AT_ONCE], runs[_RUNS_AT_ONCE:]
+        ranges = [(run.begin, run.end) for run in at_once]
         try:
-            read = stores.read_ranges(
-                stores.location(shard.url), [(run.begin, run.end) for run in runs]
-            )
+            read = stores.read_ranges(stores.location(shard.url), ranges)
         except Exception as error:
             if not is_store_error(error):
                 raise
             if is_transient(error):
                 raise ShardError(explain(shard.url, error, "read")) from error
             return  # reading the shard says what is wrong
-        for run, data in zip(runs, read, strict=True):
+        for run, data in zip(at_once, read, strict=True):
             for key, offset, size in run.images:
                 begin = offset - run.begin
-                content = data[begin : begin + size] if size <= LARGEST_IMAGE else None
-                is_whole = content is None or len(content) == size
+                image = data[begin : begin + size] if size <= LARGEST_IMAGE else None
+                is_whole = image is None or len(image) == size
                 if is_whole and _is_header_of(key, size, data[begin - BLOCK : begin]):
-                    yield key, content
+                    yield key, image
 
 
 def _runs(shard: ShardRef, places: Mapping[str, Place]) -> list[_Run]:
     """Images with their headers in the order of the tar, neighbours together."""
     runs: list[_Run] = []
-    ranges = [
-        (place.image_offset, place.image_size, key)
-        for key, place in places.items()
-        if place.image_offset is not None and place.image_size is not None
-    ]
-    for offset, size, key in sorted(ranges):
-        begin, end = offset - BLOCK, offset + (size if size <= LARGEST_IMAGE else 0)
+    for key, (_, offset, size, *_) in sorted(places.items(), key=lambda one: one[1][1] or 0):
+        if offset is None or size is None:
+            continue
+        end = offset + (size if size <= LARGEST_IMAGE else 0)
         if not BLOCK <= offset <= end <= shard.size:
             continue
-        last = runs.pop() if runs else _Run(begin, begin, [])
-        if begin - last.end > _GAP or end - last.begin > _LARGEST_RUN:
-            runs.append(last)
-            last = _Run(begin, begin, [])
-        runs.append(_Run(last.begin, max(last.end, end), [*last.images, (key, offset, size)]))
-    return [run for run in runs if run.images]
-
-
-def _batches(runs: list[_Run]) -> Iterator[list[_Run]]:
-    """Runs to read at the same time, as many as may be held."""
-    while runs:
-        ends = itertools.accumulate(run.end - run.begin for run in runs[:_RUNS_AT_ONCE])
-        count = max(1, sum(end <= _BYTES_AT_ONCE for end in ends))
-        yield runs[:count]
-        runs = runs[count:]
+        if not runs or offset - runs[-1].end > _GAP or end - runs[-1].begin > _LARGEST_RUN:
+            runs.append(_Run(offset - BLOCK, end, []))
+        runs[-1].end = max(runs[-1].end, end)
+        runs[-1].images.append((key, offset, size))
+    return runs
 
 
 def _is_header_of(key: str, size: int, header: bytes) -> bool:
@@ -220,14 +189,3 @@ def _is_header_of(key: str, size: int, header: bytes) -> bool:
     name, own = (utf8(text).encode("ascii", "replace") for text in (info.name, f"{key}."))
     is_cut = len(f"{key}.".encode()) >= _NAME_BYTES
     return name.startswith(own) or (is_cut and own.startswith(name))
-
-
-def _shown(image: bytes) -> bytes | None:
-    return image if len(image) <= LARGEST_IMAGE else None
-
-
-def _opened(shard: ShardRef) -> BinaryIO:
-    """A tar: headers of one on a disk are read in small pieces, a store is read through."""
-    if stores.is_url(shard.url):
-        return shard.open()
-    return cast(BinaryIO, open_file(shard.url, _READ_BUFFER))
