@@ -102,19 +102,20 @@ class Pictures:
         self, shard: str, places: Mapping[str, Place], begun: Mapping[str, Future[bytes]]
     ) -> None:
         """Read the pictures of one shard, each handed out when it is there."""
-        why = "the shard has no image of this key"
+        why, left = "the shard has no image of this key", dict(begun)
         try:
             reference = self._reference(shard)
             assert reference is not None
             for key, data in self._fetcher.fetch(reference, places):
-                try:
-                    webp, _ = encode_webp(data, _MOST_BYTES, LARGE_SIZES[2:], self._gate)
-                    begun[key].set_result(webp)
-                except ImageRejected as rejected:
-                    begun[key].set_exception(NoPicture(str(rejected)))
+                self._pool.submit(self._encode, left.pop(key), data)
         except (NccleanError, OSError) as error:
             why = f"the shard {error}"
         finally:
-            for future in begun.values():
-                if not future.done():
-                    future.set_exception(NoPicture(why))
+            for future in left.values():
+                future.set_exception(NoPicture(why))
+
+    def _encode(self, future: Future[bytes], data: bytes | None) -> None:
+        try:
+            future.set_result(encode_webp(data, _MOST_BYTES, LARGE_SIZES[2:], self._gate)[0])
+        except ImageRejected as rejected:
+            future.set_exception(NoPicture(str(rejected)))
