@@ -26,6 +26,7 @@ _THREADS = 32  # most of the time is spent waiting for a store
 _ALL_BYTES = 2_900_000  # of the page's 5 MB, as base64
 # Longest side in pixels and WebP quality, the first one that fits.
 _SIZES = ((288, 80), (256, 72), (224, 64), (192, 56), (160, 48), (128, 40), (96, 30), (64, 20))
+_METHOD = 2  # of WebP: a quarter of the time of the default, 2 % more bytes
 
 LARGE_SIZES = ((640, 80), (512, 78), (448, 76), (384, 74), (320, 72), *_SIZES[1:])
 _Sizes = Sequence[tuple[int, int]]
@@ -148,7 +149,7 @@ def encode_webp(
         small = image.copy()
         small.thumbnail((longest, longest), Image.Resampling.BICUBIC)
         buffer = io.BytesIO()
-        small.save(buffer, "WEBP", quality=quality)
+        small.save(buffer, "WEBP", quality=quality, method=_METHOD)
         if buffer.tell() <= most_bytes:
             break
     return buffer.getvalue(), small.size

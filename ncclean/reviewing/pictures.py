@@ -19,7 +19,8 @@ from ncclean.schema import PLACE_COLUMNS
 
 _KEPT = 1_000  # pictures, some 20 KB each
 _MOST_BYTES = 60_000
-_THREADS = 32  # most of the time is spent waiting for a store
+_FETCHERS = 32  # most of the time is spent waiting for a store
+_ENCODERS = 16  # which wait for images in the order of the page
 _PATIENCE = 300.0  # seconds; a tar of a store may be read through before its last image is found
 
 
@@ -42,7 +43,8 @@ class Pictures:
         self._place_of = place_of
         self._fetcher = ImageFetcher(say, keeps_places=True)
         self._gate = PixelGate()
-        self._pool = ThreadPoolExecutor(_THREADS, "ncclean-fetch")
+        self._fetchers = ThreadPoolExecutor(_FETCHERS, "ncclean-fetch")
+        self._encoders = ThreadPoolExecutor(_ENCODERS, "ncclean-encode")
         self._lock = threading.Lock()
         self._pictures: OrderedDict[tuple[str, str], Future[bytes]] = OrderedDict()
         self._expected: dict[str, dict[str, Place]] = {}
@@ -63,9 +65,9 @@ class Pictures:
             for shard, places in pages.items()
             if any(one.image_path is None and one.image_offset is None for one in places.values())
         }
-        for shard in pages.keys() - self._expected.keys():
-            if self._reference(shard) is not None:
-                self._begin(shard, pages[shard])
+        for shard, places in pages.items():
+            if shard not in self._expected and self._reference(shard) is not None:
+                self._begin(shard, places)
 
     def read(self, shard: str, key: str) -> bytes:
         """A picture as WebP. Raises `NoPicture` with the reason why there is none."""
@@ -89,33 +91,36 @@ class Pictures:
         """Read pictures unless they are there, or being read."""
         with self._lock:
             there = {key: self._pictures.pop((shard, key), None) for key in places}
-            begun = {key: Future[bytes]() for key, future in there.items() if future is None}
-            pictures = {key: future or begun[key] for key, future in there.items()}
-            self._pictures |= {(shard, key): future for key, future in pictures.items()}
+            begun = {key: Future[bytes | None]() for key, one in there.items() if one is None}
+            pictures = {
+                key: one or self._encoders.submit(self._encode, begun[key])
+                for key, one in there.items()
+            }
+            self._pictures |= {(shard, key): one for key, one in pictures.items()}
             while len(self._pictures) > _KEPT:
                 self._pictures.popitem(last=False)
         if begun:
-            self._pool.submit(self._fill, shard, {key: places[key] for key in begun}, begun)
+            self._fetchers.submit(self._fetch, shard, {key: places[key] for key in begun}, begun)
         return pictures
 
-    def _fill(
-        self, shard: str, places: Mapping[str, Place], begun: Mapping[str, Future[bytes]]
+    def _fetch(
+        self, shard: str, places: Mapping[str, Place], left: dict[str, Future[bytes | None]]
     ) -> None:
-        """Read the pictures of one shard, each handed out when it is there."""
-        why, left = "the shard has no image of this key", dict(begun)
+        """Read images of one shard, each handed out when it is there."""
+        why = "the shard has no image of this key"
         try:
             reference = self._reference(shard)
             assert reference is not None
             for key, data in self._fetcher.fetch(reference, places):
-                self._pool.submit(self._encode, left.pop(key), data)
+                left.pop(key).set_result(data)
         except (NccleanError, OSError) as error:
             why = f"the shard {error}"
         finally:
-            for future in left.values():
-                future.set_exception(NoPicture(why))
+            for image in left.values():
+                image.set_exception(NoPicture(why))
 
-    def _encode(self, future: Future[bytes], data: bytes | None) -> None:
+    def _encode(self, image: Future[bytes | None]) -> bytes:
         try:
-            future.set_result(encode_webp(data, _MOST_BYTES, LARGE_SIZES[2:], self._gate)[0])
+            return encode_webp(image.result(), _MOST_BYTES, LARGE_SIZES[2:], self._gate)[0]
         except ImageRejected as rejected:
-            future.set_exception(NoPicture(str(rejected)))
+            raise NoPicture(str(rejected)) from rejected
