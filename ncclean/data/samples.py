@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
-from ncclean.data.tar_walk import TarMember
+if TYPE_CHECKING:  # whoever names an option needs no tar
+    from ncclean.data.tar_walk import TarMember
 
 # Fields of a sample that may be lists, with a value for each of its captions.
 TRUTH = ("is_noisy", "noise_kind", "noisy_part")
@@ -56,6 +57,15 @@ class Place(NamedTuple):
     image_size: int | None = None
     sample_offset: int | None = None
     sample_size: int | None = None
+
+    @classmethod
+    def of(cls, path: Any, *numbers: Any) -> Place:
+        """The place that a table has of a sample, which may be a stranger's: none for other types.
+
+        Numbers may be any: whoever reads at a place checks what is there.
+        """
+        is_place = isinstance(path, str | None) and all(isinstance(n, int | None) for n in numbers)
+        return cls(path, *numbers) if is_place else NO_PLACE
 
 
 NO_PLACE = Place()

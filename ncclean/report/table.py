@@ -95,7 +95,7 @@ class ScoreTable:
             "WHERE list_contains(?, shard) AND list_contains(?, row)",
             [[shard for shard, _ in pairs], [row for _, row in pairs]],
         )
-        return {(shard, row): Place(*place) for shard, row, *place in values}
+        return {(shard, row): Place.of(*place) for shard, row, *place in values}
 
     def rows(self, sql: str, parameters: object = None) -> list[tuple]:  # type: ignore[type-arg]
         """The rows of an aggregate query. Raises `InputError` if a file cannot be read."""

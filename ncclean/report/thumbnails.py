@@ -158,7 +158,7 @@ def encode_webp(
 def places_of(rows: pa.Table) -> dict[Row, Place]:
     """The places of samples, from rows of a score table."""
     columns = (rows.column(name).to_pylist() for name in ("shard", "row", *PLACE_COLUMNS))
-    return {(shard, row): Place(*place) for shard, row, *place in zip(*columns, strict=True)}
+    return {(shard, row): Place.of(*place) for shard, row, *place in zip(*columns, strict=True)}
 
 
 def shards_by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:

@@ -58,7 +58,7 @@ class Pictures:
         pages: defaultdict[str, dict[str, Place]] = defaultdict(dict)
         for row in rows:
             if row["status"] != SkipReason.DUPLICATE_KEY.value:  # the first sample has the key
-                place = Place(*(row[name] for name in PLACE_COLUMNS))
+                place = Place.of(*(row[name] for name in PLACE_COLUMNS))
                 pages[row["shard"]][row["key"]] = place
         self._expected = {
             shard: places

@@ -227,7 +227,7 @@ class ReviewTable:
             f"AND status <> {quoted(SkipReason.DUPLICATE_KEY.value)} LIMIT 1",
             [shard, key],
         )
-        return Place(*rows[0]) if rows else NO_PLACE
+        return Place.of(*rows[0]) if rows else NO_PLACE
 
     def batches(self, view: OpenView) -> Iterator[list[dict[str, Any]]]:
         """All rows of a view that are undecided, some at a time."""

@@ -269,6 +269,14 @@ def test_places_of_another_corpus_are_refused(tmp_path):
         assert dict(ImageFetcher().fetch(shard, {"000000001": place})) == dict(images(3)[1:2])
 
 
+@pytest.mark.parametrize(
+    "place", [("s", "1", 2, 3, 4), (7, 1, 2, 3, 4), (None, 512.0, 5, None, None), ([], *4 * [None])]
+)
+def test_columns_of_other_types_are_no_places(place):
+    assert Place.of(*place) == NO_PLACE
+    assert Place.of("a.jpg", 1, None, 3, 4) == Place("a.jpg", 1, None, 3, 4)
+
+
 def test_files_that_are_gone_or_outside_are_not_shown(tmp_path):
     source = LAYOUTS["files"]([("a", b"a", "a"), ("b", b"b", "b")], tmp_path / "source")
     [shard] = resolve_sources([str(source)])

@@ -247,6 +247,18 @@ def test_a_table_of_before_0_4_shows_the_same_pictures_and_says_how(
     assert said == {"new": 0, "old": 1}
 
 
+def test_places_of_another_type_are_looked_for(tables, corpus, tmp_path):
+    table = pq.read_table(tables / "scores.parquet")
+    for name in PLACE_COLUMNS:
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, pa.array([[b"x"]] * len(table)))
+    pq.write_table(table, tmp_path / "s.parquet")
+    result = run(tmp_path / "s.parquet", "--shards", corpus, "--out", tmp_path / "r.html",
+                 "--json", "--pairs", 5)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["pictures"] >= 15
+
+
 def test_a_report_reads_no_shard_from_its_front(tables, corpus, tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError
