@@ -97,7 +97,7 @@ class FolderSamples(MemberSamples):
 
     def _read(self, entry: Entry) -> bytes | Unread:
         try:
-            return self._files.read(posixpath.join(self._folder, entry.name))
+            return self._files.read_exactly(posixpath.join(self._folder, entry.name))
         except UnreadableFile as error:
             is_of_image = is_image(entry.extension)
             return Unread(error.reason if is_of_image else SkipReason.CAPTION_MISSING, str(error))

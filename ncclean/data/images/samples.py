@@ -56,6 +56,7 @@ class TableSamples:
         images = (head_of(key),) if key is not None else (*IMAGE_COLUMNS, *PATH_COLUMNS)
         self._used = {*images, *KEY_COLUMNS, *captions}
         self.further = FurtherMembers()
+        self.further.names = files.other_names
         self._files = files
         self._together = together
         self._whole = whole
