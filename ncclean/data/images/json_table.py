@@ -6,12 +6,14 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
+from ncclean.data.images.columns import CAPTION_COLUMNS
 from ncclean.data.images.json_layout import Firsts, JsonLayout
 from ncclean.data.images.json_list import JsonList, first_entries
 from ncclean.data.images.layout import Facts, folder_beside
 from ncclean.data.images.tables import name_images
 from ncclean.data.images.text_rows import BrokenRow, Row, row_keys
 from ncclean.data.options import SourceOptions
+from ncclean.data.sample_groups import usual_caption
 from ncclean.data.shards import ShardRef
 
 
@@ -23,6 +25,10 @@ class JsonTable(JsonLayout):
 
     def matches(self, firsts: Firsts, options: SourceOptions) -> bool:
         return bool(_lists(firsts, options))
+
+    def is_of_folder(self, firsts: Firsts, options: SourceOptions) -> bool:
+        named = [firsts[name] for name in _lists(firsts, options)]
+        return any(usual_caption(first, CAPTION_COLUMNS) is not None for first in named)
 
     def facts(self, url: str, options: SourceOptions) -> Facts:
         size, version, _ = super().facts(url, options)
