@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from ncclean import stores
 from ncclean.data.images.files import UnreadableFile
+from ncclean.data.images.folders import Folder
 from ncclean.data.images.unit_files import UnitFiles
-from ncclean.data.images.units import FOLDER
 from ncclean.data.reader import read_samples
 from ncclean.data.sample_groups import utf8
 from ncclean.data.samples import Place
@@ -116,11 +116,13 @@ def _shown(image: bytes) -> bytes | None:
 def _in_files(shard: ShardRef, places: Mapping[str, Place]) -> Iterator[Image]:
     """Images in files of their own, those that can be read."""
     files = UnitFiles(shard)
-    folder = stores.absolute(shard.url) if shard.layout == FOLDER else ""
+    is_folder = shard.layout == Folder.name
+    folder = stores.absolute(shard.url) if is_folder else ""
+    read_file = files.read_exactly if is_folder else files.read
 
     def read(path: str) -> bytes:
         try:
-            return files.read(posixpath.join(folder, path))
+            return read_file(posixpath.join(folder, path))
         except UnreadableFile:
             return b""
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from ncclean.atomic import published
 from ncclean.data.images.columns import image_column
-from ncclean.data.images.rows import written_names
-from ncclean.data.images.units import is_table
+from ncclean.data.images.layout import RowLayout
+from ncclean.data.images.registry import has_rows, layout_of
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import Sample, SkipReason
 from ncclean.errors import ShardError
@@ -159,7 +159,8 @@ def _of_segment(
     lacking, place = sum(chosen.copies.values()), 0
     shard = segment.shard
     samples = read_samples(shard, options.caption_key, wanted=chosen.copies, whole=True)
-    names = written_names(shard) if is_table(shard) else {}
+    layout = layout_of(shard)
+    names = layout.written_names(shard) if isinstance(layout, RowLayout) else {}
     try:
         for sample in samples:
             is_there = sample.image is not None and sample.status is not SkipReason.DUPLICATE_KEY
@@ -196,7 +197,7 @@ def _exported(
     """A sample to write; None if it lacks the caption that was selected."""
     shard = segment.shard
     rows: list[ExportedRow] | None
-    if is_table(shard):
+    if has_rows(shard):
         rows = rows_of_table(sample, chosen.captions, options.caption_key, names, shard.image_key)
         if options.layout.name == "csv" and rows:
             rows = one_caption_each(rows, options.caption_key)
@@ -218,13 +219,13 @@ def _exported(
         row.table = number
     path = posixpath.join(
         options.layout.image_folder(root, segment.name),
-        image_path(sample, root if is_table(shard) else None, shard.image_key),
+        image_path(sample, root if has_rows(shard) else None, shard.image_key),
     )
     if copy:
         copied(rows, copy_key(sample.key, copy))
         stem, ending = posixpath.splitext(path)
         path = f"{copy_key(stem, copy)}{ending}"
-    caption = None if is_table(shard) else rows[0].values[options.layout.caption_column]
+    caption = None if has_rows(shard) else rows[0].values[options.layout.caption_column]
     return ExportedSample(sample.image or b"", path, caption, rows, folder)
 
 

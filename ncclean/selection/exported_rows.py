@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ncclean.data.images.arrow_rows import ParquetRow
 from ncclean.data.images.as_tar import image_ending
 from ncclean.data.images.columns import (
     CAPTION_COLUMNS,
@@ -18,7 +19,6 @@ from ncclean.data.images.columns import (
     image_column,
     is_image_file,
 )
-from ncclean.data.images.rows import ParquetRow
 from ncclean.data.images.text_rows import LeftOut, Row, row_keys
 from ncclean.data.kept_captions import KeptCaptions
 from ncclean.data.member_samples import caption_keys, sample_uid
