@@ -1,10 +1,12 @@
-"""Exported rows as Parquet: pieces of one schema each, joined under one that holds them all."""
+"""Exported rows as Parquet: those of Parquet files keep their types, others have what fits."""
 
 from __future__ import annotations
 
+import functools
+import io
 import itertools
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,16 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from ncclean import stores
-from ncclean.data.images.columns import PATH_COLUMNS
+from ncclean.data.images.rows import ParquetRow
+from ncclean.data.images.text_rows import row_keys
+from ncclean.exporting.rows import ExportedRow
 from ncclean.json_values import json_text
-from ncclean.selection.exported_rows import ExportedRow
 
 _GROUP_BYTES = 64 << 20  # of images in a row group: a viewer reads one whole
 _GROUP_ROWS = 10_000
 _IMAGE_TYPE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 _HUGGING_FACE = b"huggingface"
+_UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class ParquetPieces:
@@ -46,14 +50,13 @@ class ParquetPieces:
 
     def finish(self) -> list[Path]:
         """Write what is left; returns the files."""
-        if self._rows:
-            self._flush()
+        self._flush()
         if self._writer is not None:
             self._writer.close()
         return self.files
 
     def _flush(self) -> None:
-        for table in table_of(self._rows, self._types):
+        for table in tables_of(self._rows, self._types):
             if self._writer is None or not self._writer.schema.equals(table.schema, True):
                 if self._writer is not None:
                     self._writer.close()
@@ -63,70 +66,116 @@ class ParquetPieces:
         self._rows, self._bytes = [], 0
 
 
-def table_of(rows: Sequence[ExportedRow], types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
+def tables_of(rows: Sequence[ExportedRow], types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
     """The rows as tables, those of one Parquet schema or of none together, in their order."""
-    by_schema = itertools.groupby(rows, lambda row: row.origin and row.origin.schema)
-    for schema, group in by_schema:
-        alike = list(group)
-        table = _original(alike, schema) if schema is not None else None
-        names = list(dict.fromkeys(name for row in alike for name in row.values))
-        columns = {}
-        for name in names:
-            here = table.column(name) if table is not None and name in table.schema.names else None
-            if here is not None and not any(name in row.changed for row in alike):
-                columns[name] = here
-                continue
-            values = [row.values.get(name) for row in alike]
-            kind = types.get(name, None if here is None else here.type)
-            columns[name] = _column(values, kind)
-        metadata = dict((schema.metadata if schema is not None else None) or {})
-        made = pa.schema([pa.field(name, column.type) for name, column in columns.items()])
-        yield pa.table(columns, made.with_metadata(_with_images(metadata, made)))
+    for schema, group in itertools.groupby(
+        rows, lambda row: None if row.origin is None else row.origin.schema
+    ):
+        yield _table(list(group), types, schema)
 
 
-def _original(rows: Sequence[ExportedRow], schema: pa.Schema) -> pa.Table:
-    """The rows as the Parquet file has them, in its types; what was not read of them is null.
+def _table(
+    rows: Sequence[ExportedRow], types: Mapping[str, pa.DataType], schema: pa.Schema | None
+) -> pa.Table:
+    # Of columns that share a name, the first.
+    before = {} if schema is None else {one.name: one for one in reversed(list(schema))}
+    keys = row_keys(list(before))
+    original = _original([row.origin for row in rows if row.origin is not None], before)
+    fields, columns = [], []
+    for name in dict.fromkeys(name for row in rows for name in row.values):
+        values = [row.values.get(name) for row in rows]
+        field = before.get(name)
+        if field is not None:
+            is_new = [
+                row.origin is None or value is not row.origin.get(keys[name])
+                for row, value in zip(rows, values, strict=True)
+            ]
+            column = _replaced(original[name], values, is_new, types.get(name))
+        else:
+            theirs = before.get(name.removeprefix("original_"))
+            kind = types.get(name, None if theirs is None else theirs.type)
+            column = column_of(values, kind)
+        if field is None or column.type != field.type:
+            field = pa.field(name, column.type)
+        fields.append(field.with_nullable(field.nullable or column.null_count > 0))
+        columns.append(column)
+    metadata = dict((schema.metadata if schema is not None else None) or {})
+    made = pa.schema(fields)
+    return pa.table(columns, made.with_metadata(_with_images(metadata, made)))
 
-    Of columns that share a name, the first is there.
+
+def _original(
+    origins: Sequence[ParquetRow], fields: Mapping[str, pa.Field]
+) -> dict[str, pa.ChunkedArray]:
+    """The columns of rows as their Parquet file has them; what was not read of them is null.
+
+    Rows are slices of their batches: taking them one by one has no kernel for every type.
     """
-    schema = pa.schema(
-        [one for n, one in enumerate(schema) if schema.names.index(one.name) == n], schema.metadata
-    )
-    pieces = []
-    origins = [row.origin for row in rows if row.origin is not None]
+    chunks: dict[str, list[pa.Array]] = {name: [] for name in fields}
     for _, group in itertools.groupby(origins, lambda origin: id(origin.batch)):
         alike = list(group)
         batch = alike[0].batch
-        taken = batch.take(pa.array([origin.place for origin in alike]))
-        named = zip(taken.schema.names[::-1], taken.columns[::-1], strict=True)
-        there = dict(named)
-        columns = [
-            there[one.name].cast(one.type) if one.name in there else pa.nulls(len(alike), one.type)
-            for one in schema
-        ]
-        pieces.append(pa.table(columns, schema))
-    return pa.concat_tables(pieces)
+        there = dict(zip(batch.schema.names[::-1], batch.columns[::-1], strict=True))
+        for name, field in fields.items():
+            column = there.get(name)
+            if column is None:
+                column = pa.nulls(len(batch), field.type)
+            elif column.type != field.type:
+                column = column.cast(field.type)
+            chunks[name] += [column.slice(*run) for run in _runs([one.place for one in alike])]
+    return {name: pa.chunked_array(chunks[name], field.type) for name, field in fields.items()}
 
 
-def _column(values: list[Any], kind: pa.DataType | None) -> pa.Array:
+def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield begin and length of each run of places that follow one another."""
+    for _, run in itertools.groupby(enumerate(places), lambda one: one[1] - one[0]):
+        (_, begin), *others = run
+        yield begin, 1 + len(others)
+
+
+def _replaced(
+    column: pa.ChunkedArray, values: list[Any], is_new: list[bool], kind: pa.DataType | None
+) -> pa.Array | pa.ChunkedArray:
+    """A column with new values in its type, if they fit; else all of them as one of their own."""
+    if not any(is_new):
+        return column
+    if kind is None:
+        try:
+            new = pa.array([*itertools.compress(values, is_new)], column.type)
+        except _UNFIT:
+            pass
+        else:
+            chunks: list[pa.Array] = []
+            begin = taken = 0
+            for one, run in itertools.groupby(is_new):
+                count = len(list(run))
+                chunks += [new.slice(taken, count)] if one else column.slice(begin, count).chunks
+                begin, taken = begin + count, taken + count * one
+            return pa.chunked_array(chunks, column.type)
+    return column_of(values, kind)
+
+
+def column_of(values: list[Any], kind: pa.DataType | None) -> pa.Array:
     """Values as a column of the type, if they fit; else of one that they have, or as text."""
     is_image = any(isinstance(one, dict) and one.keys() == {"bytes", "path"} for one in values)
     for one in (kind, _IMAGE_TYPE if is_image else None, None):
         try:
             column = pa.array(values, one)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        except _UNFIT:
             continue
-        if not _has_empty_struct(column.type):
+        if _is_writable(column.type):
             return column
     return pa.array([None if value is None else _text(value) for value in values], pa.string())
 
 
-def _has_empty_struct(kind: pa.DataType) -> bool:
-    """Whether Parquet cannot write a type."""
-    if pa.types.is_struct(kind) and kind.num_fields == 0:
-        return True
-    inner = [kind.field(n).type for n in range(kind.num_fields)] if pa.types.is_nested(kind) else []
-    return any(map(_has_empty_struct, inner))
+@functools.cache
+def _is_writable(kind: pa.DataType) -> bool:
+    """Whether Parquet holds a type: no struct without fields, no interval of DuckDB's."""
+    try:
+        pq.ParquetWriter(io.BytesIO(), pa.schema([("column", kind)])).close()
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _text(value: object) -> str:
@@ -135,25 +184,14 @@ def _text(value: object) -> str:
     return json_text(value)
 
 
-def join_parquet(
-    files: Sequence[Path | UPath],
-    out: Path,
-    schema: pa.Schema | None = None,
-    left_out: Sequence[Container[str]] = (),
-) -> None:
-    """Write the rows of Parquet files, in their order, to one: `unified`, or under a `schema`.
-
-    `left_out` has, for each file, paths of images whose rows are not written.
-    """
+def join_parquet(files: Sequence[Path | UPath], out: Path, schema: pa.Schema | None = None) -> None:
+    """Write the rows of Parquet files, in their order, to one: `unified`, or under a `schema`."""
     schema = schema or unified(map(schema_of, files))
     with pq.ParquetWriter(out, schema) as writer:
-        for file, paths in itertools.zip_longest(files, left_out, fillvalue=()):
+        for file in files:
             with stores.open_parquet(stores.location(str(file))) as opened:
                 for group in range(opened.num_row_groups):
                     table = conformed(opened.read_row_group(group), schema)
-                    if paths:
-                        names = table.column(PATH_COLUMNS[0]).to_pylist()
-                        table = table.filter(pa.array([name not in paths for name in names]))
                     writer.write_table(table, row_group_size=max(len(table), 1))
 
 
@@ -165,13 +203,18 @@ def schema_of(file: Path | UPath) -> pa.Schema:
 
 def unified(schemas: Iterable[pa.Schema]) -> pa.Schema:
     """One schema for all: every column, of a type that holds its values, or text."""
-    fields: dict[str, pa.DataType] = {}
+    every = list(schemas)
+    fields: dict[str, pa.Field] = {}
     metadata: dict[bytes, bytes] = {}
-    for schema in schemas:
+    for schema in every:
         for one in schema:
-            fields[one.name] = _common(fields.get(one.name, one.type), one.type)
+            field = fields.setdefault(one.name, one)
+            fields[one.name] = field.with_type(_common(field.type, one.type))
         metadata = {**(schema.metadata or {}), **metadata}
-    made = pa.schema([pa.field(name, kind) for name, kind in fields.items()])
+    made = pa.schema(
+        field.with_nullable(any(name not in s.names or s.field(name).nullable for s in every))
+        for name, field in fields.items()
+    )
     return made.with_metadata(_with_images(metadata, made))
 
 
@@ -187,7 +230,7 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
             values = (None if value is None else _text(value) for value in column.to_pylist())
             column = pa.array(list(values), pa.string())
         # Whole numbers beside fractions become these, beyond 2**53 with the loss that JSON allows.
-        columns.append(column.cast(one.type, safe=False))
+        columns.append(column if column.type == one.type else column.cast(one.type, safe=False))
     return pa.table(columns, schema)
 
 

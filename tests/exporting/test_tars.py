@@ -9,8 +9,8 @@ import pytest
 from upath import UPath
 
 from ncclean.data.shards import resolve_shards
-from ncclean.selection.export import export_shards
-from ncclean.selection.out_layout import out_layout
+from ncclean.exporting.export import export_shards
+from ncclean.exporting.out_layout import out_layout
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 from tests import hostile
