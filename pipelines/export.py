@@ -150,7 +150,7 @@ class Export(Command):
                 self.selection,
                 shards,
                 stores.location(self.out),
-                layout=out_layout(self.layout, self.out, shards),
+                layout=out_layout(self.layout, self.out, shards, self.shards),
                 samples_per_shard=self.samples_per_shard,
                 scores=self.scores,
                 join=self.join,
@@ -172,7 +172,7 @@ class Export(Command):
             self.selection,
             shards,
             self.out,
-            layout=out_layout(self.layout, self.out, shards),
+            layout=out_layout(self.layout, self.out, shards, self.shards),
             samples_per_shard=self.samples_per_shard,
             scores=() if self.join else self.scores,  # joined once, not by each task
             columns=self.columns,
@@ -202,6 +202,11 @@ def _summary(exported: ExportSummary) -> Iterator[Shown]:
         yield Note(
             f"{counted(exported.further_images, 'further image')} left out: {exported.layout} has "
             "one for each sample; --layout webdataset copies all"
+        )
+    if exported.walked:
+        yield Note(
+            f"{counted(len(exported.walked), 'shard')} written anew since the scoring (first: "
+            f"{exported.walked[0]}): samples are not where the selection says, and were searched"
         )
     if exported.shifted is not None:
         yield f"{counted(exported.shifted, 'caption')} shifted back"

@@ -120,8 +120,8 @@ def _original(
             column = there.get(name)
             if column is None:
                 column = pa.nulls(len(batch), field.type)
-            elif column.type != field.type:
-                column = column.cast(field.type)
+            elif column.type != field.type:  # texts read as dictionaries
+                column = pa.array(column.to_pylist(), field.type)
             chunks[name] += [column.slice(*run) for run in _runs([one.place for one in alike])]
     return {name: pa.chunked_array(chunks[name], field.type) for name, field in fields.items()}
 

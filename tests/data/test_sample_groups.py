@@ -5,6 +5,7 @@ import random
 import tarfile
 
 import pytest
+from ncclean.data.tar_index import locate_samples
 
 from ncclean.data.image_index import ImageIndex
 from ncclean.data.member_samples import Contents
@@ -15,7 +16,6 @@ from ncclean.data.shard_index import index_shard
 from ncclean.data.shards import resolve_shards
 from ncclean.data.sources import resolve_sources
 from ncclean.data.tar import TarSamples
-from ncclean.data.tar_index import locate_samples
 from ncclean.data.tar_members import read_content
 
 

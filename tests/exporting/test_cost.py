@@ -5,8 +5,8 @@ import gzip
 from upath import UPath
 
 from ncclean.data.shards import resolve_shards
-from ncclean.exporting.export import export_shards
 from ncclean.exporting.cost import plan
+from ncclean.exporting.export import export_shards
 from tests import hostile
 from tests.exporting.test_tars import selection
 

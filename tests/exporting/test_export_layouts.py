@@ -312,7 +312,9 @@ def test_an_interrupted_export_goes_on(pairs, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "export_task", fails)
     with pytest.raises(KeyboardInterrupt):
         export(source, tmp_path, "csv", samples_per_shard=8)
-    (tmp_path / "out" / ".ncclean" / "00000_files-00000.parquet").unlink()  # its statistics are there
+    (
+        tmp_path / "out" / ".ncclean" / "00000_files-00000.parquet"
+    ).unlink()  # its statistics are there
     out = export(source, tmp_path, "csv", samples_per_shard=8)
     assert calls == [0, 1, 2, 0, 2, 3]
     assert facts(read(out)[0]) == sorted((caption, image) for _, image, caption in pairs)

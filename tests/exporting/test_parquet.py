@@ -2,8 +2,8 @@
 
 import json
 
-from ncclean.exporting.rows import ExportedRow
 from ncclean.exporting.parquet import tables_of
+from ncclean.exporting.rows import ExportedRow
 
 
 def test_values_of_no_common_type_are_json_as_everywhere():

@@ -24,9 +24,10 @@ from speed.export import write_shard
 
 sys.path.insert(0, str(ROOT))
 
+from ncclean.data.tar_index import locate_samples
+
 from ncclean import stores
 from ncclean.data.shards import ShardRef
-from ncclean.data.tar_index import locate_samples
 from ncclean.data.tar_members import BLOCK, ordinary_header
 from tests import object_store
 
