@@ -96,9 +96,9 @@ class Clean(Command):
 
     def run(self, progress: Progress = SILENT) -> Result[Any]:
         """Run or resume the bundled recipe `clean`, or show its plan."""
-        from ncclean.data.images.units import FOLDER
+        from ncclean.data.images.folders import Folder
         from ncclean.data.sources import are_embeddings, resolve_sources
-        from ncclean.exporting.out_layout import layout_of
+        from ncclean.exporting.out_layout import form_of
 
         from .recipe.bundled import find_recipe
         from .recipe.load import load_recipe
@@ -107,7 +107,7 @@ class Clean(Command):
 
         # The first tells; a mixture is an error of `score`, which resolves them all.
         first = resolve_sources(self.source[:1], "auto", self.source_options)
-        if any(shard.layout == FOLDER for shard in first):
+        if any(shard.layout == Folder.name for shard in first):
             _check_outside(self.out, self.source)
         is_embedded = are_embeddings(first)
         recipe = find_recipe("clean_embeddings" if is_embedded else "clean")
@@ -118,7 +118,7 @@ class Clean(Command):
             if options[option] is not None
         ]
         if not is_embedded:
-            layout = layout_of(first) if self.layout == "auto" else self.layout
+            layout = form_of(first) if self.layout == "auto" else self.layout
             changes.append(f"export.layout={layout}")
             if layout != "webdataset":
                 changes.append("export.scores=${score}")

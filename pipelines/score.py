@@ -291,6 +291,11 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
     ):
         if counts:
             rows.append((name, f"{by_name(counts)}, not scored"))
+    if scored.other_names:
+        rows.append(("found by another name", f"images: {by_name(scored.other_names)}"))
+    if scored.caption_lines:
+        lines = f"{scored.caption_lines:,} files, one caption each; --caption-key txt.lines takes"
+        rows.append(("several lines", f"{lines} each line"))
     if scored.split_keys:
         rows.append(("keys to the last dot", f"{scored.split_keys:,} samples"))
     if scored.samples_per_second is not None:

@@ -21,7 +21,7 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.data.captioned_sets import CaptionedSet
-from ncclean.data.images.table_columns import TABLES
+from ncclean.data.images.tables import TABLES
 from ncclean.data.labelled_sets import LabelledSet, read_labelled_set
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef, resolve_shards

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+from ncclean.data.images.folders import Folder
 from ncclean.data.images.listing import entries_of
-from ncclean.data.images.rows import TABLE, columns_of
-from ncclean.data.images.units import FOLDER
+from ncclean.data.images.registry import layout_of
+from ncclean.data.images.tables import TableLayout
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar import TarSamples
@@ -31,10 +32,11 @@ def names_there(shard: ShardRef) -> list[str]:
 
 
 def _names(shard: ShardRef) -> list[str]:
-    if shard.layout == TABLE:
-        columns = columns_of(shard.url)
+    layout = layout_of(shard)
+    if isinstance(layout, TableLayout):
+        columns = layout.columns(shard.url)
         return columns if isinstance(columns, list) else columns.names
-    if shard.layout == FOLDER:
+    if shard.layout == Folder.name:
         entries = itertools.islice(entries_of(shard.url, shard.span), _SAMPLES)
         extensions = [entry.extension for entry in entries]
         reader = read_samples(shard)

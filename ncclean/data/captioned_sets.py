@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from upath import UPath
 
-from ncclean.data.images.units import resolve_images
+from ncclean.data.images.resolve import resolve_images
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError

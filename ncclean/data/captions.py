@@ -12,7 +12,7 @@ import numpy as np
 
 from ncclean.data.embeddings.facts import SOURCES, facts_of
 from ncclean.data.embeddings.registry import LAYOUTS
-from ncclean.data.images.units import is_table
+from ncclean.data.images.registry import has_rows
 from ncclean.data.member_samples import caption_keys
 from ncclean.data.parquet_table import read_table
 from ncclean.data.reader import read_samples
@@ -116,6 +116,6 @@ def read_texts(shard: ShardRef, caption_key: CaptionKeys = None) -> Iterator[str
         column = facts_of(table, shard, {"text": names}).column("text")
         yield from (text for text in column.to_pylist() if text and text.strip())
         return
-    wanted = () if is_table(shard) else None  # files of images need not be read
+    wanted = () if has_rows(shard) else None  # files of images need not be read
     for sample in read_samples(shard, caption_key, wanted=wanted):
         yield from (caption.text for caption in sample.captions if caption.text is not None)

@@ -16,7 +16,7 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.data.class_file import ClassFile, read_class_file
-from ncclean.data.images.units import resolve_images
+from ncclean.data.images.resolve import resolve_images
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 

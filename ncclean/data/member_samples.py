@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
-from ncclean.data.nested_fields import field_at
+from ncclean.data.nested_fields import field_at, lines_of, without_lines
 from ncclean.data.sample_groups import (
     CAPTION_EXTENSIONS,
     HEIC_NOT_READ,
@@ -77,8 +77,15 @@ class Contents(Group):
         """Extensions of the members that look like captions, where the usual one is taken."""
         if self._caption_keys:
             return []
-        usual = next((name for name in CAPTION_EXTENSIONS if name in self.members), None)
+        usual = self._usual_caption
         return [name for name in self.members if name != usual and is_caption(name)]
+
+    @property
+    def _usual_caption(self) -> str | None:
+        """The extension of the caption where none is named: `txt`, or `jpg.txt` of a picture."""
+        of_picture = (f"{self.picture}.{name}" for name in CAPTION_EXTENSIONS)
+        names = (*CAPTION_EXTENSIONS, *of_picture)
+        return next((name for name in names if name in self.members), None)
 
     @property
     def size(self) -> int:
@@ -110,14 +117,19 @@ class Contents(Group):
     def captions(self) -> list[tuple[str | None, object]]:
         """A sample's captions, a text or a list each, by the caption key asked for."""
         if self._caption_keys:
-            return [
-                (key, self.members[key] if key in self.members else field_at(self.metadata, key))
-                for key in self._caption_keys
-            ]
-        for extension in CAPTION_EXTENSIONS:
-            if extension in self.members:
-                return [(None, self.members[extension])]
+            return [(key, self._named(key)) for key in self._caption_keys]
+        if (usual := self._usual_caption) is not None:
+            return [(None, self.members[usual])]
         return [(None, usual_caption(self.metadata, JSON_CAPTIONS))]
+
+    def _named(self, key: str) -> object:
+        """What a caption key names: a member, its lines, or a field of the json."""
+        if key in self.members:
+            return self.members[key]
+        text = self.members.get(without_lines(key))
+        if isinstance(text, bytes):
+            return lines_of(text.decode("utf-8", "surrogateescape"))
+        return field_at(self.metadata, key)
 
 
 class CutMember(Exception):
@@ -147,6 +159,7 @@ class MemberSamples(ABC):
         self.further = FurtherMembers()
         self._whole, self._shows_all = whole, shows_all
         self.caption_keys = caption_keys(caption_key)
+        self._captions = {*self.caption_keys, *map(without_lines, self.caption_keys)}
         self._budget = TextBudget(shard.size)
         self._located: Member | None = None  # the member just read
         self._groups = SampleGroups(
@@ -229,6 +242,9 @@ class MemberSamples(ABC):
         if captions == [(None, None)] and isinstance(fields, Unread):
             captions = [(None, fields)]  # where the caption may be
         take_captions(sample, captions)
+        self.further.caption_lines += any(
+            isinstance(text, bytes) and b"\n" in text.strip() for _, text in captions
+        )
         self._budget.take(sample, parsed_size(fields) if sample.metadata else 0)
         if isinstance(image, bytes) and (self._shows_all or sample.status is SkipReason.OK):
             sample.image = image
@@ -248,7 +264,7 @@ class MemberSamples(ABC):
                 return True
             # Of two pictures only the first one; another sample may have this key.
             return extension in group.members or group.members.keys().isdisjoint(IMAGE_EXTENSIONS)
-        return name in (*CAPTION_EXTENSIONS, "json") or extension in self.caption_keys
+        return name in (*CAPTION_EXTENSIONS, "json") or extension in self._captions
 
 
 def too_large(extension: str, size: int) -> Unread | None:

@@ -1,4 +1,4 @@
-"""Fields of a json by path: `conversations[1].value`."""
+"""Fields of a json by path: `conversations[1].value`, or the lines of a text: `caption.lines`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+_LINES = "lines"
 _STEP = re.compile(r"([^.\[\]]+)|\[(-?\d{1,9})\]")
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text that are not empty."""
+    return [line for line in map(str.strip, text.splitlines()) if line]
+
+
+def without_lines(path: str) -> str:
+    """The path of the text whose lines a path such as `txt.lines` names."""
+    return path.removesuffix(f".{_LINES}")
 
 
 def field_at(fields: Mapping[str, Any], path: str) -> object:
     """The value of a json field by name, or by a path such as `a.b`; None if it is missing.
 
-    Names inside are found in any case: those of `--caption-key` are lower-case here.
+    Names inside are found in any case: those of `--caption-key` are lower-case here. Of a text,
+    `lines` are its lines.
     """
     if path in fields or not ("." in path or "[" in path):
         return fields.get(path)
@@ -22,6 +34,8 @@ def field_at(fields: Mapping[str, Any], path: str) -> object:
             place = int(number)
             is_there = isinstance(value, list) and -len(value) <= place < len(value)
             value = value[place] if is_there else None  # type: ignore[index]
+        elif isinstance(value, str) and name == _LINES:
+            value = lines_of(value)
         elif isinstance(value, Mapping):
             value = next((inner for one, inner in value.items() if one.lower() == name), None)
         else:

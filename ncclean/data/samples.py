@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Union
+from typing import Any, ClassVar, NamedTuple, Union
 
 # Fields of a sample that may be lists, with a value for each of its captions.
 TRUTH = ("is_noisy", "noise_kind", "noisy_part")
@@ -66,13 +66,25 @@ class FurtherMembers:
 
     Names are extensions such as `depth.png`, or columns; those of more than twenty, and
     long or unprintable ones, count together.
-    `split_keys` counts samples of tars whose keys end at the last dot, see
-    `ncclean.data.sample_groups`.
+    `names` counts image files found under another name than a table has, by what differs,
+    `split_keys` samples of tars whose keys end at the last dot, see `ncclean.data.sample_groups`,
+    and `caption_lines` text files of several lines that are one caption.
     """
+
+    # Fields by the name that records have for them.
+    RECORDED: ClassVar[Mapping[str, str]] = {
+        "further_images": "images",
+        "further_captions": "captions",
+        "other_names": "names",
+        "split_keys": "split_keys",
+        "caption_lines": "caption_lines",
+    }
 
     images: Counter[str] = field(default_factory=Counter)
     captions: Counter[str] = field(default_factory=Counter)
+    names: Counter[str] = field(default_factory=Counter)
     split_keys: int = 0
+    caption_lines: int = 0
 
     def add(self, counts: Counter[str], name: str, count: int = 1) -> None:
         """Count a member in `images` or in `captions`; names come from strangers' tars."""
@@ -80,27 +92,33 @@ class FurtherMembers:
         counts[name if name in counts or len(counts) < _MOST_NAMES else OTHER_NAMES] += count
 
     def __iadd__(self, other: FurtherMembers) -> FurtherMembers:
-        for mine, theirs in ((self.images, other.images), (self.captions, other.captions)):
+        for field_name in self.RECORDED.values():
+            mine, theirs = getattr(self, field_name), getattr(other, field_name)
+            if isinstance(mine, int):
+                setattr(self, field_name, mine + theirs)
+                continue
             for name, count in theirs.items():
                 self.add(mine, name, count)
-        self.split_keys += other.split_keys
         return self
 
     def to_json(self) -> dict[str, Any]:
         """The counts as fields of a record; what there is none of is left out."""
-        images, captions = dict(self.images), dict(self.captions)
-        fields = {
-            "further_images": images,
-            "further_captions": captions,
-            "split_keys": self.split_keys,
+        counts = {name: getattr(self, field_name) for name, field_name in self.RECORDED.items()}
+        return {
+            name: count if isinstance(count, int) else dict(count)
+            for name, count in counts.items()
+            if count
         }
-        return {name: value for name, value in fields.items() if value}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> FurtherMembers:
         """The counts of a record's fields that `to_json` made."""
-        images, captions = fields.get("further_images", {}), fields.get("further_captions", {})
-        return cls(Counter(images), Counter(captions), fields.get("split_keys", 0))
+        further = cls()
+        for name, field_name in cls.RECORDED.items():
+            if name in fields:
+                kind = type(getattr(further, field_name))  # an int, or a Counter
+                setattr(further, field_name, kind(fields[name]))
+        return further
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,16 @@ class ShardRef:
     image_key: str | None = None
 
     def __post_init__(self) -> None:
+        if self.layout == "table" and self.url.endswith(".parquet"):  # as runs of 0.3 have it
+            object.__setattr__(self, "layout", "parquet")
         object.__setattr__(self, "files", tuple(self.files))  # JSON has lists
         object.__setattr__(self, "rows", self.rows and tuple(self.rows))
         object.__setattr__(self, "span", self.span and tuple(self.span))
+
+    @property
+    def count(self) -> int | None:
+        """The number of its rows, None where that is not known before it is read."""
+        return self.rows[1] - self.rows[0] if self.rows is not None else None
 
     def to_json(self) -> dict[str, Any]:
         """The shard's fields that differ from their defaults: a record may list 100,000 shards."""
@@ -209,11 +216,6 @@ def _shards_at(place: str) -> list[str]:
         return [place]
     if urls := tars_in(place):
         return urls
-    if _is_arrow(place) or any(_is_arrow(entry.name) for entry in stores.listing(place)):
-        raise InputError(
-            f"{place} holds Arrow data, which is not read: write Parquet, for example by "
-            "`datasets.load_from_disk(FOLDER).to_parquet(FILE)`"
-        )
     if stores.is_url(place):
         raise InputError(f"{place} matches no shard")
     if Path(place).is_dir():
@@ -223,10 +225,6 @@ def _shards_at(place: str) -> list[str]:
     if Path(place).exists():
         return [place]
     raise InputError(f"{place} does not exist")
-
-
-def _is_arrow(name: str) -> bool:
-    return name.endswith((".arrow", ".feather"))
 
 
 def is_tar(place: str) -> bool:

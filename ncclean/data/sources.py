@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from ncclean import stores
-from ncclean.data.embeddings.layout import Source
 from ncclean.data.embeddings.registry import LAYOUTS
 from ncclean.data.embeddings.units import layout_of, resolve_embeddings
 from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS
-from ncclean.data.images.units import check_formats, has_images, resolve_images
+from ncclean.data.images.resolve import check_formats, has_images, resolve_images
 from ncclean.data.lance_table import is_lance
 from ncclean.data.nested_fields import head_of
 from ncclean.data.options import SourceFormat, SourceOptions
 from ncclean.data.parquet_table import table_rows, vector_columns
 from ncclean.data.shards import ShardRef, expand, is_tar, places, resolve_shards, tars_in
+from ncclean.data.source import Source
 from ncclean.errors import InputError, ShardError
 
 _FILES_LOOKED_AT = 100  # for one that can be read

@@ -29,8 +29,8 @@ _NOT_READ = {
 }
 _LONGEST_MAGIC = 6
 # A corpus of images hardly shrinks; a few megabytes of zeros unpack to gigabytes.
-_MOST_UNPACKED = 100  # times the packed bytes
-_ALWAYS_UNPACKED = 64 << 20
+MOST_UNPACKED = 100  # times the packed bytes
+ALWAYS_UNPACKED = 64 << 20
 
 
 def is_packed(stream: BinaryIO) -> bool:
@@ -98,6 +98,6 @@ class _Unpacked:
 
     def _counted(self, data: bytes) -> bytes:
         self._position += len(data)
-        if self._position > _ALWAYS_UNPACKED + _MOST_UNPACKED * self._packed.tell():
-            raise ValueError(f"it unpacks to more than {_MOST_UNPACKED} times its size")
+        if self._position > ALWAYS_UNPACKED + MOST_UNPACKED * self._packed.tell():
+            raise ValueError(f"it unpacks to more than {MOST_UNPACKED} times its size")
         return data

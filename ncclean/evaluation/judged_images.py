@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from ncclean.data.images.units import FOLDER, resolve_images
+from ncclean.data.images.folders import Folder
+from ncclean.data.images.resolve import resolve_images
 from ncclean.data.options import SourceOptions
 from ncclean.data.sample_groups import is_image
 from ncclean.data.samples import Sample
@@ -52,7 +53,7 @@ def embed_judged(
     what `embed_images` raises, and `InputError` for a name that two samples have.
     """
     shards = resolve_pairs(sources, source_options)
-    if shards and all(shard.layout == FOLDER for shard in shards):
+    if shards and all(shard.layout == Folder.name for shard in shards):
         return _in_folders(space, sources, names, options)
     wanted = {plain_name(name): name for name in names}
     last = [plain.rpartition("/")[2] for plain in wanted]

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.data.images.columns import CAPTION_COLUMNS, IMAGE_COLUMNS, PATH_COLUMNS
-from ncclean.data.images.rows import TABLE, columns_of, rows_of
-from ncclean.data.images.table_columns import TABLES
+from ncclean.data.images.registry import table_at
+from ncclean.data.images.tables import TABLES
 from ncclean.data.images.text_rows import BrokenRow
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
@@ -66,7 +66,7 @@ def read_judgements(
     if not path.lower().endswith(TABLES):
         raise InputError(f"{path} is not a table of judgements: it takes {', '.join(TABLES)}")
     try:
-        schema = columns_of(path)
+        schema = table_at(path).columns(path)
     except ShardError as error:
         raise InputError(str(error)) from error
     there = [name.lower() for name in (schema.names if isinstance(schema, pa.Schema) else schema)]
@@ -76,7 +76,7 @@ def read_judgements(
     images, captions, values = [], [], []
     left_out: Counter[str] = Counter()
     try:
-        for row in rows_of(ShardRef(path, path, 0, "", layout=TABLE)):
+        for row in table_at(path).rows(ShardRef(path, path, 0, "")):
             if isinstance(row, BrokenRow):
                 left_out["row_broken"] += 1
                 continue

@@ -14,9 +14,11 @@ from typing import Any, Literal, NamedTuple
 from upath import UPath
 
 from ncclean import stores
-from ncclean.data.images.rows import TABLE
+from ncclean.data.images.folders import Folder
+from ncclean.data.images.layout import ImageLayout
+from ncclean.data.images.registry import has_rows, layout_of
+from ncclean.data.images.tables import TableLayout
 from ncclean.data.images.text_rows import SEPARATED, TextRows
-from ncclean.data.images.units import CLASSES, FOLDER, is_table
 from ncclean.data.shards import WEBDATASET, ShardRef, distinct_names
 from ncclean.errors import InputError
 from ncclean.exporting.safe_paths import safe_path
@@ -109,12 +111,12 @@ class OutLayout:
         return "" if self.is_one else _without_splits(shard)
 
     def group_of(self, shard: ShardRef) -> str:
-        """The folder, and the split, of the Parquet file that a shard is of.
+        """The folder, and the split, of the file that a shard is of, for files of Parquet.
 
         A group is a folder with its slash, or a path that numbers like those of `train` follow, see
-        `group_files`. Images and tars have one group; so has what is no Parquet file.
+        `group_files`. Other forms have one group.
         """
-        if self.name != "parquet" or self.table or not shard.url.endswith(PARQUET):
+        if self.name != "parquet" or self.table:
             return ""
         path = posixpath.relpath(_absolute(shard.url), self.root or "/")
         folder, name = posixpath.split(path)
@@ -236,7 +238,7 @@ def out_layout(
     is_file = out.endswith(PARQUET)
     name = layout
     if layout == "auto":
-        name = "parquet" if is_file else layout_of(shards)
+        name = "parquet" if is_file else form_of(shards)
     if is_file and name != "parquet":
         raise InputError(
             f"--layout {name} writes a folder: {out} would be one file of Parquet, which "
@@ -249,7 +251,7 @@ def out_layout(
     return OutLayout(
         name,
         table,
-        beside=name == "folder" and all(shard.layout == FOLDER for shard in shards),
+        beside=name == "folder" and all(shard.layout == Folder.name for shard in shards),
         separator=_separator(table, shards),
         roots=_roots(shards),
         is_one=len(shards) == 1,
@@ -258,25 +260,21 @@ def out_layout(
     )
 
 
-def layout_of(shards: Sequence[ShardRef]) -> Layout:
-    """The layout that comes closest to that of the input; tars for what is none of them."""
-    if shards and all(shard.layout.partition(":")[0] in (FOLDER, CLASSES) for shard in shards):
-        return "folder"
-    if not shards or any(shard.layout != TABLE for shard in shards):
-        return "webdataset"
-    if all(map(_is_metadata, shards)):
-        return "folder"
-    names = {_base(shard) for shard in shards}
-    endings = {posixpath.splitext(name)[1] for name in names}
-    if endings == {PARQUET}:
-        return "parquet"
-    return "csv" if endings <= {*SEPARATED} else "folder"
+def form_of(shards: Sequence[ShardRef]) -> Layout:
+    """The form that comes closest to that of the input; tars for what is none of them."""
+    urls: dict[ImageLayout, set[str]] = {}
+    for shard in shards:
+        urls.setdefault(layout_of(shard), set()).add(stores.without_query(shard.url))
+    forms = {layout.written_as(several) for layout, several in urls.items()}
+    if len(forms) == 1:
+        return forms.pop()
+    return "folder" if forms and "webdataset" not in forms else "webdataset"
 
 
 def _table(name: str, is_file: bool, shards: Sequence[ShardRef]) -> str:
     if name in ("webdataset", "parquet"):
         return PARQUET if is_file else ""
-    tables = {_base(shard) for shard in shards if shard.layout == TABLE}
+    tables = {_base(shard) for shard in shards if _is_table(shard)}
     endings = {posixpath.splitext(table)[1] for table in tables}
     separated = bool(tables) and endings <= {*SEPARATED}
     if name == "csv":
@@ -293,7 +291,7 @@ def _tables(name: str, table: str, root: str, shards: Sequence[ShardRef]) -> tup
     urls = list(dict.fromkeys(shard.url for shard in shards))
     ending = posixpath.splitext(table)[1]
     is_alike = ending in (".jsonl", *SEPARATED) and all(
-        shard.layout == TABLE and posixpath.splitext(_base(shard))[1] == ending for shard in shards
+        _is_table(shard) and posixpath.splitext(_base(shard))[1] == ending for shard in shards
     )
     is_named = name == "csv" or all(map(_is_metadata, shards))
     if not (is_alike and is_named and 1 < len(urls) <= _MOST_TABLES):
@@ -311,6 +309,10 @@ def _separator(table: str, shards: Sequence[ShardRef]) -> str:
         return "\t" if table.endswith(".tsv") else ","
     with TextRows(first.url) as rows:
         return rows.separator or ","
+
+
+def _is_table(shard: ShardRef) -> bool:
+    return isinstance(layout_of(shard), TableLayout)
 
 
 def _is_metadata(shard: ShardRef) -> bool:
@@ -362,4 +364,4 @@ def _roots(shards: Sequence[ShardRef]) -> tuple[tuple[str, str], ...]:
 
 def has_files(shard: ShardRef) -> bool:
     """Whether the images of a shard may be files of their own."""
-    return is_table(shard) or shard.layout == FOLDER
+    return has_rows(shard) or shard.layout == Folder.name

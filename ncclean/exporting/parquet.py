@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from ncclean import stores
-from ncclean.data.images.rows import ParquetRow
+from ncclean.data.images.arrow_rows import ParquetRow
 from ncclean.data.images.text_rows import row_keys
 from ncclean.exporting.rows import ExportedRow
 from ncclean.json_values import json_text

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ncclean.data.arrow_values import python_values
+from ncclean.data.images.arrow_rows import ParquetRow
 from ncclean.data.images.as_tar import image_ending
 from ncclean.data.images.columns import (
     CAPTION_COLUMNS,
@@ -19,9 +20,9 @@ from ncclean.data.images.columns import (
     image_column,
     is_image_file,
 )
-from ncclean.data.images.rows import ParquetRow, written_names
+from ncclean.data.images.layout import RowLayout
+from ncclean.data.images.registry import has_rows, layout_of
 from ncclean.data.images.text_rows import LeftOut, Row, row_keys
-from ncclean.data.images.units import is_table
 from ncclean.data.member_samples import caption_keys, own_uid, sample_uid
 from ncclean.data.nested_fields import field_at, head_of, put_at
 from ncclean.data.sample_groups import usual_caption
@@ -113,7 +114,8 @@ class _Place(NamedTuple):
 
 def written_names_of(shard: ShardRef) -> Mapping[str, str]:
     """The names of a table's columns as written, by lower-case name; none of other layouts."""
-    return written_names(shard) if is_table(shard) else {}
+    layout = layout_of(shard)
+    return layout.written_names(shard) if isinstance(layout, RowLayout) else {}
 
 
 def exported_rows(
@@ -130,7 +132,7 @@ def exported_rows(
     `names` are the columns as written, by lower-case name. With `is_arrow`, columns that were not
     read for the sample stay in its origin alone.
     """
-    if is_table(segment.shard):
+    if has_rows(segment.shard):
         rows = _rows_of_table(sample, captions, caption_key, names, segment, is_arrow)
     else:
         rows = [_row_of_members(sample, captions, caption_column, caption_key)]
@@ -147,7 +149,7 @@ def sample_record(sample: Sample, segment: Segment, names: Mapping[str, str]) ->
     written.
     """
     record = dict(sample.rows[0])
-    if is_table(segment.shard):
+    if has_rows(segment.shard):
         column, *_ = image_column(record, segment.shard.image_key)
         record = _values(sample.rows[0], names, is_arrow=False)
         apart = {name.lower(): name for name in record}

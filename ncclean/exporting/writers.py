@@ -16,7 +16,7 @@ from upath import UPath
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.data.images.columns import image_column
-from ncclean.data.images.units import is_table
+from ncclean.data.images.registry import has_rows
 from ncclean.data.samples import Sample
 from ncclean.errors import InputError
 from ncclean.exporting.captions import exported_captions
@@ -81,7 +81,7 @@ class RowWriter(Writer):
         key, column = self.options.caption_key, layout.caption_column
         is_arrow = layout.table.endswith(PARQUET) or layout.name == "parquet"
         rows = exported_rows(sample, captions, segment, self.names, column, key, is_arrow)
-        if layout.name == "csv" and is_table(shard):
+        if layout.name == "csv" and has_rows(shard):
             rows = one_caption_each(rows, key)
         if not rows:
             return False
@@ -93,9 +93,9 @@ class RowWriter(Writer):
             if copy:
                 row.rename(copy_key(sample.key, copy))
         own_key(rows, self._taken)
-        caption = None if is_table(shard) else rows[0].values[column]
+        caption = None if has_rows(shard) else rows[0].values[column]
         path = self._path(sample, copy, segment)
-        self.report.further_images += 0 if is_table(shard) else len(sample.further_images)
+        self.report.further_images += 0 if has_rows(shard) else len(sample.further_images)
         image = sample.image or b""
         self.write(ExportedSample(image, path, caption, rows, layout.table_of(shard)))
         return True
@@ -108,12 +108,12 @@ class RowWriter(Writer):
         """The path of a sample's image in the output."""
         shard = segment.shard
         is_file = has_files(shard)
-        if is_table(shard):
+        if has_rows(shard):
             is_file = image_column(sample.rows[0], shard.image_key)[1] is None
         root = shard.files[0] if is_file else None
         path = posixpath.join(
             self.options.layout.image_folder(root, segment.name),
-            image_path(sample, root if is_table(shard) else None, shard.image_key),
+            image_path(sample, root if has_rows(shard) else None, shard.image_key),
         )
         stem, ending = posixpath.splitext(path)
         return f"{copy_key(stem, copy)}{ending}"

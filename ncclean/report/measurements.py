@@ -135,6 +135,11 @@ def _missing(table: ScoreTable, counts: PairCounts) -> list[str]:
             "Captions beside those of the samples are in no row: "
             f"{by_name(facts.further.captions)}. --caption-key names others to be scored."
         )
+    if facts.further.names:
+        sentences.append(
+            "Image files were found under another name than the table has, which differs in: "
+            f"{by_name(facts.further.names)}."
+        )
     vague = why_vague(facts.noise_rate)
     if vague is not None and facts.audited is None:
         sentences.append(f"{vague[0].upper()}{vague[1:]}")

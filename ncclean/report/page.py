@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 import ncclean
 from ncclean.auditing.audit import Audit
-from ncclean.data.images.units import FOLDER
+from ncclean.data.images.folders import Folder
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.formats import file_size, short_rate
@@ -155,7 +155,7 @@ def original_of(pair: ShownPair, shard: ShardRef | None) -> str:
     if shard is None:
         return f"{pair.shard} {key}"
     place = shard.recorded().url
-    return f"{place}/{key}.*" if shard.layout == FOLDER else f"{place} {key}"
+    return f"{place}/{key}.*" if shard.layout == Folder.name else f"{place} {key}"
 
 
 def _source(page: Page, name: str) -> ShardRef | None:

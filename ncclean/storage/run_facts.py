@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -142,7 +141,7 @@ def _count(text: str | None) -> int | None:
 
 def _further(fields: dict[str, str]) -> FurtherMembers:
     counts = {}
-    for name in FurtherMembers(Counter("a"), Counter("a"), 1).to_json():
+    for name in FurtherMembers.RECORDED:
         try:
             counts[name] = json.loads(fields.get(name, "null"))
         except (ValueError, RecursionError):

@@ -32,6 +32,8 @@ class ScoreSummary:
     `captions_cut` counts captions with more tokens than the model's `context_length`, None without
     a model. `further_images` and `further_captions` count members that no row is about, by their
     extensions or columns, and `split_keys` the samples whose keys end at the last dot of a name.
+    `other_names` counts image files found under another name than a table has, by what differs,
+    and `caption_lines` text files of several lines that are one caption.
     `preprocessing` is what the images went through, as open_clip's `preprocess_cfg`.
     """
 
@@ -63,6 +65,8 @@ class ScoreSummary:
     further_images: dict[str, int] = field(default_factory=dict)
     further_captions: dict[str, int] = field(default_factory=dict)
     split_keys: int = 0
+    other_names: dict[str, int] = field(default_factory=dict)
+    caption_lines: int = 0
     preprocessing: dict[str, Any] | None = None
 
 
@@ -114,6 +118,8 @@ def summarize(
         further_images=dict(further.images),
         further_captions=dict(further.captions),
         split_keys=further.split_keys,
+        other_names=dict(further.names),
+        caption_lines=further.caption_lines,
         preprocessing=json.loads(manifest.identity.model.get("preprocessing", "null")),
         shift=calibration.shift,
         samples_per_second=round(samples_per_second, 1) if samples_per_second else None,

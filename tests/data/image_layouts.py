@@ -1,6 +1,8 @@
 """The same pairs in every layout of images that is read, and how to read them."""
 
+import base64
 import csv
+import gzip
 import io
 import json
 import tarfile
@@ -126,6 +128,131 @@ def write_karpathy(pairs, folder):
     return folder / "c.json"
 
 
+def write_pictures(pairs, folder):
+    folder.mkdir(parents=True)
+    for key, image, _ in pairs:
+        (folder / f"{key}.jpg").write_bytes(image)
+
+
+def write_coco(pairs, folder):
+    """COCO's own captions, in the folders that its archives unpack to."""
+    write_pictures(pairs, folder / "train2017")
+    (folder / "annotations").mkdir()
+    images = [
+        {"id": n, "file_name": f"{key}.jpg", "height": 1} for n, (key, *_) in enumerate(pairs)
+    ]
+    captions = [
+        {"image_id": number, "id": 1000 + number, "caption": caption}
+        for number, (*_, caption) in reversed(list(enumerate(pairs)))
+    ]
+    whole = {"info": {"year": 2017}, "licenses": [{"id": 1}], "images": images}
+    place = folder / "annotations" / "captions_train2017.json"
+    place.write_text(json.dumps({**whole, "annotations": captions}))
+    return folder
+
+
+def write_llava(pairs, folder):
+    write_pictures(pairs, folder / "images")
+    entries = [
+        {"id": key, "image": f"images/{key}.jpg", "caption": caption} for key, _, caption in pairs
+    ]
+    (folder / "chat.json").write_text(json.dumps(entries))
+    return folder / "chat.json"
+
+
+def write_redcaps(pairs, folder):
+    write_pictures(pairs, folder / "images" / "birds")
+    (folder / "annotations").mkdir()
+    entries = [
+        {"image_id": key, "subreddit": "birds", "raw_caption": caption.upper(), "caption": caption}
+        for key, _, caption in pairs
+    ]
+    place = folder / "annotations" / "birds_2017.json"
+    place.write_text(json.dumps({"info": {"year": 2021}, "annotations": entries}))
+    return place
+
+
+def write_arrow(pairs, folder):
+    """What `save_to_disk` of Hugging Face's datasets writes of one with two splits."""
+    for split, some in (("train", pairs[: len(pairs) // 2]), ("test", pairs[len(pairs) // 2 :])):
+        place = folder / split
+        place.mkdir(parents=True)
+        images = [{"bytes": image, "path": f"{key}.jpg"} for key, image, _ in some]
+        table = pa.table({"image": images, "text": [caption for *_, caption in some]})
+        with pa.ipc.new_stream(place / "data-00000-of-00001.arrow", table.schema) as stream:
+            stream.write_table(table, max_chunksize=7)
+        (place / "state.json").write_text(
+            '{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}'
+        )
+        (place / "dataset_info.json").write_text("{}")
+    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    return folder
+
+
+def write_packed_lines(pairs, folder):
+    write_pictures(pairs, folder)
+    lines = [json.dumps({"image": f"{key}.jpg", "caption": text}) + "\n" for key, _, text in pairs]
+    (folder / "t.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    return folder
+
+
+def write_kaggle(pairs, folder):
+    """Kaggle's Flickr8k: a csv called captions.txt beside the folder of images."""
+    write_pictures(pairs, folder / "Images")
+    rows = [{"image": f"{key}.jpg", "caption": caption} for key, _, caption in pairs]
+    write_csv(folder / "captions.txt", rows)
+    return folder
+
+
+def write_texts_of_files(pairs, folder):
+    """Captions named after the whole name of their image."""
+    write_pictures(pairs, folder)
+    for key, _, caption in pairs:
+        (folder / f"{key}.jpg.txt").write_text(caption)
+    return folder
+
+
+def write_several_images(pairs, folder):
+    """An imagefolder with two images in a row."""
+    write_pictures(pairs, folder)
+    rows = [
+        {"image_file_name": f"{key}.jpg", "target_file_name": f"{pairs[0][0]}.jpg", "text": caption}
+        for key, _, caption in pairs
+    ]
+    (folder / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def write_base64(pairs, folder):
+    folder.mkdir(parents=True)
+    rows = [
+        {"image": base64.b64encode(image).decode(), "caption": caption}
+        for _, image, caption in pairs
+    ]
+    write_csv(folder / "t.tsv", rows, delimiter="\t")
+    return folder
+
+
+def write_byte_lists(pairs, folder):
+    """Pictures as lists of bytes in a struct."""
+    folder.mkdir(parents=True)
+    kind = pa.struct({"bytes": pa.list_(pa.uint8()), "path": pa.string()})
+    images = [{"bytes": list(image), "path": f"{key}.jpg"} for key, image, _ in pairs]
+    table = pa.table({"image": pa.array(images, kind), "text": [text for *_, text in pairs]})
+    pq.write_table(table, folder / "c.parquet", row_group_size=16)
+    return folder
+
+
+def write_hive(pairs, folder):
+    """Parquet in folders that name a value."""
+    for lang, some in (("en", pairs[: len(pairs) // 2]), ("de", pairs[len(pairs) // 2 :])):
+        place = folder / f"lang={lang}"
+        place.mkdir(parents=True)
+        columns = {"image": [one[1] for one in some], "caption": [one[2] for one in some]}
+        pq.write_table(pa.table(columns), place / "part-0.parquet")
+    return folder
+
+
 def write_csv(path, rows, **options):
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), **options)
@@ -142,6 +269,21 @@ LAYOUTS = {
     "imagefolder": write_imagefolder,
     "open_clip": write_open_clip,
     "Karpathy": write_karpathy,
+}
+
+# Layouts of data sets that people bring as they are.
+PEOPLES = {
+    "COCO": write_coco,
+    "LLaVA": write_llava,
+    "RedCaps": write_redcaps,
+    "Arrow": write_arrow,
+    "jsonl.gz": write_packed_lines,
+    "Kaggle": write_kaggle,
+    "a.jpg.txt": write_texts_of_files,
+    "_file_name": write_several_images,
+    "base64": write_base64,
+    "lists of bytes": write_byte_lists,
+    "hive": write_hive,
 }
 
 

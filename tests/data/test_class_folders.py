@@ -44,7 +44,7 @@ def test_class_names_are_captions(classes):
 
 
 def test_units_mix_the_classes_and_follow_the_files(classes, monkeypatch):
-    monkeypatch.setattr("ncclean.data.images.units._UNIT_ROWS", 30)
+    monkeypatch.setattr("ncclean.data.images.layout.ImageLayout.unit_rows", 30)
     units = resolve(classes)
     assert [unit.rows for unit in units] == [(0, 30), (30, 60), (60, 81)]
     keys = [sample.key for unit in units for sample in read_samples(unit)]

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ncclean.data.images import text_rows, units
+from ncclean.data.images import text_rows
+from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.text_rows import TextRows
 from ncclean.data.member_samples import hashed_uid
 from ncclean.data.reader import read_samples
@@ -49,7 +50,7 @@ def facts(shard, together, caption_key):
 def test_equal_rows_make_the_rows_that_they_make_one_by_one(
     tmp_path, monkeypatch, ending, caption_key
 ):
-    monkeypatch.setattr(units, "_UNIT_ROWS", LARGE)
+    monkeypatch.setattr(ImageLayout, "unit_rows", LARGE)
     shards = write(tmp_path, ending)
     assert len(shards) > 2
     for shard in shards:
@@ -89,7 +90,7 @@ def test_rows_of_alike_samples_with_several_captions():
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_units_are_cut_without_reading_values(tmp_path, monkeypatch, ending):
     """Of all rows but those at the ends of units; each unit still begins where a row does."""
-    monkeypatch.setattr(units, "_UNIT_ROWS", LARGE)
+    monkeypatch.setattr(ImageLayout, "unit_rows", LARGE)
     parsed = []
     row_of = TextRows.row_of
     monkeypatch.setattr(TextRows, "row_of", lambda self, row: parsed.append(1) or row_of(self, row))
@@ -109,7 +110,7 @@ def test_units_are_cut_without_reading_values(tmp_path, monkeypatch, ending):
 
 
 def test_rows_of_one_image_stay_in_one_unit(tmp_path, monkeypatch):
-    monkeypatch.setattr(units, "_UNIT_ROWS", 4)
+    monkeypatch.setattr(ImageLayout, "unit_rows", 4)
     names = "aaabbbbccd"
     (tmp_path / "t.csv").write_text("file_name,text\n" + "".join(f"{n}.jpg,x\n" for n in names))
     cuts = [shard.rows for shard in resolve_sources([str(tmp_path / "t.csv")])]

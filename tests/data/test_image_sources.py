@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from ncclean import stores
-from ncclean.data.images import files, units
+from ncclean.data.images import files
 from ncclean.data.images.files import ImageRoot
+from ncclean.data.images.layout import ImageLayout
 from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sample_images import pick_images
@@ -55,7 +56,7 @@ def test_metadata_of_an_imagefolder(tmp_path, ending):
     "layout", ["files", "Hugging Face", "imagefolder", "open_clip", "Karpathy"]
 )
 def test_large_sources_are_cut_into_units(tmp_path, layout, monkeypatch):
-    monkeypatch.setattr(units, "_UNIT_ROWS", 16)
+    monkeypatch.setattr(ImageLayout, "unit_rows", 16)
     source = LAYOUTS[layout](PAIRS, tmp_path / "source")
     shards = resolve_sources([str(source)])
     assert [shard.rows[1] - shard.rows[0] for shard in shards] == [16, 16, 8]
@@ -67,7 +68,7 @@ def test_large_sources_are_cut_into_units(tmp_path, layout, monkeypatch):
 
 
 def test_a_file_more_changes_one_unit(tmp_path, monkeypatch):
-    monkeypatch.setattr(units, "_UNIT_ROWS", 16)
+    monkeypatch.setattr(ImageLayout, "unit_rows", 16)
     source = LAYOUTS["files"](PAIRS, tmp_path / "source")
     before = resolve_sources([str(source)])
     (source / "c" / "00039.txt").write_text("another caption")
@@ -165,9 +166,9 @@ def test_another_root_for_the_images_of_a_table(hostile):
     (hostile / "t.csv").write_text("file_name,text\nlink.jpg,a\n../outside.jpg,b\n")
     root = str(hostile.parent)
     samples, _ = read(hostile / "t.csv", image_root=root)
-    assert statuses(samples) == ["image_missing", "image_missing"]  # relative to the root
+    assert [sample.image for sample in samples] == [b"secret"] * 2  # relative to the table
     (hostile / "t.csv").write_text("file_name,text\nsource/link.jpg,a\noutside.jpg,b\n")
-    samples, _ = read(hostile / "t.csv", image_root=root)
+    samples, _ = read(hostile / "t.csv", image_root=root)  # and to the root, which is the limit
     assert [sample.image for sample in samples] == [b"secret"] * 2
 
 
@@ -282,7 +283,7 @@ def test_a_folder_is_listed_once_when_it_is_planned(tmp_path, monkeypatch):
     monkeypatch.setattr(
         stores, "_list_local", lambda f, *rest: listed.append(f) or list_local(f, *rest)
     )
-    monkeypatch.setattr(units, "_UNIT_ROWS", 16)
+    monkeypatch.setattr(ImageLayout, "unit_rows", 16)
     assert len(resolve_sources([str(tmp_path / "source")])) == 3
     assert len(listed) == len(set(listed))
 

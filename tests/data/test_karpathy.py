@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from ncclean.data.images import karpathy, units
-from ncclean.data.images.karpathy import KarpathyRows
+from ncclean.data.images import json_list
+from ncclean.data.images.json_list import JsonList
+from ncclean.data.images.layout import ImageLayout
 from ncclean.data.options import SourceOptions
 from ncclean.data.sources import resolve_pairs, resolve_sources
 from ncclean.errors import InputError, ShardError
@@ -40,7 +41,7 @@ def changed(source, change):
 )
 @pytest.mark.parametrize("rows", [3, 1000])
 def test_a_split_is_read_alone(source, monkeypatch, named, numbers, rows):
-    monkeypatch.setattr(units, "_UNIT_ROWS", rows)
+    monkeypatch.setattr(ImageLayout, "unit_rows", rows)
     samples, errors = read(source, split=named)
     assert not errors
     assert [sample.row for sample in samples] == [place % rows for place in range(len(numbers))]
@@ -77,8 +78,8 @@ def test_a_byte_offset_is_of_the_image_even_after_other_scripts(source, monkeypa
     changed(source, foreign)
     text = json.loads(source.read_text())
     source.write_text(json.dumps(text, ensure_ascii=False, indent=3), "utf-8")
-    monkeypatch.setattr(units, "_UNIT_ROWS", 4)
-    monkeypatch.setattr(karpathy, "_BLOCK", 100)
+    monkeypatch.setattr(ImageLayout, "unit_rows", 4)
+    monkeypatch.setattr(json_list, "_BLOCK", 100)
     data = source.read_bytes()
     for shard in resolve_sources([str(source)]):
         row = json.JSONDecoder().raw_decode(data[shard.offset :].decode().lstrip(", \n"))[0]
@@ -147,9 +148,9 @@ def test_a_broken_image_has_a_row_in_every_split(source):
             lambda text: text.replace('"filename"', '"x": 1}], "filename"', 31).replace(
                 '"x": 1}], ', "", 30
             ),
-            "broken behind its list of images at byte",
+            "broken behind its list `images` at byte",
         ),
-        (lambda text: text[:-1] + ', "images": []}', "two lists `images`"),
+        (lambda text: text[:-1] + ', "images": []}', "list `images` twice"),
     ],
 )
 def test_a_file_that_is_broken_in_the_middle_says_so(source, damage, expected):
@@ -163,13 +164,13 @@ def test_a_file_that_is_broken_in_the_middle_says_so(source, damage, expected):
 
 @pytest.mark.parametrize("damaged", ["images", "rest"])
 def test_what_is_broken_is_named_by_its_byte(source, damaged, monkeypatch):
-    monkeypatch.setattr(karpathy, "_BLOCK", 100)
+    monkeypatch.setattr(json_list, "_BLOCK", 100)
     text = json.dumps(json.loads(source.read_text()) | {"dataset": "ü?"}, ensure_ascii=False)
     text = text.replace("caption 3", "雪 3")
     mark = '"imgid": 30' if damaged == "images" else '"dataset"'
     source.write_text(text.replace(mark, "?" + mark), "utf-8")
     place = source.read_bytes().index(b"?" + mark.encode())
-    with KarpathyRows(str(source)) as rows:
+    with JsonList(str(source), "images") as rows:
         rows.seek(0)
         with pytest.raises(ShardError, match=f" at byte {place:,}: Expecting property name"):
             list(rows)
@@ -190,14 +191,14 @@ def test_other_json_is_no_source(tmp_path, text):
 def test_split_is_for_sources_that_state_splits(source, tmp_path):
     (tmp_path / "t.csv").write_text("file_name,text\na.jpg,a\n")
     options = SourceOptions(split=["val"])
-    with pytest.raises(InputError, match=r"--split is for Karpathy's dataset_\*.json.*t.csv"):
+    with pytest.raises(InputError, match=r"--split is for layouts.*dataset_\*.json.*t.csv"):
         resolve_sources([str(source), str(tmp_path / "t.csv")], options=options)
 
 
 def test_memory_does_not_grow_with_the_file(source, monkeypatch):
     """What was read is let go: the buffer never holds much more than a block and an image."""
-    monkeypatch.setattr(karpathy, "_BLOCK", 512)
-    with KarpathyRows(str(source)) as rows:
+    monkeypatch.setattr(json_list, "_BLOCK", 512)
+    with JsonList(str(source), "images") as rows:
         rows.seek(0)
         longest = max(len(rows._buffer) for _ in rows)
     assert longest < 2000 < source.stat().st_size

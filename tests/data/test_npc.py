@@ -3,7 +3,7 @@
 import pytest
 
 from ncclean.data.images import npc
-from ncclean.data.images.npc import npc_rows
+from ncclean.data.images.registry import layout_of
 from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
@@ -76,7 +76,8 @@ def test_an_image_of_too_many_captions_holds_no_more_than_one_may_have(tmp_path)
     place = dataset(tmp_path)
     (place / "train_ids.txt").write_text("7\n" * 2000 + "9\n")
     (place / "train_caps.txt").write_text("one\n" * 2000 + "of nine\n")
-    (row, last) = npc_rows(*resolve_sources([str(place / "train_caps.txt")]))
+    [shard] = resolve_sources([str(place / "train_caps.txt")])
+    (row, last) = layout_of(shard).rows(shard)
     assert len(row["captions"]) == 1001
     assert last["captions"] == ["of nine"]
     assert samples(tmp_path, split=["train"])[0].status.value == "caption_too_large"
@@ -121,7 +122,7 @@ def test_files_that_do_not_go_together(tmp_path, file, data, message):
 
 def test_units_and_what_makes_them_new(tmp_path, monkeypatch):
     place = dataset(tmp_path)
-    monkeypatch.setattr("ncclean.data.images.units._UNIT_ROWS", 2)
+    monkeypatch.setattr("ncclean.data.images.layout.ImageLayout.unit_rows", 2)
     source = str(place / "0.2_noise_train_caps.txt")
     first, second = resolve_sources([source])
     assert [sample.key for sample in read_samples(second)] == ["9"]
@@ -133,7 +134,7 @@ def test_units_and_what_makes_them_new(tmp_path, monkeypatch):
 @pytest.mark.parametrize("file", ["train_ids.txt", "train_caps.txt", "0.2_noise_train_caps.txt"])
 def test_a_file_that_changes_in_a_run_fails_its_units(tmp_path, monkeypatch, file):
     place = dataset(tmp_path)
-    monkeypatch.setattr("ncclean.data.images.units._UNIT_ROWS", 2)
+    monkeypatch.setattr("ncclean.data.images.layout.ImageLayout.unit_rows", 2)
     first, second = resolve_sources([str(place / "0.2_noise_train_caps.txt")])
     assert len(list(read_samples(first))) == 2
     (place / file).write_text((place / file).read_text().replace("9", "10"))
@@ -143,7 +144,7 @@ def test_a_file_that_changes_in_a_run_fails_its_units(tmp_path, monkeypatch, fil
 
 def test_lines_are_counted_once_for_all_units(tmp_path, monkeypatch):
     place = dataset(tmp_path)
-    monkeypatch.setattr("ncclean.data.images.units._UNIT_ROWS", 1)
+    monkeypatch.setattr("ncclean.data.images.layout.ImageLayout.unit_rows", 1)
     counted = []
     count = npc._count
     monkeypatch.setattr(npc, "_count", lambda url: counted.append(url) or count(url))

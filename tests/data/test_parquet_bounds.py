@@ -15,7 +15,7 @@ from ncclean.data.embeddings import datacomp
 from ncclean.data.embeddings.pairs import read_pairs
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.embeddings.vectors import npy_shape
-from ncclean.data.images.rows import rows_of
+from ncclean.data.images.registry import layout_of
 from ncclean.data.images.text_rows import LeftOut
 from ncclean.data.parquet_bounds import check_rows, inflated_columns, rows_at_once
 from ncclean.data.parquet_footer import read_chunks
@@ -182,7 +182,7 @@ def test_a_text_that_no_caption_has_is_not_held(tmp_path):
     write_one_text(path, 40 << 20, 24)
     (shard,) = resolve_sources([str(tmp_path)])
     captions, before, most = [], pa.total_allocated_bytes(), 0
-    for row in rows_of(shard):
+    for row in layout_of(shard).rows(shard):
         most = max(most, pa.total_allocated_bytes() - before)
         captions.append(row["caption"])
     assert len(captions) == 24

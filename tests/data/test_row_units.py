@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from ncclean.data.images import text_rows, units
+from ncclean.data.images import text_rows
+from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.row_units import cut_rows
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import ShardError
@@ -61,7 +62,7 @@ def karpathy(folder):
 
 @pytest.mark.parametrize("write", [csv, karpathy])
 def test_a_row_that_cannot_be_passed_fails_its_unit_alone(tmp_path, monkeypatch, write):
-    monkeypatch.setattr(units, "_UNIT_ROWS", 8)
+    monkeypatch.setattr(ImageLayout, "unit_rows", 8)
     monkeypatch.setattr(text_rows, "_LONGEST_LINE", 1000)
     source = write(tmp_path)
     assert [shard.rows for shard in resolve_sources([str(source)])] == [(0, 8), (8, 16), (16, 21)]

@@ -5,7 +5,6 @@ import random
 import tarfile
 
 import pytest
-from ncclean.data.tar_index import locate_samples
 
 from ncclean.data.image_index import ImageIndex
 from ncclean.data.member_samples import Contents

@@ -1,7 +1,6 @@
 import pytest
 
 from ncclean.data.shards import resolve_shards
-from ncclean.data.sources import resolve_sources
 from ncclean.errors import InputError
 
 
@@ -102,13 +101,6 @@ def test_many_objects_of_a_folder_are_asked_for_by_listing_it(tmp_path):
     assert [shard.size for shard in listed] == list(range(130))
     assert listed == in_braces
     assert listed[:3] == one_by_one  # versions too: what was scored is not scored again
-
-
-@pytest.mark.parametrize("name", ["a.arrow", "."])
-def test_arrow_files_are_named(tmp_path, name):
-    (tmp_path / "a.arrow").write_bytes(b"ARROW1")
-    with pytest.raises(InputError, match="holds Arrow data, which is not read: write Parquet"):
-        resolve_sources([str(tmp_path / name)])
 
 
 def test_names_that_differ_in_case_alone_get_more_folders(tmp_path):

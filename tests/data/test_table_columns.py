@@ -8,8 +8,10 @@ import pytest
 
 from ncclean.data.images import columns
 from ncclean.data.images.columns import by_image, image_of, key_of
-from ncclean.data.images.rows import text_units
+from ncclean.data.images.layout import Facts, ImageLayout
 from ncclean.data.images.text_rows import BrokenRow
+from ncclean.data.images.text_tables import TextTable
+from ncclean.data.options import SourceOptions
 from ncclean.data.samples import of_caption
 from ncclean.errors import ShardError
 from tests.data.image_layouts import read
@@ -146,19 +148,24 @@ def test_rows_before_a_failure_come_before_it():
         next(groups)
 
 
+def cuts(path):
+    return TextTable().cuts(str(path), Facts(0, ""), SourceOptions())
+
+
 def test_units_do_not_part_the_rows_of_an_image(tmp_path, monkeypatch):
+    monkeypatch.setattr(ImageLayout, "unit_rows", 5)
     names = "aaabbbbbbbbcc"
     path = tmp_path / "t.csv"
     path.write_text("path,text\n" + "".join(f"{name}.jpg,c\n" for name in names))
-    assert [cut[:2] for cut in text_units(str(path), 5)] == [(0, 11), (11, 13)]
+    assert [cut[:2] for cut in cuts(path)] == [(0, 11), (11, 13)]
     monkeypatch.setattr("ncclean.data.images.row_units.MOST_ROWS", 2)
-    cuts = text_units(str(path), 5)
-    assert [cut[:2] for cut in cuts] == [(0, 7), (7, 13)]
+    found = cuts(path)
+    assert [cut[:2] for cut in found] == [(0, 7), (7, 13)]
     data = path.read_bytes()
-    assert [data[begin:].startswith(b"b.jpg") for _, _, begin in cuts] == [False, True]
+    assert [data[begin:].startswith(b"b.jpg") for _, _, begin in found] == [False, True]
     keyed = tmp_path / "k.csv"
     keyed.write_text("key,path,text\n" + "".join(f"{n},a.jpg,c\n" for n in range(7)))
-    assert [cut[:2] for cut in text_units(str(keyed), 5)] == [(0, 5), (5, 7)]
+    assert [cut[:2] for cut in cuts(keyed)] == [(0, 5), (5, 7)]
 
 
 def test_the_index_that_pandas_writes_without_a_name_is_no_path():

@@ -109,7 +109,7 @@ def test_an_outcome_that_is_lost_with_its_node(two_nodes, shards, reference, tmp
 @pytest.mark.parametrize("layout", ["files", "Hugging Face", "open_clip", "recaptioned"])
 def test_sources_of_images_beside_tars(two_nodes, shards, tmp_path, monkeypatch, layout):
     """Named from the working folder, which no worker shares."""
-    monkeypatch.setattr("ncclean.data.images.units._UNIT_ROWS", 50)
+    monkeypatch.setattr("ncclean.data.images.layout.ImageLayout.unit_rows", 50)
     pairs = [
         (sample.key, sample.image, sample.caption)
         for shard in resolve_pairs([str(shards)])[:2]

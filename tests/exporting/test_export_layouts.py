@@ -20,7 +20,7 @@ from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError, ResumeError
 from ncclean.exporting import export as module
 from ncclean.exporting.export import export_shards
-from ncclean.exporting.out_layout import layout_of, out_layout
+from ncclean.exporting.out_layout import form_of, out_layout
 from tests import hostile
 from tests.data.image_layouts import LAYOUTS, read, write_csv, write_imagefolder
 from tests.object_store import s3
@@ -82,7 +82,7 @@ def facts(samples):
 def test_what_came_in_goes_out_and_comes_in_again(name, pairs, tmp_path):
     source = LAYOUTS[name](pairs, tmp_path / "source")
     shards = resolve_pairs([str(source)], SourceOptions())
-    assert layout_of(shards) == AUTO[name]
+    assert form_of(shards) == AUTO[name]
     out = export(source, tmp_path, drop={3, 11}, samples_per_shard=9)
     samples, errors = read(out)
     kept = [pair for place, pair in enumerate(pairs) if place not in (3, 11)]

@@ -129,7 +129,7 @@ def test_scores_of_one_split_are_not_taken_for_those_of_another(pairs, tmp_path)
 
 
 def test_a_run_goes_on_where_a_table_has_grown(pairs, tmp_path, monkeypatch):
-    monkeypatch.setattr("ncclean.data.images.units._UNIT_ROWS", 20)
+    monkeypatch.setattr("ncclean.data.images.layout.ImageLayout.unit_rows", 20)
     source = LAYOUTS["files"](pairs[:40], tmp_path / "source")
     score(source, tmp_path / "s.parquet")
     LAYOUTS["files"]([(f"z{key}", image, caption) for key, image, caption in pairs[40:]],

@@ -10,8 +10,8 @@ import pytest
 from ncclean_pipelines.annotate import Annotate
 from ncclean_pipelines.score import Score
 
-from ncclean.data.images import units
-from ncclean.data.images.rows import rows_of
+from ncclean.data.images.layout import ImageLayout
+from ncclean.data.images.registry import layout_of
 from ncclean.data.lance_reader import LanceRequest
 from ncclean.data.lance_table import lance_pieces
 from ncclean.data.sources import resolve_sources
@@ -42,7 +42,7 @@ def pairs(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
-    monkeypatch.setattr(units, "_UNIT_ROWS", 30)
+    monkeypatch.setattr(ImageLayout, "unit_rows", 30)
 
 
 def score(source, out, **options):
@@ -112,7 +112,7 @@ def test_rows_that_changed_since_they_were_listed_fail(pairs, tmp_path):
     shards = resolve_sources([str(tmp_path / "a.lance")])
     lance.dataset(tmp_path / "a.lance").delete("caption = ''")
     with pytest.raises(ShardError, match="has changed since the run began"):
-        list(rows_of(shards[0]))
+        list(layout_of(shards[0]).rows(shards[0]))
 
 
 def test_a_file_that_is_cut_costs_its_rows_alone(pairs, tmp_path):
@@ -272,7 +272,9 @@ def test_rows_are_those_of_the_version_that_was_checked(pairs, tmp_path, monkeyp
         return batches(request)
 
     monkeypatch.setattr(LanceRequest, "batches", later)
-    assert [row["uid"] for row in rows_of(shards[0])] == pairs["uid"].to_pylist()[:30]
+    assert [row["uid"] for row in layout_of(shards[0]).rows(shards[0])] == pairs["uid"].to_pylist()[
+        :30
+    ]
 
 
 def test_images_may_be_blobs(pairs, tmp_path):

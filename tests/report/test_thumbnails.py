@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ncclean.data.images.units import resolve_images
+from ncclean.data.images.resolve import resolve_images
 from ncclean.data.open_image import ImageRejected
 from ncclean.data.shards import resolve_shards
 from ncclean.report.pairs import ShownPair

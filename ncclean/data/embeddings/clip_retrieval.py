@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, ShardFiles, Source, Vectors
+from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, ShardFiles, Vectors
 from ncclean.data.embeddings.vectors import npy_shape, read_npy
 from ncclean.data.parquet_table import table_rows
 from ncclean.data.shards import ShardRef
+from ncclean.data.source import Source
 from ncclean.errors import InputError, ShardError
 
 _METADATA, _IMAGES, _TEXTS = "metadata", "img_emb", "text_emb"

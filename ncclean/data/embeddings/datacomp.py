@@ -12,16 +12,10 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from ncclean import stores
-from ncclean.data.embeddings.layout import (
-    EmbeddingLayout,
-    Keys,
-    ShardFiles,
-    Source,
-    Vectors,
-    required,
-)
+from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, ShardFiles, Vectors, required
 from ncclean.data.embeddings.vectors import BROKEN, Header, check_matrix, read_header
 from ncclean.data.shards import ShardRef
+from ncclean.data.source import Source
 from ncclean.errors import ShardError, one_line
 from ncclean.regular_files import check_is_file
 

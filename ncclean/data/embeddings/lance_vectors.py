@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ncclean.data.embeddings.layout import ShardFiles, Source
+from ncclean.data.embeddings.layout import ShardFiles
 from ncclean.data.embeddings.parquet_vectors import ParquetVectors
 from ncclean.data.lance_table import is_lance
+from ncclean.data.source import Source
 
 
 class LanceVectors(ParquetVectors):

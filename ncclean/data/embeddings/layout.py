@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from upath import UPath
 
-from ncclean import stores
 from ncclean.data.shards import ShardRef
+from ncclean.data.source import Source
 from ncclean.errors import ShardError
 
 Keys = tuple[str, str]
-
-
-class Source:
-    """A file or a folder that may hold embeddings.
-
-    Raises `InputError` for a URL that cannot be opened, and where a store does not answer.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/") or url
-        self._place = stores.location(self.url)
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """Names of the files and folders in a folder of embeddings; none for a file."""
-        is_file = self._place.suffix if stores.is_url(self.url) else os.path.isfile(self.url)
-        return frozenset() if is_file else _names(self._place)
-
-    def names_in(self, folder: str) -> frozenset[str]:
-        """Names of the files in a subfolder; none if it does not exist."""
-        return _names(self._place / folder)
-
-    def below(self, *names: str) -> str:
-        """The path of a file in this folder of embeddings."""
-        return str(self._place.joinpath(*names))
 
 
 @dataclass(frozen=True)
@@ -116,7 +88,3 @@ def required(shard: ShardRef, keys: Keys | None) -> Keys:
     if keys is None:
         raise ShardError(f"{shard.url}: name its vectors with --embedding-keys IMG,TEXT")
     return keys
-
-
-def _names(folder: UPath) -> frozenset[str]:
-    return frozenset(entry.name for entry in stores.listing(folder))

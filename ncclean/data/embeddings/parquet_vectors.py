@@ -8,16 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ncclean.data.embeddings.layout import (
-    EmbeddingLayout,
-    Keys,
-    ShardFiles,
-    Source,
-    Vectors,
-    required,
-)
+from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, ShardFiles, Vectors, required
 from ncclean.data.parquet_table import read_table, table_rows, vector_columns
 from ncclean.data.shards import ShardRef
+from ncclean.data.source import Source
 from ncclean.errors import ShardError
 
 _ENDING = ".parquet"

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, ShardFiles, Source
+from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, ShardFiles
 from ncclean.data.embeddings.registry import LAYOUTS
 from ncclean.data.lance_table import ENDING
 from ncclean.data.parquet_table import table_rows
@@ -22,6 +22,7 @@ from ncclean.data.shards import (
     places,
     sizes_and_versions,
 )
+from ncclean.data.source import Source
 from ncclean.errors import InputError, ShardError
 
 # Names of the image's and the caption's vectors that are taken without being told.

@@ -13,12 +13,11 @@ from typing import Any, BinaryIO, cast
 
 from PIL import Image
 
-from ncclean.data.images.samples import FolderSamples, TableSamples
+from ncclean.data.images.layout import Samples
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
-from ncclean.data.tar import TarSamples
 from ncclean.data.tar_members import add_member
 from ncclean.errors import ShardError
 from ncclean.json_values import json_text
@@ -63,7 +62,7 @@ def _written(out: BinaryIO) -> tarfile.TarFile:
 
 
 @contextlib.contextmanager
-def _after_first_sample(samples: FolderSamples | TableSamples | TarSamples) -> Iterator[None]:
+def _after_first_sample(samples: Samples) -> Iterator[None]:
     """Ignore a `ShardError` once a sample has been read: what came before it is there."""
     try:
         yield

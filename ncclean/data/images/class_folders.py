@@ -11,12 +11,16 @@ import functools
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ncclean import stores
+from ncclean.data.images.layout import Facts, OutForm, RowLayout
 from ncclean.data.images.listing import image_files, subfolders
-from ncclean.data.images.text_rows import Row
-from ncclean.data.shards import ShardRef, check_named_once, distinct_names
+from ncclean.data.images.row_units import Cut
+from ncclean.data.images.text_rows import BrokenRow, Row
+from ncclean.data.options import SourceOptions
+from ncclean.data.shards import ShardRef
+from ncclean.data.source import Source
 from ncclean.errors import InputError, ShardError
 
 _PLACE = re.compile(r"\{c?\}")
@@ -41,55 +45,56 @@ def class_caption(template: str, folder: str) -> str:
     return _PLACE.sub(lambda _: name, template)
 
 
-def class_units(
-    folders: Sequence[str], template: str, layout: str, unit_rows: int
-) -> list[ShardRef]:
-    """Units of folders of class folders; each has images of all classes.
+class ClassFolders(RowLayout):
+    """Folders of classes, `classes:a photo of a {}`; each unit has images of all classes."""
 
-    Raises `InputError` for a folder without images, or a template as `check_template` says.
-    """
-    check_template(template)
-    check_named_once(folders)
-    units: list[ShardRef] = []
-    for folder, name in zip(folders, distinct_names(folders, ()), strict=True):
+    name = "classes"
+    takes_image_key = False
+
+    def sources(self, source: Source, options: SourceOptions) -> list[str]:
+        if options.class_template is None:
+            return []
+        check_template(options.class_template)
         _listed.cache_clear()  # files may have changed since
         try:
-            files, version = _listed(folder)
+            files, _ = _listed(source.url)
         except ShardError as error:
-            raise InputError(f"{folder} holds no class folders: {error}") from error
+            raise InputError(f"{source.url} holds no class folders: {error}") from error
         if not files:
-            raise InputError(f"{folder} holds no images in class folders")
-        count, size = len(files), sum(size for _, size in files)
-        for first in range(0, count, unit_rows):
-            last = min(first + unit_rows, count)
-            units.append(
-                ShardRef(
-                    name if count <= unit_rows else f"{name}-{first:0{len(str(count))}d}",
-                    folder,
-                    round(size * (last - first) / count),
-                    version,
-                    f"{layout}:{template}",
-                    (folder,),
-                    (first, last),
-                )
-            )
-    return units
+            raise InputError(f"{source.url} holds no images in class folders")
+        return [source.url]
 
+    def root(self, url: str) -> str:
+        return url
 
-def class_rows(shard: ShardRef) -> Iterator[Row]:
-    """The images of a unit as rows: path, caption, and `class`; one in no class folder has none.
+    def written_as(self, urls: Collection[str]) -> OutForm:
+        return "folder"
 
-    Raises `ShardError` if a file has changed since: images would be missing, or come twice.
-    """
-    files, version = _listed(shard.url)
-    if version != shard.version:
-        raise ShardError("images have been added, removed or changed since the run began")
-    template = shard.layout.partition(":")[2]
-    first, last = shard.rows or (0, 0)
-    for path, _ in files[first:last]:
-        folder = posixpath.basename(posixpath.dirname(path))
-        caption = class_caption(template, folder) if folder else None
-        yield {"file_name": path, "caption": caption, "class": folder or None}
+    def facts(self, url: str, options: SourceOptions) -> Facts:
+        files, version = _listed(url)
+        return Facts(sum(size for _, size in files), version, options.class_template or "")
+
+    def cuts(self, url: str, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+        count = len(_listed(url)[0])
+        return [
+            Cut(first, min(first + self.unit_rows, count))
+            for first in range(0, count, self.unit_rows)
+        ]
+
+    def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
+        """Path, caption, and `class` of the images; one in no class folder has none.
+
+        Raises `ShardError` if a file has changed since: images would be missing, or come twice.
+        """
+        files, version = _listed(shard.url)
+        if version != shard.version:
+            raise ShardError("images have been added, removed or changed since the run began")
+        template = shard.layout.partition(":")[2]
+        first, last = shard.rows or (0, 0)
+        for path, _ in files[first:last]:
+            folder = posixpath.basename(posixpath.dirname(path))
+            caption = class_caption(template, folder) if folder else None
+            yield {"file_name": path, "caption": caption, "class": folder or None}
 
 
 @functools.lru_cache(maxsize=1)  # units of one folder come one after another

@@ -5,6 +5,8 @@ Rows of one image, which has a path and no key of its own, are one sample with s
 
 from __future__ import annotations
 
+import base64
+import functools
 import itertools
 import os
 import posixpath
@@ -19,16 +21,20 @@ from ncclean.errors import ShardError
 IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "bytes")
 STRUCT_FIELDS = {"bytes", "path"}  # of Hugging Face's images, whatever their column is called
 PATH_COLUMNS = ("file_name", "filepath", "image_path", "img_path", "path", "filename", "file")
+_PATH_ENDING = "_file_name"  # of columns of an imagefolder with several images in a row
 _STRUCTS = len(IMAGE_COLUMNS)  # their place among the columns
 # None is for structs, which no column is called: "" is that of an index which pandas wrote.
 _PLACES = dict(zip((*IMAGE_COLUMNS, None, *PATH_COLUMNS), itertools.count()))
-_LAST = len(_PLACES)
+_FURTHER_PATHS = len(_PLACES)
+_LAST = _FURTHER_PATHS + 1
 CAPTION_COLUMNS = ("caption", "text", "title", "txt", "captions", "text_content")
 KEY_COLUMNS = ("key", "__key__")
 MOST_ROWS = 1000  # of one image, as many as it may have captions
 _MOST_HELD = 64 << 20  # about the bytes of rows that wait for others of their image
 _VALUE_BYTES = 64  # of a value, beside the text in it
 _BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8")  # of pictures
+_IN_BASE64 = ("/9j/", "iVBORw0KGgo", "UklGR", "R0lGOD", "data:image/")
+_SHORTEST_BASE64 = 40  # characters; paths of a folder called 9j are shorter
 
 
 def image_of(row: Row, image_key: str | None = None) -> tuple[bytes | None, str | None]:
@@ -52,6 +58,8 @@ def image_column(
     chosen: tuple[str | None, bytes | None, str | None] = None, None, None
     for name, value in row.items():
         place = _PLACES.get(name, _LAST)
+        if place == _LAST and name.endswith(_PATH_ENDING):
+            place = _FURTHER_PATHS
         if place > _STRUCTS and isinstance(value, dict) and value.keys() >= STRUCT_FIELDS:
             place = _STRUCTS
         if place < first:
@@ -68,7 +76,7 @@ def further_images(row: Row, image_key: str | None = None) -> Iterator[str]:
         several = value if isinstance(value, list) else [value]
         if name == column:
             yield from (name for one in several[1:] if _is_picture(one))
-        elif name in PATH_COLUMNS:
+        elif is_path_column(name):
             # Beside an image, a path is mostly that of its file.
             names = (one for one in several if isinstance(one, str) and is_image_file(one))
             if image is None and path is not None:
@@ -77,6 +85,11 @@ def further_images(row: Row, image_key: str | None = None) -> Iterator[str]:
         else:
             is_named = name in IMAGE_COLUMNS
             yield from (name for one in several if _is_picture(one) or (is_named and _is_path(one)))
+
+
+def is_path_column(name: str) -> bool:
+    """Whether a column of this lower-case name holds paths of images."""
+    return name in PATH_COLUMNS or name.endswith(_PATH_ENDING)
 
 
 def is_image_file(path: str) -> bool:
@@ -89,7 +102,19 @@ def _picture_in(value: object) -> tuple[bytes | None, str | None]:
     image, path = value, value
     if isinstance(value, dict):
         image, path = value.get("bytes"), value.get("path")
+    if isinstance(image, str) and image.startswith(_IN_BASE64) and len(image) >= _SHORTEST_BASE64:
+        image, path = _from_base64(image), None if image is path else path
     return image if isinstance(image, bytes) else None, path if _is_path(path) else None  # type: ignore[return-value]
+
+
+@functools.lru_cache(maxsize=4)  # a row is asked for its picture several times
+def _from_base64(text: str) -> bytes:
+    """The bytes of a picture written as text, or those of the text if it cannot be decoded."""
+    data = text.rpartition(",")[2] if text.startswith("data:") else text
+    try:
+        return base64.b64decode(data)
+    except ValueError:
+        return text.encode("utf-8", "replace")
 
 
 def _is_picture(value: object) -> bool:

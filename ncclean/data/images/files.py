@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from typing import Any
 
 from ncclean import stores
+from ncclean.data.images.near_names import NearNames
 from ncclean.data.member_samples import LARGEST_FILE
 from ncclean.data.samples import SkipReason
 from ncclean.errors import ShardError
@@ -15,38 +17,71 @@ from ncclean.store_errors import explain, is_store_error, is_transient
 
 
 class UnreadableFile(Exception):
-    """A file that gives no image; `reason` is the status of its sample."""
+    """A file that gives no image; `reason` is the status of its sample.
 
-    def __init__(self, reason: SkipReason, what: str) -> None:
+    `may_be_near` tells that there is no file of this name, but one of another may be meant.
+    """
+
+    def __init__(self, reason: SkipReason, what: str, may_be_near: bool = False) -> None:
         super().__init__(what)
-        self.reason = reason
+        self.reason, self.may_be_near = reason, may_be_near
 
 
 class ImageRoot:
     """A folder that image files lie below, local or in a store.
 
     Tables are written by others: a path, or a link, that leads out of the folder is refused, since
-    what it names would be read, embedded and exported.
+    what it names would be read, embedded and exported. `start` is a folder below it that paths may
+    begin at as well. `other_names` counts files that were found under another name than the path,
+    by what differs.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, start: str | None = None) -> None:
+        self.other_names: Counter[str] = Counter()
         self._folder = folder
         self._is_url = stores.is_url(folder)
         self._real = folder.rstrip("/") if self._is_url else os.path.realpath(folder)
+        self._starts = [self._real]
+        if start is not None and not self._is_url and self._holds(os.path.realpath(start)):
+            self._starts.append(os.path.realpath(start))
+        self._near = NearNames(self._real)
 
     def read(self, path: str) -> bytes:
         """The bytes of a file, by its path from the folder or from the root of the file system.
 
-        Raises `UnreadableFile` for what is not a file below the folder, is larger than 256 MiB,
-        or that its store refuses, and `ShardError` if a store does not answer.
+        A local file whose name is alike is taken where no other may be meant. Raises
+        `UnreadableFile` for what is not a file below the folder, is larger than 256 MiB, or that
+        its store refuses, and `ShardError` if a store does not answer.
         """
+        try:
+            return self.read_exactly(path)
+        except UnreadableFile as error:
+            if not error.may_be_near or self._is_url:
+                raise
+            near = self._near.take(path)
+            if near is None:
+                raise self._with_near(path, error) from error
+            data = self.read_exactly(near.path)
+            self.other_names[near.why] += 1
+            return data
+
+    def _with_near(self, path: str, error: UnreadableFile) -> UnreadableFile:
+        """The error of a file that is not there, with a name that may be meant."""
+        near = self._near.find(path)
+        if not near:
+            return error
+        others = " and others are" if len(near) > 1 else ", which another path takes, is"
+        return UnreadableFile(error.reason, f"{error}; {near[0].path}{others} alike")
+
+    def read_exactly(self, path: str) -> bytes:
+        """The same, of a file of exactly this name."""
         return self._read_url(path) if self._is_url else self._read_local(path)
 
     def _read_local(self, path: str) -> bytes:
         try:
-            real = os.path.realpath(os.path.join(self._real, path))
-            if not real.startswith(self._real.rstrip(os.sep) + os.sep):
-                raise self._outside(path)
+            real = self._place(path)
+            if not self._holds(real):
+                raise self._outside(path, real)
             facts = os.stat(real)
             if not stat.S_ISREG(facts.st_mode):  # a pipe would be waited for
                 raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path} is not a file")
@@ -55,7 +90,16 @@ class ImageRoot:
                 return file.read()
         except (OSError, ValueError) as error:
             what = getattr(error, "strerror", None) or str(error)
-            raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path}: {what}") from error
+            is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+            raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path}: {what}", is_missing) from error
+
+    def _place(self, path: str) -> str:
+        """The real path of a file, from the first folder that has it."""
+        places = [os.path.realpath(os.path.join(start, path)) for start in self._starts]
+        return next(filter(os.path.lexists, places), places[0])
+
+    def _holds(self, real: str) -> bool:
+        return real.startswith(self._real.rstrip(os.sep) + os.sep)
 
     def _read_url(self, path: str) -> bytes:
         inside = path.removeprefix(self._real + "/")
@@ -75,11 +119,14 @@ class ImageRoot:
             what = explain(f"{self._real}/{inside}", error, "read")
             raise UnreadableFile(SkipReason.IMAGE_MISSING, what) from error
 
-    def _outside(self, path: str) -> UnreadableFile:
-        return UnreadableFile(
-            SkipReason.IMAGE_MISSING,
-            f"{path} is not below {self._folder}; --image-root names another folder",
-        )
+    def _outside(self, path: str, real: str | None = None) -> UnreadableFile:
+        """The error of a path out of the folder: by a link, or by its name."""
+        named = os.path.normpath(os.path.join(self._real, path))
+        if real is not None and self._holds(named):
+            what = f"{path} is a link to {real}, which is not below {self._folder}; --image-root "
+            return UnreadableFile(SkipReason.IMAGE_MISSING, f"{what}names a folder that holds both")
+        what = f"{path} is not below {self._folder}; --image-root names another folder"
+        return UnreadableFile(SkipReason.IMAGE_MISSING, what, may_be_near=os.path.isabs(path))
 
 
 def _start(system: Any, place: str, path: str) -> bytes:

@@ -118,13 +118,19 @@ def _facts(path: str) -> tuple[int | None, str]:
 
 def _is_meant(name: str, extensions: Collection[str], longer: Sequence[str] = ()) -> bool:
     is_ours = not name.startswith(".") and not name.endswith(_NOT_OF_A_SAMPLE)
-    return is_ours and _split(name, longer)[1].lower() in extensions
+    extension = _split(name, longer)[1].lower()
+    return is_ours and (extension in extensions or extension.rpartition(".")[2] in extensions)
 
 
 def _split(name: str, longer: Sequence[str] = ()) -> tuple[str, str]:
-    """Key and extension: one of the `longer` ones, which have dots, else the last one."""
+    """Key and extension: one of the `longer` ones, which have dots, else the last one.
+
+    A text named after the whole name of its image, `001.jpg.txt`, has the extension `jpg.txt`.
+    """
     ending = next((one for one in longer if name.lower().endswith(f".{one}")), None)
     if ending is not None and len(name) > len(ending) + 1:
         return name[: -len(ending) - 1], name[-len(ending) :]
     key, _, extension = name.rpartition(".")
-    return key, extension
+    stem, _, picture = key.rpartition(".")
+    is_of_picture = extension in CAPTION_EXTENSIONS and picture.lower() in IMAGE_EXTENSIONS
+    return (stem, f"{picture}.{extension}") if is_of_picture and stem else (key, extension)

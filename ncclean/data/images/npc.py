@@ -18,19 +18,24 @@ import itertools
 import posixpath
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncclean import stores
 from ncclean.data.images.columns import MOST_ROWS
-from ncclean.data.images.text_rows import Row, open_text
+from ncclean.data.images.layout import Facts, RowLayout, folder_beside
+from ncclean.data.images.row_units import Cut
+from ncclean.data.images.text_rows import BrokenRow, Row, open_text
 from ncclean.data.noise import FROM_FILE
+from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef, sizes_and_versions
+from ncclean.data.source import Source
 from ncclean.errors import ShardError, one_line
 
 ENDING = "_caps.txt"
 _SPLITS = {"train": "train", "dev": "val", "val": "val", "test": "test"}
 _CAPTIONS = re.compile(r"(?:.*_)?(train|dev|val|test)_caps\.txt")
 _FOLDERS = ("annotations/scan_split", "annotations", "scan_split", "")
+_SIGNS = ("annotations", "scan_split", *(f"{split}{ENDING}" for split in _SPLITS))
 _NAMES = "image_name.txt"
 _LONGEST_LINE = 1 << 20
 _MOST_NAMES = 64 << 20  # characters of `image_name.txt`, which is held
@@ -45,10 +50,60 @@ _PATTERNS = (
 )
 
 
-def caption_files(place: str) -> list[str]:
+class Npc(RowLayout):
+    """Lines of image numbers and of captions; truth about noise is told by captions without it."""
+
+    name = "npc"
+    endings = (ENDING,)
+    takes_image_key = False
+    has_splits = True
+
+    def sources(self, source: Source, options: SourceOptions) -> list[str]:
+        is_file = source.url.endswith(ENDING)
+        may_be = is_file or not source.names.isdisjoint(_SIGNS)
+        return _caption_files(source.url) if may_be else []
+
+    def root(self, url: str) -> str:
+        return folder_beside(url, ["images"])
+
+    def split_of(self, url: str) -> str | None:
+        """The split of a file of captions, in Karpathy's words."""
+        name = _CAPTIONS.fullmatch(posixpath.basename(url))
+        return _SPLITS[name[1]] if name else None
+
+    def facts(self, url: str, options: SourceOptions) -> Facts:
+        return Facts(super().facts(url, options).size, _version_of(url))
+
+    def cuts(self, url: str, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+        count = sum(1 for _ in _images(url, facts.version))
+        return [
+            Cut(first, min(first + self.unit_rows, count))
+            for first in range(0, count, self.unit_rows)
+        ]
+
+    def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
+        if _version_of(shard.url) != shard.version:
+            raise ShardError("captions or image numbers have changed since the run began")
+        names = _Names(shard.url, shard.files[0])
+        images = _images(shard.url, shard.version)
+        for number, captions, clean in itertools.islice(images, *(shard.rows or (0, None))):
+            row: Row = {"file_name": names.of(number), "captions": captions, "imgid": number}
+            if clean is not None:
+                own = set(clean)  # one in another's place is still of the image
+                noisy = [caption not in own for caption in captions]
+                row["is_noisy"] = noisy
+                row["noise_kind"] = [FROM_FILE if flag else None for flag in noisy]
+            yield row
+
+
+def _caption_files(place: str) -> list[str]:
     """The captions of each split in a folder, as they come without noise, or the file itself."""
     if place.endswith(ENDING):
-        return [place] if split_of(place) and _has(_ids_of(place)) else []
+        return (
+            [place]
+            if _CAPTIONS.fullmatch(posixpath.basename(place)) and _has(_ids_of(place))
+            else []
+        )
     folders = [posixpath.join(place, below) if below else place for below in _FOLDERS]
     files = [[f"{folder}/{split}{ENDING}" for split in _SPLITS] for folder in folders]
     asked = [name for several in files for file in several for name in (file, _ids_of(file))]
@@ -57,52 +112,10 @@ def caption_files(place: str) -> list[str]:
     return next(filter(None, found), [])
 
 
-def split_of(url: str) -> str | None:
-    """The split that a file of captions is of, in Karpathy's words; None if it is none."""
-    name = _CAPTIONS.fullmatch(posixpath.basename(url))
-    return _SPLITS[name[1]] if name else None
-
-
-def images_of(url: str) -> str:
-    """The folder `images` beside the annotations of a file of captions."""
-    folder = posixpath.dirname(url) or "."
-    above = [posixpath.normpath(f"{folder}/{up}") for up in (".", "..", "../..")]
-    if stores.is_url(url):
-        above = [folder, posixpath.dirname(folder), posixpath.dirname(posixpath.dirname(folder))]
-    found = (f"{one}/images" for one in above if stores.listing(f"{one}/images"))
-    return next(found, above[-1] if folder.endswith("scan_split") else above[1])
-
-
-def version_of(url: str) -> str:
+def _version_of(url: str) -> str:
     """A version of the files that the rows of a file of captions depend on, with that file."""
     files = [url, *(file for file in (_ids_of(url), _plain_of(url)) if _has(file))]
     return ":".join(version for _, version in sizes_and_versions(files))
-
-
-def npc_units(url: str, unit_rows: int, version: str) -> list[tuple[int, int, int]]:
-    """First image, image after the last, 0 of each unit. Raises `ShardError` as `npc_rows`."""
-    count = sum(1 for _ in _images(url, version))
-    firsts = range(0, count, unit_rows)
-    return [(first, min(first + unit_rows, count), 0) for first in firsts]
-
-
-def npc_rows(shard: ShardRef) -> Iterator[Row]:
-    """The images of a unit as rows: path, captions, and which are noisy.
-
-    Raises `ShardError` for files that do not go together, cannot be read or have changed since.
-    """
-    if version_of(shard.url) != shard.version:
-        raise ShardError("captions or image numbers have changed since the run began")
-    names = _Names(shard.url, shard.files[0])
-    images = _images(shard.url, shard.version)
-    for number, captions, clean in itertools.islice(images, *(shard.rows or (0, None))):
-        row: Row = {"file_name": names.of(number), "captions": captions, "imgid": number}
-        if clean is not None:
-            own = set(clean)  # one in another's place is still of the image
-            noisy = [caption not in own for caption in captions]
-            row["is_noisy"] = noisy
-            row["noise_kind"] = [FROM_FILE if flag else None for flag in noisy]
-        yield row
 
 
 def _images(url: str, version: str) -> Iterator[tuple[str, list[str], list[str] | None]]:

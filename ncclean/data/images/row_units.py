@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ncclean.data.images.columns import MOST_ROWS
 from ncclean.errors import ShardError
+
+
+class Cut(NamedTuple):
+    """Rows that are read together: the first, the one after the last, the byte where they begin."""
+
+    first: int
+    last: int
+    offset: int = 0
 
 
 class Rows(Protocol):
@@ -22,14 +30,14 @@ def cut_rows(
     unit_rows: int,
     is_wanted: Callable[[Any], bool] = lambda row: True,
     path_of: Callable[[Any], str | None] = lambda row: None,
-) -> list[tuple[int, int, int]]:
+) -> list[Cut]:
     """First row, row after the last, byte offset of each unit; rows are the wanted ones.
 
     Rows of one path stay together, as many as can be of one image. Where a row cannot be passed,
     the last unit has a row more than there are: reading it fails, and the units before it are as
     they would be without.
     """
-    units: list[tuple[int, int, int]] = []
+    units: list[Cut] = []
     count = first = 0
     begin = start = rows.offset
     path: str | None = None
@@ -40,14 +48,14 @@ def cut_rows(
                 before, path = path, path_of(row) if is_near else None
                 is_same = path is not None and path == before
                 if count - first >= unit_rows + (MOST_ROWS if is_same else 0):
-                    units.append((first, count, begin))
+                    units.append(Cut(first, count, begin))
                     first = count
                 begin = start if count == first else begin
                 count += 1
             start = rows.offset
     except ShardError:
         if count - first >= unit_rows:
-            units.append((first, count, begin))
+            units.append(Cut(first, count, begin))
             first = count
-        return [*units, (first, count + 1, begin if count > first else start)]
-    return [*units, (first, count, begin)] if count > first else units
+        return [*units, Cut(first, count + 1, begin if count > first else start)]
+    return [*units, Cut(first, count, begin)] if count > first else units

@@ -1,14 +1,11 @@
-"""The samples of a table with images or paths of images, and of a folder of loose files."""
+"""The samples of a table with images or paths of images."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from ncclean import stores
 from ncclean.data.images.columns import (
     CAPTION_COLUMNS,
     IMAGE_COLUMNS,
@@ -20,22 +17,12 @@ from ncclean.data.images.columns import (
     key_of,
 )
 from ncclean.data.images.files import UnreadableFile
-from ncclean.data.images.listing import Entry, entries_of
-from ncclean.data.images.rows import rows_of
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row
 from ncclean.data.images.unit_files import UnitFiles
-from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions, too_large
+from ncclean.data.member_samples import caption_keys, take_captions
 from ncclean.data.nested_fields import field_at, head_of
-from ncclean.data.sample_groups import is_image, usual_caption, utf8
-from ncclean.data.samples import (
-    TRUTH,
-    CaptionKeys,
-    FurtherMembers,
-    Sample,
-    SkipReason,
-    Unread,
-    of_caption,
-)
+from ncclean.data.sample_groups import usual_caption
+from ncclean.data.samples import TRUTH, CaptionKeys, FurtherMembers, Sample, SkipReason, of_caption
 from ncclean.data.shards import ShardRef
 from ncclean.data.text_budget import TextBudget
 from ncclean.errors import ShardError
@@ -53,12 +40,14 @@ class TableSamples:
     def __init__(
         self,
         shard: ShardRef,
+        rows: Iterable[Row | BrokenRow],
         caption_key: CaptionKeys,
         files: UnitFiles,
         together: bool = False,
         whole: bool = False,
     ) -> None:
         self.shard = shard
+        self._rows = rows
         self.samples = 0
         self.late_metadata: dict[int, dict[str, Any]] = {}
         self._caption_keys = caption_keys(caption_key)
@@ -67,6 +56,7 @@ class TableSamples:
         images = (head_of(key),) if key is not None else (*IMAGE_COLUMNS, *PATH_COLUMNS)
         self._used = {*images, *KEY_COLUMNS, *captions}
         self.further = FurtherMembers()
+        self.further.names = files.other_names
         self._files = files
         self._together = together
         self._whole = whole
@@ -79,7 +69,7 @@ class TableSamples:
 
     def _begun(self) -> Iterator[tuple[Sample, bytes | str | None]]:
         """The samples with their images, or where these lie."""
-        groups = by_image(rows_of(self.shard, self._whole), self.shard.image_key)
+        groups = by_image(self._rows, self.shard.image_key)
         failure: ShardError | None = None
         held: Sample | None = None  # it may stand for those that follow
         of_held: list[Row | BrokenRow] = []
@@ -166,43 +156,6 @@ class TableSamples:
         if sample.status is SkipReason.OK and isinstance(image, bytes):
             sample.image = image
         return sample
-
-
-class FolderSamples(MemberSamples):
-    """Iterates over the samples of a unit of a folder once: files alike but for their ending.
-
-    Raises `ShardError` if the folder cannot be listed.
-    """
-
-    def __init__(
-        self, shard: ShardRef, caption_key: CaptionKeys, files: UnitFiles, whole: bool = False
-    ) -> None:
-        super().__init__(shard, caption_key, whole)
-        self._files = files
-        self._folder = shard.url if stores.is_url(shard.url) else os.path.abspath(shard.url)
-
-    def __iter__(self) -> Iterator[Sample]:
-        yield from self._grouped()
-
-    def _members(self) -> Iterator[tuple[str, str, bytes | Unread]]:
-        entries = entries_of(
-            self.shard.url, self.shard.span, self.caption_keys, self.shard.image_key
-        )
-        yield from self._files.map(self._member, entries)
-
-    def _member(self, entry: Entry) -> tuple[str, str, bytes | Unread]:
-        key = utf8(entry.key)
-        data: bytes | Unread = b""
-        if self._files.is_wanted(key) and self._is_used(key, entry.extension):
-            data = too_large(entry.extension, entry.size) or self._read(entry)
-        return key, entry.extension, data
-
-    def _read(self, entry: Entry) -> bytes | Unread:
-        try:
-            return self._files.read(posixpath.join(self._folder, entry.name))
-        except UnreadableFile as error:
-            is_of_image = is_image(entry.extension)
-            return Unread(error.reason if is_of_image else SkipReason.CAPTION_MISSING, str(error))
 
 
 def _broken(number: int, key: str, what: str) -> Sample:

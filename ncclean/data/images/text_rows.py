@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from ncclean import stores
 from ncclean.data.sample_groups import is_image
+from ncclean.data.unpacking import ALWAYS_UNPACKED, MOST_UNPACKED, UNPACKING_ERRORS
 from ncclean.errors import ShardError, one_line
 from ncclean.regular_files import check_is_file
 
 SEPARATED = (".csv", ".tsv")
 LINES = (".jsonl", ".ndjson")
+COMPRESSED = ".gz"
+CAPTIONS_TXT = "captions.txt"  # of Kaggle's Flickr8k: a csv
 # A quote that is never closed would make one field of the rest of the file.
 _LONGEST_FIELD = 1 << 20
 _LONGEST_QUOTED = 256 << 10  # characters of a row over several lines
@@ -24,13 +28,13 @@ _LONGEST_LINE = 16 << 20
 _FEW_LINES = 3  # of a caption may have as many commas as a row, by chance
 _BLOCK_BYTES = 8 << 20  # of an object store
 _BOM = "\ufeff"
+_GZIP = b"\x1f\x8b"
 _RAW_DECODE = json.JSONDecoder().raw_decode
 # What files begin with that are called csv and are none, and what to do.
 _FOREIGN = {
     b"\xff\xfe": "is UTF-16: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
     b"\xfe\xff": "is UTF-16: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
     b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or save it as csv",
-    b"\x1f\x8b": "is compressed by gzip: unpack it first",
     b"(\xb5/\xfd": "is compressed by zstd: unpack it first",
     b"BZh": "is compressed by bzip2: unpack it first",
     b"\xfd7zXZ": "is compressed by xz: unpack it first",
@@ -72,7 +76,7 @@ class TextRows:
         self._keys: dict[str, str] | None = None  # of columns of which some are called alike
         self._dialect: type[csv.Dialect] | None = None
         try:
-            if url.endswith(SEPARATED):
+            if not is_lines(url):
                 self._read_header(url)
         except BaseException:
             self.close()
@@ -278,6 +282,32 @@ def row_keys(names: Iterable[str]) -> dict[str, str]:
     return keys
 
 
+def is_lines(url: str) -> bool:
+    """Whether a file is of a json in each line, by its name."""
+    return url.removesuffix(COMPRESSED).endswith(LINES)
+
+
+class _Unpacked(gzip.GzipFile):
+    """A text compressed by gzip, which gives no more than its size can account for."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        super().__init__(fileobj=packed)
+        self._packed = packed
+
+    def read1(self, size: int = -1) -> bytes:
+        try:
+            data = super().read1(size)
+        except UNPACKING_ERRORS as error:
+            raise OSError(f"is broken as gzip: {one_line(error)}") from error
+        if self.tell() > ALWAYS_UNPACKED + MOST_UNPACKED * self._packed.tell():
+            raise OSError(f"it unpacks to more than {MOST_UNPACKED} times its size")
+        return data
+
+    def close(self) -> None:
+        super().close()
+        self._packed.close()
+
+
 def open_text(url: str) -> io.TextIOWrapper:
     """A text whose undecodable bytes stay what they are."""
     stream: BinaryIO
@@ -288,6 +318,10 @@ def open_text(url: str) -> io.TextIOWrapper:
         stream = open(url, "rb")  # noqa: SIM115  the caller closes it
     begin = stream.read(40)
     stream.seek(0)
+    if begin.startswith(_GZIP):
+        stream = cast(BinaryIO, _Unpacked(stream))
+        begin = stream.read1(40)  # type: ignore[attr-defined]
+        stream.seek(0)
     what = next((what for magic, what in _FOREIGN.items() if begin.startswith(magic)), None)
     if what is None and begin.count(0) > len(begin) // 4:
         what = "is UTF-16 or UTF-32: iconv makes UTF-8 of it" if begin.strip(b"\0") else "is empty"

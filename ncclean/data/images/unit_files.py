@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -23,7 +24,9 @@ class UnitFiles:
     def __init__(self, shard: ShardRef, wanted: Container[str] | None = None) -> None:
         """`wanted` are keys, see `ncclean.data.reader.read_samples`."""
         root = shard.files[0]
-        self.read = ImageRoot(root).read
+        images = ImageRoot(root, start=posixpath.dirname(shard.url))
+        self.read, self.read_exactly = images.read, images.read_exactly
+        self.other_names = images.other_names
         self._wanted = wanted
         self._is_remote = stores.is_url(root)
 

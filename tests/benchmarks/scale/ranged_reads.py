@@ -24,7 +24,6 @@ from speed.export import write_shard
 
 sys.path.insert(0, str(ROOT))
 
-from ncclean.data.tar_index import locate_samples
 
 from ncclean import stores
 from ncclean.data.shards import ShardRef
@@ -52,7 +51,7 @@ def main() -> None:
         store.delay = args.delay
         rng = np.random.default_rng(0)
         order = rng.random(args.samples)
-        every = [(min(begins), max(ends)) for begins, ends in map(_bounds, locate_samples(shard))]
+        every = [(min(begins), max(ends)) for begins, ends in map(_bounds, _located(shard))]
         ways: list[tuple[str, float | None, Callable[[], int]]] = [
             ("whole", None, lambda: _whole(shard.stat().st_size)),
             ("header by header", None, lambda: _headers(shard.stat().st_size)),

@@ -1,0 +1,108 @@
+"""Arrow files with a column of images or of their paths: Hugging Face's `save_to_disk`, Feather."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ncclean import stores
+from ncclean.data.images.arrow_rows import rows_of_batch
+from ncclean.data.images.layout import Facts
+from ncclean.data.images.row_units import Cut
+from ncclean.data.images.tables import TableLayout
+from ncclean.data.images.text_rows import BrokenRow, Row, row_keys
+from ncclean.data.options import SourceOptions
+from ncclean.data.parquet_table import vector_columns
+from ncclean.data.shards import ShardRef
+from ncclean.errors import ShardError, one_line
+from ncclean.regular_files import open_file
+
+_MAGIC = b"ARROW1"  # of files; streams, which Hugging Face writes, have none
+_ROWS_AT_ONCE = 64
+_BLOCK_BYTES = 8 << 20  # of an object store
+_SPLITS = {"train": "train", "validation": "val", "val": "val", "dev": "val", "test": "test"}
+
+
+class ArrowImages(TableLayout):
+    """Files and streams of Arrow; of a folder with a folder for each split, those are sources."""
+
+    name = "arrow"
+    endings = files = (".arrow", ".feather")
+    form = "parquet"
+    has_splits = True
+
+    def split_of(self, url: str) -> str | None:
+        return _SPLITS.get(posixpath.basename(posixpath.dirname(url)), "")
+
+    def columns(self, url: str) -> pa.Schema:
+        with _opened(url) as (schema, _):
+            return schema
+
+    def written_names(self, shard: ShardRef) -> dict[str, str]:
+        return {key: name for name, key in row_keys(self.columns(shard.url).names).items()}
+
+    def cuts(self, url: str, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+        cuts: list[Cut] = []
+        begin = end = 0
+        with _opened(url) as (_, batches):
+            for batch in batches:
+                end += batch.num_rows
+                if end - begin >= self.unit_rows:
+                    cuts.append(Cut(begin, end))
+                    begin = end
+        return [*cuts, Cut(begin, end)] if end > begin else cuts
+
+    def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
+        first, last = shard.rows or (0, None)
+        begin, done = 0, first
+        try:
+            with _opened(shard.url) as (schema, batches):
+                vectors = vector_columns(schema)
+                keys = {n: key for n, key in row_keys(schema.names).items() if n not in vectors}
+                for batch in batches:
+                    begin, end = begin + batch.num_rows, begin
+                    if last is not None and end >= last:
+                        break
+                    for piece in _pieces(batch, first - end, (last or begin) - end):
+                        for row in rows_of_batch(piece, keys, schema if whole else None):
+                            done += 1
+                            yield row
+            if last is not None and done < last:
+                raise ShardError(f"{done - first} rows, {last - first} were announced")
+        except ShardError as error:
+            yield from (BrokenRow(str(error)) for _ in range((last or done) - done))
+            raise
+
+
+def _pieces(batch: pa.RecordBatch, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """Rows of a batch from one number to another, some at a time: each may hold an image."""
+    first, last = max(first, 0), min(last, batch.num_rows)
+    if first < last:
+        batch.validate(full=True)  # offsets that lead elsewhere would be followed
+    for begin in range(first, last, _ROWS_AT_ONCE):
+        yield batch.slice(begin, min(_ROWS_AT_ONCE, last - begin))
+
+
+@contextlib.contextmanager
+def _opened(url: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """Columns and batches of a file. Raises `ShardError` if it cannot be read, then or later."""
+    try:
+        with _stream(url) as stream:
+            is_stream = stream.read(len(_MAGIC)) != _MAGIC
+            stream.seek(0)
+            reader = (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(stream)
+            numbers = () if is_stream else range(reader.num_record_batches)
+            batches = iter(reader) if is_stream else map(reader.get_batch, numbers)
+            yield reader.schema, batches
+    except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
+        raise ShardError(f"cannot be read as Arrow: {one_line(error)}") from error
+
+
+def _stream(url: str) -> Any:
+    if stores.is_url(url):
+        return stores.open_binary(url, block_bytes=_BLOCK_BYTES, blocks=4)
+    return open_file(url)

@@ -1,0 +1,89 @@
+"""Rows of Arrow's columns, of which each value is bounded."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from ncclean.data.arrow_values import python_values
+from ncclean.data.images.text_rows import LeftOut, Row
+from ncclean.data.parquet_bounds import BATCH_BYTES, longest_text, unpacked_bytes
+from ncclean.data.text_budget import LARGEST_TEXT
+
+
+class ParquetRow(Row):
+    """A row of a Parquet file, and where it lies: place in a batch, and the schema of the file.
+
+    The batch has every column, those of vectors too, but for those that are too large to be read;
+    its texts may be dictionaries.
+    """
+
+    __slots__ = ("batch", "place", "schema")
+
+    def __init__(self, values: Row, batch: pa.RecordBatch, place: int, schema: pa.Schema) -> None:
+        super().__init__(values)
+        self.batch, self.place, self.schema = batch, place, schema
+
+
+def rows_of_batch(
+    batch: pa.RecordBatch,
+    keys: Mapping[str, str],
+    schema: pa.Schema | None = None,
+    left_out: Mapping[str, LeftOut] = MappingProxyType({}),
+) -> Iterator[Row]:
+    """The rows of a batch under the names in `keys`; columns without one are not shown.
+
+    `left_out` stands for columns that were not read. With the `schema` of the file, the rows are
+    `ParquetRow`s.
+    """
+    shown: dict[str, pa.Array] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name in keys:
+            shown.setdefault(keys[name], column)
+    read = itertools.starmap(column_values, shown.items())
+    for number, values in enumerate(zip(*read, strict=True)):
+        row = {**dict(zip(shown, values, strict=True)), **left_out}
+        yield row if schema is None else ParquetRow(row, batch, number, schema)
+
+
+def column_values(name: str, column: pa.Array) -> list[Any]:
+    """The values of a column; in place of rows that unpack to too much, why.
+
+    Of text that is less: what is held of a pair until its shard is finished, an image is not.
+    """
+    column = _with_bytes(column)
+    size = unpacked_bytes(column)
+    if size > BATCH_BYTES or longest_text(column) > LARGEST_TEXT:
+        if len(column) == 1:
+            return [LeftOut(f"column {name} unpacks to {size:,} bytes in one row")]
+        return [
+            one for row in range(len(column)) for one in column_values(name, column.slice(row, 1))
+        ]
+    return python_values(column)
+
+
+def _with_bytes(column: pa.Array) -> pa.Array:
+    """A column whose lists of bytes are binary, in a struct as well: as polars writes pictures."""
+    kind = column.type
+    if is_byte_list(kind):
+        binary = pa.large_binary() if pa.types.is_large_list(kind) else pa.binary()
+        validity, offsets, *_ = column.buffers()
+        values = column.values.buffers()[1]
+        if column.values.offset or column.values.null_count or values is None:
+            return column
+        return pa.Array.from_buffers(
+            binary, len(column), [validity, offsets, values], column.null_count, column.offset
+        )
+    if pa.types.is_struct(kind) and any(is_byte_list(field.type) for field in kind):
+        fields = [_with_bytes(one) for one in column.flatten()]
+        return pa.StructArray.from_arrays(fields, kind.names, mask=column.is_null())
+    return column
+
+
+def is_byte_list(kind: pa.DataType) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(is_list and pa.types.is_uint8(kind.value_type))

@@ -1,0 +1,157 @@
+"""Lists of objects in a json, an entry at a time: a file of any size takes little memory.
+
+A list may be the file, or a value of the object that the file is. A unit of one begins at the byte
+of its first entry.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ncclean.data.images.text_rows import open_text
+from ncclean.errors import ShardError, one_line
+
+_BLOCK = 1 << 20
+_BEGINNING = 1 << 20  # characters that tell the layout of a file
+_LONGEST_NAME = 256
+_LONGEST_ENTRY = 4 << 20  # characters
+_LONGEST_REST = 16 << 20  # characters behind the list
+_BETWEEN = re.compile(r"[\s,]*")
+_NEXT = re.compile(r"\]\s*,\s*\"")  # behind a list
+_FIRSTS = re.compile(r'"(\w+)"\s*:\s*\[\s*(?=\{)|\A\ufeff?\s*\[\s*(?=\{)')
+_DECODER, _DECODER_OF_PAIRS = json.JSONDecoder(), json.JSONDecoder(object_pairs_hook=list)
+
+
+class JsonList:
+    """The entries of a list in order; `offset` is the byte at which the next one begins.
+
+    The list has a `name` in the object that the file is, or is the file. Raises `ShardError` for a
+    file without it, or that is broken behind its list or ends in the middle, and `OSError` if it
+    cannot be read. Of an object that `has_others`, lists that lie behind this one are not checked.
+    """
+
+    def __init__(self, url: str, name: str | None = None, has_others: bool = False) -> None:
+        self._url, self._name, self._has_others = url, name, has_others
+        self._what = "its list" if name is None else f"its list `{name}`"
+        self._head = "[" if name is None else f'{{"{name}": ['
+        begin = r"\s*\[" if name is None else rf'"{name}"\s*:\s*\['
+        self._begin = re.compile(begin)
+        self._stream = open_text(url)
+        self._buffer, self._place, self.offset = "", 0, 0
+
+    def __enter__(self) -> JsonList:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def seek(self, offset: int) -> None:
+        """Go on with the entry that begins at a byte; 0 is the first one."""
+        if offset:
+            self._stream.seek(offset)
+            self._buffer, self._place, self.offset = "", 0, offset
+        else:
+            self._skip_head()
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            self._take(_BETWEEN.match(self._buffer, self._place).end())  # type: ignore[union-attr]
+            if self._place == len(self._buffer):
+                if not self._read():
+                    raise ShardError(f"{self._url} ends in the middle of {self._what}")
+                continue
+            if self._buffer[self._place] == "]":
+                self._check_rest()
+                return
+            value, end = self._decoded()
+            self._take(end)
+            yield value
+
+    def _skip_head(self) -> None:
+        find = self._begin.match if self._name is None else self._begin.search
+        while (begin := find(self._buffer, self._place)) is None:
+            # What is not looked at again is let go; a name may lie across two blocks.
+            self._take(max(self._place, len(self._buffer) - _LONGEST_NAME))
+            if (self._name is None and self._buffer.strip()) or not self._read():
+                raise ShardError(f"{self._url} lacks {self._what}")
+        self._take(begin.end())
+
+    def _check_rest(self) -> None:
+        """Raise `ShardError` if the list is not followed by the end of its object.
+
+        A bracket in the wrong place would end it early, and what follows would be lost in silence.
+        """
+        while len(self._buffer) - self._place <= _LONGEST_REST:
+            if not self._read():
+                text = self._head + self._buffer[self._place :]
+                try:
+                    rest = _DECODER_OF_PAIRS.decode(text)
+                except (ValueError, RecursionError) as error:
+                    where = self._where(error, self._place - len(self._head))
+                    raise ShardError(f"{self._url} is broken behind {self._what}{where}") from None
+                if self._name and [name for name, _ in rest].count(self._name) > 1:
+                    raise ShardError(f"{self._url} has {self._what} twice: only the first is read")
+                return
+        if not (self._has_others and _NEXT.match(self._buffer, self._place)):
+            raise ShardError(f"{self._url} has too much behind {self._what}")
+
+    def _decoded(self) -> tuple[Any, int]:
+        while True:
+            try:
+                return _DECODER.raw_decode(self._buffer, self._place)
+            except RecursionError:
+                raise ShardError(
+                    f"{self._url}: an entry of {self._what} is nested too deeply"
+                ) from None
+            except ValueError as error:
+                if len(self._buffer) - self._place > _LONGEST_ENTRY:
+                    raise ShardError(
+                        f"{self._url}: an entry of {self._what} has more than "
+                        f"{_LONGEST_ENTRY:,} characters"
+                    ) from None
+                if not self._read():
+                    raise ShardError(f"{self._url} is broken{self._where(error)}") from None
+
+    def _where(self, error: Exception, shift: int = 0) -> str:
+        """What the error says, and of which byte of the file; `shift` is added to its place."""
+        if not isinstance(error, json.JSONDecodeError):
+            return f": {one_line(error)}"
+        before = self._buffer[self._place : error.pos + shift]
+        return f" at byte {self.offset + _size(before):,}: {error.msg}"
+
+    def _read(self) -> bool:
+        """Read another block behind what is left; False at the end of the file."""
+        block = self._stream.read(_BLOCK)
+        self._buffer = self._buffer[self._place :] + block
+        self._place = 0
+        return bool(block)
+
+    def _take(self, end: int) -> None:
+        self.offset += _size(self._buffer[self._place : end])
+        self._place = end
+
+
+def first_entries(url: str) -> dict[str | None, dict[str, Any]]:
+    """The first objects of the lists that begin in the first megabyte of a file, by their names.
+
+    A list that is the file has no name. Raises `ShardError` if the file cannot be read.
+    """
+    try:
+        with open_text(url) as stream:
+            text = stream.read(_BEGINNING)
+    except OSError as error:
+        raise ShardError(f"{url} cannot be read as json: {one_line(error)}") from error
+    found: dict[str | None, dict[str, Any]] = {}
+    for begin in _FIRSTS.finditer(text):
+        try:
+            found.setdefault(begin[1], _DECODER.raw_decode(text, begin.end())[0])
+        except (ValueError, RecursionError):
+            continue
+    return found
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,60 @@
+"""A json with a list of objects with images: LLaVA's `[{id, image, conversations}]`, RedCaps."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+from ncclean.data.images.json_layout import Firsts, JsonLayout
+from ncclean.data.images.json_list import JsonList, first_entries
+from ncclean.data.images.layout import Facts, folder_beside
+from ncclean.data.images.tables import name_images
+from ncclean.data.images.text_rows import BrokenRow, Row, row_keys
+from ncclean.data.options import SourceOptions
+from ncclean.data.shards import ShardRef
+
+
+class JsonTable(JsonLayout):
+    """The first list of objects with images: `json:data`, or `json` if the list is the file."""
+
+    name = "json"
+    takes_image_key = True
+
+    def matches(self, firsts: Firsts, options: SourceOptions) -> bool:
+        return bool(_lists(firsts, options))
+
+    def facts(self, url: str, options: SourceOptions) -> Facts:
+        size, version, _ = super().facts(url, options)
+        return Facts(size, version, _lists(first_entries(url), options)[0] or "")
+
+    def open(self, url: str, detail: str) -> JsonList:
+        return JsonList(url, detail or None, has_others=True)
+
+    def row(self, entry: Mapping[str, Any], shard: ShardRef) -> Row | BrokenRow:
+        keys = row_keys(entry)
+        return {keys[name]: value for name, value in entry.items()}
+
+
+class RedCaps(JsonLayout):
+    """Annotations of RedCaps; its downloader puts images into a folder for each subreddit."""
+
+    name = "redcaps"
+    list_name = "annotations"
+    has_other_lists = True
+
+    def matches(self, firsts: Firsts, options: SourceOptions) -> bool:
+        return firsts.get(self.list_name, {}).keys() >= {"image_id", "subreddit", "raw_caption"}
+
+    def root(self, url: str) -> str:
+        return folder_beside(url, ["images"])
+
+    def row(self, entry: Mapping[str, Any], shard: ShardRef) -> Row | BrokenRow:
+        folder, name = entry.get("subreddit"), entry.get("image_id")
+        if not isinstance(folder, str) or not isinstance(name, str):
+            return BrokenRow("an annotation without `subreddit` or `image_id`")
+        return {"file_name": posixpath.join(folder, f"{name}.jpg"), **entry}
+
+
+def _lists(firsts: Firsts, options: SourceOptions) -> list[str | None]:
+    return [name for name, first in firsts.items() if name_images([*first], options.image_key)]

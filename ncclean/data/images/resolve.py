@@ -1,0 +1,154 @@
+"""Sources of images that are not in tars, to units: rows of a file, or files of a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+
+from ncclean import stores
+from ncclean.data.images.columns import PATH_COLUMNS
+from ncclean.data.images.json_layout import JSON
+from ncclean.data.images.layout import ImageLayout
+from ncclean.data.images.listing import is_image_name, subfolders, unread_image
+from ncclean.data.images.registry import LAYOUTS, table_at
+from ncclean.data.images.tables import METADATA, TEXTS, TableLayout
+from ncclean.data.options import SourceOptions
+from ncclean.data.sample_groups import HEIC_NOT_READ
+from ncclean.data.shards import ShardRef, check_named_once, distinct_names, expand, places
+from ncclean.data.source import Source
+from ncclean.errors import InputError, ShardError
+
+_QUESTIONS = 16  # files that are looked into at a time
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A file or folder, the layout that it has, and the folder that its images lie below."""
+
+    layout: ImageLayout
+    url: str
+    root: str
+
+    def units(self, name: str, options: SourceOptions) -> list[ShardRef]:
+        return self.layout.units(self.url, self.root, name, options)
+
+
+def has_images(place: str, image_key: str | None = None) -> bool:
+    """Whether a file or a folder is a source of images that are not in tars."""
+    return next(_found(place, SourceOptions(image_key=image_key)), None) is not None
+
+
+def check_formats(place: str) -> None:
+    """Raise `InputError` for a table or json without images, or for a single image.
+
+    And for a folder that has pictures, all of formats that are not read.
+    """
+    if is_image_name(place) and not os.path.isdir(place):
+        raise InputError(
+            f"{place} is one image: name the folder that it lies in, or a table of images"
+        )
+    if place.endswith(TEXTS):
+        layout = table_at(place)
+        if isinstance(layout, TableLayout):
+            raise InputError(layout.lacks_images(place))
+    if place.endswith(JSON):
+        raise InputError(
+            f"{place} is no json that is read: neither Karpathy's nor COCO's captions, nor a list "
+            f"of objects with an image or its path ({', '.join(PATH_COLUMNS[:3])}, ...)"
+        )
+    waiting = [place.rstrip("/")]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            name = unread_image(folder)
+            waiting += reversed(subfolders(folder))
+        except ShardError:
+            continue
+        if name is not None:
+            raise InputError(f"{place} holds no image that is read: {name} is {HEIC_NOT_READ}")
+
+
+def resolve_images(sources: Iterable[str], options: SourceOptions | None = None) -> list[ShardRef]:
+    """Units of the sources in the order given, folders sorted.
+
+    A source is a file or a folder of one of the layouts of `registry.py`, folders in it included; a
+    glob, a brace range, `@list.txt` or a URL of these. `options` say where the images of a table
+    lie, and which splits are read. Raises `InputError` for one without images, or given twice.
+    """
+    options = options or SourceOptions()
+    root = options.image_root
+    if root is not None and not (stores.is_url(root) or os.path.isdir(root)):
+        raise InputError(f"--image-root: the folder {root} does not exist")
+    found: list[_Found] = []
+    for source in sources:
+        for place in expand(source, places):
+            here = list(_found(place, options))
+            if not here:
+                check_formats(place)
+                raise InputError(
+                    f"{place} holds no images: neither tables (csv, tsv, jsonl, Parquet) with "
+                    f"images or their paths ({', '.join(PATH_COLUMNS[:3])}), nor image files"
+                )
+            found += here
+    if options.image_key is not None:
+        for one in found:
+            if not one.layout.takes_image_key:
+                raise InputError(f"--image-key: {one.url} names one picture for each sample")
+    if options.split:
+        found = _of_splits(found, options.split)
+    urls = [one.url for one in found]
+    check_named_once(urls)
+    endings = [ending for layout in LAYOUTS for ending in layout.endings]
+    names = distinct_names([_named_after(url) for url in urls], endings)
+    with ThreadPoolExecutor(_QUESTIONS) as pool:
+        # Of listings, those that this thread has kept count.
+        units = [pool.submit(copy_context().run, one.units, name, options)
+                 for one, name in zip(found, names, strict=True)]  # fmt: skip
+        return [unit for several in units for unit in several.result()]
+
+
+def _found(place: str, options: SourceOptions) -> Iterator[_Found]:
+    """Yield what a file or folder is or has in it; a table stands for the images below it."""
+    waiting = [Source(place)]
+    while waiting:
+        source = waiting.pop()
+        try:
+            layout, urls = _look(source, options)
+            for url in urls:
+                yield _Found(layout, url, options.image_root or layout.root(url))
+            if not urls or layout.has_more_below:
+                waiting += [Source(one) for one in reversed(subfolders(source.url))]
+        except ShardError:
+            continue
+
+
+def _look(source: Source, options: SourceOptions) -> tuple[ImageLayout, list[str]]:
+    """The first layout that a source has, and its files or folder; no files if it has none."""
+    for layout in LAYOUTS:
+        if urls := layout.sources(source, options):
+            return layout, urls
+    return layout, []
+
+
+def _of_splits(found: Sequence[_Found], splits: Sequence[str]) -> list[_Found]:
+    """What holds some of the splits. Raises `InputError` for a source that states none."""
+    for one in found:
+        if not one.layout.has_splits:
+            raise InputError(
+                "--split is for layouts that state splits, such as Karpathy's dataset_*.json, "
+                f"COCO's captions_*.json and NPC's folders; {one.url} does not"
+            )
+    chosen = [one for one in found if one.layout.split_of(one.url) in (None, *splits)]
+    if found and not chosen:
+        there = ", ".join(sorted({str(one.layout.split_of(one.url)) for one in found}))
+        raise InputError(f"{found[0].url}: there is no split {splits[0]}; there is {there}")
+    return chosen
+
+
+def _named_after(url: str) -> str:
+    """An imagefolder's metadata has the name of its folder."""
+    folder, _, name = url.rpartition("/")
+    return folder if name in METADATA and folder else url

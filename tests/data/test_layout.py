@@ -1,0 +1,44 @@
+"""A layout is a class and a line in the registry: that of `docs/architecture.md` is read."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from ncclean.data.images import registry
+from ncclean.data.images.layout import RowLayout, hive_values
+from ncclean.data.images.row_units import Cut
+from ncclean.data.images.text_rows import open_text
+from tests.data.image_layouts import read, write_pictures
+
+PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+def test_the_layout_of_the_page_is_read(tmp_path, monkeypatch):
+    [code] = re.findall(r"```python\n(class Piped.*?)```", PAGE.read_text(), re.S)
+    names = {"RowLayout": RowLayout, "Cut": Cut, "open_text": open_text, "itertools": itertools}
+    exec(code, names)
+    layout = names["Piped"]()
+    monkeypatch.setattr("ncclean.data.images.resolve.LAYOUTS", (layout, *registry.LAYOUTS))
+    monkeypatch.setitem(registry._BY_NAME, layout.name, layout)
+    monkeypatch.setattr(RowLayout, "unit_rows", 2)
+    pairs = [(str(number), b"image %d" % number, f"caption {number}") for number in range(5)]
+    write_pictures(pairs, tmp_path / "c")
+    lines = [f"{key}.jpg | {caption}\n" for key, _, caption in pairs]
+    (tmp_path / "c" / "t.piped").write_text("".join(lines))
+    samples, errors = read(tmp_path / "c" / "t.piped")
+    assert not errors
+    assert [(one.key, one.image, one.caption) for one in samples] == pairs
+
+
+@pytest.mark.parametrize(
+    ("url", "values"),
+    [
+        ("s3://b/lang=en/year=2020/part=1.parquet", {"lang": "en", "year": "2020"}),
+        ("/a/Lang=a%20b/x.csv", {"lang": "a b"}),
+        ("/a/b=c=d/x.csv", {}),
+    ],
+)
+def test_values_in_the_names_of_folders(url, values):
+    assert hive_values(url) == values

@@ -1,0 +1,236 @@
+"""Layouts that people bring: each gives the same pairs, and says what is wrong."""
+
+import base64
+import gzip
+import json
+import os
+
+import pyarrow as pa
+import pytest
+
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_sources
+from ncclean.errors import InputError, ShardError
+from tests.data.image_layouts import PEOPLES, read, statuses, write_csv
+
+PAIRS = [
+    (f"{number:05d}", b"\xff\xd8\xff image %d" % number + bytes(60), f"caption {number}")
+    for number in range(40)
+]
+
+
+@pytest.mark.parametrize("layout", PEOPLES)
+def test_every_layout_gives_the_same_pairs(layout, tmp_path):
+    samples, errors = read(PEOPLES[layout](PAIRS, tmp_path / "c"))
+    assert not errors
+    assert [sample.error for sample in samples if sample.error] == []
+    found = sorted((sample.image, sample.caption) for sample in samples)
+    assert found == sorted((image, caption) for _, image, caption in PAIRS)
+
+
+def test_values_of_folders_are_columns(tmp_path):
+    samples, _ = read(PEOPLES["hive"](PAIRS, tmp_path / "c"))
+    assert sorted(sample.metadata["lang"] for sample in samples) == 20 * ["de"] + 20 * ["en"]
+
+
+def test_cocos_captions_come_in_the_order_of_the_file(tmp_path):
+    folder = PEOPLES["COCO"](PAIRS, tmp_path / "c")
+    place = folder / "annotations" / "captions_train2017.json"
+    whole = json.loads(place.read_text())
+    whole["annotations"] += [{"image_id": 3, "id": 7, "caption": "another"}, {"image_id": 4}, 7]
+    del whole["annotations"][-4]  # that of image 0
+    place.write_text(json.dumps(dict(reversed(whole.items()))))  # captions before the images
+    samples, errors = read(place)
+    assert not errors
+    assert [one.text for one in samples[3].captions] == ["caption 3", "another"]
+    assert samples[0].status.value == "caption_missing"
+    assert statuses(samples[1:]) == 39 * ["ok"]
+
+
+def test_a_file_of_coco_that_is_cut_is_an_error(tmp_path):
+    folder = PEOPLES["COCO"](PAIRS, tmp_path / "c")
+    place = folder / "annotations" / "captions_train2017.json"
+    text = place.read_text()
+    place.write_text(text[:-100])
+    samples, errors = read(place)
+    assert len(samples) == 40
+    assert "ends in the middle" in errors[0] or "is broken" in errors[0]
+    place.write_text(text.replace('{"id": 7, ', '{"id": 7}], '))
+    samples, errors = read(place)
+    assert errors
+    assert "behind its list `images`" in errors[0]
+
+
+def test_cocos_boxes_are_no_captions(tmp_path):
+    images = [{"id": 1, "file_name": "a.jpg"}]
+    place = tmp_path / "instances_val2017.json"
+    place.write_text(json.dumps({"images": images, "annotations": [{"image_id": 1, "bbox": []}]}))
+    with pytest.raises(InputError, match=r"has no captions: name the file captions_\*.json"):
+        resolve_sources([str(place)])
+
+
+@pytest.mark.parametrize("layout", ["COCO", "Arrow"])
+def test_splits_that_names_tell(tmp_path, layout):
+    folder = PEOPLES[layout](PAIRS, tmp_path / "c")
+    assert len(read(folder, split=["train"])[0]) == (40 if layout == "COCO" else 20)
+    with pytest.raises(InputError, match="there is no split val; there is"):
+        read(folder, split=["val"])
+
+
+def test_captions_inside_of_conversations(tmp_path):
+    place = PEOPLES["LLaVA"](PAIRS, tmp_path / "c")
+    entries = json.loads(place.read_text())
+    for entry in entries:
+        entry["conversations"] = [{"value": "<image>"}, {"value": entry.pop("caption")}]
+    place.write_text(json.dumps({"info": {}, "data": entries}))
+    samples, errors = read(place, caption_key="conversations[1].value")
+    assert not errors
+    assert [sample.caption for sample in samples] == [caption for *_, caption in PAIRS]
+
+
+def test_units_of_arrow_have_the_rows_of_whole_batches(tmp_path, monkeypatch):
+    folder = PEOPLES["Arrow"](PAIRS, tmp_path / "c")
+    whole = [(sample.image, sample.caption) for sample in read(folder)[0]]
+    monkeypatch.setattr("ncclean.data.images.layout.ImageLayout.unit_rows", 10)
+    shards = resolve_sources([str(folder)])
+    assert [shard.rows for shard in shards] == [(0, 14), (14, 20), (0, 14), (14, 20)]
+    assert [(one.image, one.caption) for one in read(folder)[0]] == whole
+
+
+@pytest.mark.parametrize("kind", ["stream", "file"])
+def test_any_flipped_byte_of_arrow_keeps_the_rows(tmp_path, kind):
+    table = pa.table({"image": [one[1] for one in PAIRS], "text": [one[2] for one in PAIRS]})
+    place = tmp_path / "t.arrow"
+    new = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+    with new(place, table.schema) as file:
+        file.write_table(table, max_chunksize=10)
+    [shard] = resolve_sources([str(place)])
+    good = place.read_bytes()
+    for at in range(0, len(good), 37):
+        place.write_bytes(good[:at] + bytes([good[at] ^ 0x41]) + good[at + 1 :])
+        samples, failed = [], False
+        try:
+            for sample in read_samples(shard):
+                samples.append(sample)
+        except ShardError:
+            failed = True
+        assert len(samples) == 40 or (failed and len(samples) == 0)
+
+
+def test_a_text_that_unpacks_to_far_too_much_is_refused(tmp_path):
+    begin = b"image,caption\na.jpg,a\n"
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(begin + (b"x" * (1 << 20) + b"\n") * 200))
+    samples, errors = read(tmp_path / "t.csv.gz")
+    assert len(samples) < 10
+    assert "unpacks to more than" in errors[0]
+
+
+def test_a_text_that_is_cut_short_is_an_error(tmp_path):
+    folder = PEOPLES["jsonl.gz"](PAIRS, tmp_path / "c")
+    place = folder / "t.jsonl.gz"
+    place.write_bytes(place.read_bytes()[:-40])
+    _, errors = read(place)
+    assert "is broken as gzip" in errors[0]
+
+
+def test_base64_with_its_kind_in_front_and_broken(tmp_path):
+    text = base64.b64encode(PAIRS[0][1]).decode()
+    rows = [{"image": f"data:image/jpeg;base64,{text}", "caption": "a"}]
+    rows += [{"image": text + 40 * "=!", "caption": "b"}, {"image": "9j/a.jpg", "caption": "c"}]
+    write_csv(tmp_path / "t.csv", rows)
+    samples, _ = read(tmp_path)
+    assert samples[0].image == PAIRS[0][1]
+    assert samples[2].status.value == "image_missing"
+
+
+def test_several_lines_are_one_caption_or_one_each(tmp_path):
+    for key, image, caption in PAIRS[:4]:
+        (tmp_path / f"{key}.jpg").write_bytes(image)
+        (tmp_path / f"{key}.txt").write_text(
+            f"{caption}\n\n a second \n" if key < "00002" else caption
+        )
+    [shard] = resolve_sources([str(tmp_path)])
+    reader = read_samples(shard)
+    first, *_ = reader
+    assert first.caption == "caption 0\n\n a second"
+    assert reader.further.caption_lines == 2
+    samples, _ = read(tmp_path, caption_key="txt.lines")
+    texts = [[one.text for one in sample.captions] for sample in samples]
+    assert texts == [
+        ["caption 0", "a second"],
+        ["caption 1", "a second"],
+        ["caption 2"],
+        ["caption 3"],
+    ]
+
+
+NAMES = {
+    "letter case": ("IMG.JPG", "img.jpg"),
+    "normal form of Unicode": ("caf\u00e9.jpg", "cafe\u0301.jpg"),
+    "percent signs": ("a dog.jpg", "a%20dog.jpg"),
+    "separator of folders": ("a/b.jpg", "a\\b.jpg"),
+    "folders in front": ("x-1.jpg", "/data/upload/1/x-1.jpg"),
+    "folder of images": ("images/a.jpg", "a.jpg"),
+}
+
+
+@pytest.mark.parametrize("why", NAMES)
+def test_names_that_differ_are_found_and_said(tmp_path, why):
+    there, asked = NAMES[why]
+    (tmp_path / there).parent.mkdir(exist_ok=True)
+    (tmp_path / there).write_bytes(PAIRS[0][1])
+    write_csv(tmp_path / "t.csv", [{"file_name": asked, "text": "a"}])
+    [shard] = resolve_sources([str(tmp_path / "t.csv")])
+    reader = read_samples(shard)
+    assert [sample.image for sample in reader] == [PAIRS[0][1]]
+    assert reader.further.names == {why: 1}
+
+
+def test_a_name_that_two_files_could_have_is_not_chosen(tmp_path):
+    for name in ("A.jpg", "a.JPG"):
+        (tmp_path / name).write_bytes(PAIRS[0][1])
+    write_csv(tmp_path / "t.csv", [{"file_name": "a.jpg", "text": "a"}])
+    [sample] = read(tmp_path / "t.csv")[0]
+    assert sample.status.value == "image_missing"
+    assert "A.jpg and others are alike" in sample.error
+
+
+def test_a_file_is_not_taken_for_two_paths(tmp_path):
+    (tmp_path / "1.jpg").write_bytes(PAIRS[0][1])
+    rows = [{"file_name": f"/data/{split}/1.jpg", "text": split} for split in ("train", "test")]
+    write_csv(tmp_path / "t.csv", rows)
+    samples, _ = read(tmp_path / "t.csv")
+    assert statuses(samples) == ["ok", "image_missing"]
+    assert "1.jpg, which another path takes, is alike" in samples[1].error
+
+
+def test_the_folder_of_a_relative_path_is_not_left_out(tmp_path):
+    """`1.jpg` may be of another split than `train/1.jpg`, which is missing."""
+    (tmp_path / "1.jpg").write_bytes(PAIRS[0][1])
+    write_csv(tmp_path / "t.csv", [{"file_name": "train/1.jpg", "text": "a"}])
+    assert statuses(read(tmp_path / "t.csv")[0]) == ["image_missing"]
+
+
+@pytest.mark.parametrize("layout", ["table", "folder"])
+def test_links_are_followed_below_the_image_root(tmp_path, layout):
+    """As the cache of the Hugging Face Hub has them."""
+    (tmp_path / "blobs").mkdir()
+    snapshot = tmp_path / "snapshots" / "1"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "blobs" / "abc").write_bytes(PAIRS[0][1])
+    (snapshot / "a.jpg").symlink_to("../../blobs/abc")
+    if layout == "table":
+        write_csv(snapshot / "t.csv", [{"file_name": "a.jpg", "text": "a"}])
+    else:
+        (snapshot / "a.txt").write_text("a")
+    [sample] = read(snapshot)[0]
+    assert "is a link to" in sample.error
+    assert "--image-root names a folder that holds both" in sample.error
+    [sample] = read(snapshot, image_root=str(tmp_path))[0]
+    assert sample.image == PAIRS[0][1]
+    outside = tmp_path.parent / f"{tmp_path.name}-secret.jpg"
+    outside.write_bytes(b"secret")
+    (snapshot / "a.jpg").unlink()
+    os.symlink(outside, snapshot / "a.jpg")
+    [sample] = read(snapshot, image_root=str(tmp_path))[0]
+    assert sample.status.value == "image_missing"
