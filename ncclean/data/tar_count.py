@@ -11,7 +11,6 @@ from ncclean.data.sample_groups import CAPTION_EXTENSIONS
 from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import LocatedSamples
-from ncclean.data.unpacking import is_packed
 from ncclean.errors import InputError, ShardError
 from ncclean.text_files import parse_json, read_text
 
@@ -20,8 +19,7 @@ def count_samples(shards: Sequence[ShardRef]) -> dict[str, int]:
     """Usable samples of each shard by name.
 
     From the `sizes.json` beside it, which `ncclean export` and DataComp write; else from the
-    headers of an uncompressed local tar (pairs of image and caption, decodable or not); else by
-    reading it.
+    headers of a tar (pairs of image and caption, decodable or not), or by reading what is none.
     """
     sizes: dict[str, dict[str, int]] = {}
     counts: dict[str, int] = {}
@@ -50,18 +48,13 @@ def _sizes(folder: str) -> dict[str, int]:
 def _counted(shard: ShardRef) -> int:
     count = 0
     with contextlib.suppress(ShardError, OSError):  # said when it is read
-        if shard.layout == WEBDATASET and not stores.is_url(shard.url) and not _is_packed(shard):
+        if shard.layout == WEBDATASET:
             for sample in LocatedSamples(shard):
                 count += _is_pair(sample)
         else:
             for sample in read_samples(shard):
                 count += sample.status is SkipReason.OK
     return count
-
-
-def _is_packed(shard: ShardRef) -> bool:
-    with shard.open() as stream:
-        return is_packed(stream)
 
 
 def _is_pair(sample: Sample) -> bool:

@@ -13,10 +13,10 @@ from ncclean import stores
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import InputError
-from ncclean.exporting.export_task import export_task
 from ncclean.exporting.out_layout import PARQUET, TARS, OutLayout
 from ncclean.exporting.plan import ExportTask, digits_of, plan_selection
 from ncclean.exporting.task import ExportOptions, ShardReport
+from ncclean.exporting.writers import export_task
 from ncclean.options import usable_cores
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.process_runner import clock_share

@@ -21,14 +21,13 @@ from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.exporting.card import write_card
-from ncclean.exporting.export_task import export_task
 from ncclean.exporting.identity import SCORES, SIZES, compare_exports, export_identity, files_of
 from ncclean.exporting.journal import join_lists, list_path, lists_in, replaced_images
 from ncclean.exporting.out_layout import RECORD, TARS, OutLayout, Targets, config_of
 from ncclean.exporting.parquet import join_parquet, schema_of, unified
 from ncclean.exporting.plan import ExportTask, digits_of, plan_selection
 from ncclean.exporting.task import ExportOptions, add_problems
-from ncclean.exporting.writers import path_is_taken
+from ncclean.exporting.writers import export_task, path_is_taken
 from ncclean.formats import file_size
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner

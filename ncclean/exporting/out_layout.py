@@ -116,9 +116,9 @@ class OutLayout:
         A group is a folder with its slash, or a path that numbers like those of `train` follow, see
         `group_files`. Other forms have one group.
         """
-        if self.name != "parquet" or self.table:
+        if self.name != "parquet" or self.table or not self.root:
             return ""
-        path = posixpath.relpath(_absolute(shard.url), self.root or "/")
+        path = posixpath.relpath(_absolute(shard.url), self.root)
         folder, name = posixpath.split(path)
         folder = "".join(f"{safe_path(part)}/" for part in folder.split("/") if part)
         stem, ending = posixpath.splitext(name)[0], ""
@@ -339,7 +339,8 @@ def _root(shards: Sequence[ShardRef], sources: Sequence[str]) -> str:
         for url in urls
     }
     alike = zip(*(one.split("/") for one in within), strict=False)
-    return "/".join(parts[0] for parts in itertools.takewhile(lambda p: len({*p}) == 1, alike))
+    shared = [parts[0] for parts in itertools.takewhile(lambda parts: len({*parts}) == 1, alike)]
+    return "/".join(shared) or "/" * len(shared)
 
 
 def _absolute(url: str) -> str:

@@ -20,50 +20,9 @@ from ncclean.data.images.text_rows import row_keys
 from ncclean.exporting.rows import ExportedRow
 from ncclean.json_values import json_text
 
-_GROUP_BYTES = 64 << 20  # of images in a row group: a viewer reads one whole
-_GROUP_ROWS = 10_000
 _IMAGE_TYPE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 _HUGGING_FACE = b"huggingface"
 _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
-
-
-class ParquetPieces:
-    """Writes rows to Parquet files in `folder`, a new one where the schema changes.
-
-    `types` are those of added columns.
-    """
-
-    def __init__(self, folder: Path, types: Mapping[str, pa.DataType]) -> None:
-        self.files: list[Path] = []
-        self._folder = folder
-        self._types = types
-        self._rows: list[ExportedRow] = []
-        self._bytes = 0
-        self._writer: Any = None  # a `ParquetWriter`
-
-    def add(self, rows: Sequence[ExportedRow], size: int = 0) -> None:
-        """Add the rows of a sample, and of its image in them the `size` in bytes."""
-        self._rows += rows
-        self._bytes += size
-        if self._bytes >= _GROUP_BYTES or len(self._rows) >= _GROUP_ROWS:
-            self._flush()
-
-    def finish(self) -> list[Path]:
-        """Write what is left; returns the files."""
-        self._flush()
-        if self._writer is not None:
-            self._writer.close()
-        return self.files
-
-    def _flush(self) -> None:
-        for table in tables_of(self._rows, self._types):
-            if self._writer is None or not self._writer.schema.equals(table.schema, True):
-                if self._writer is not None:
-                    self._writer.close()
-                self.files.append(self._folder / f"{len(self.files):05d}.parquet")
-                self._writer = pq.ParquetWriter(self.files[-1], table.schema)
-            self._writer.write_table(table, row_group_size=len(table))
-        self._rows, self._bytes = [], 0
 
 
 def tables_of(rows: Sequence[ExportedRow], types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
@@ -83,18 +42,14 @@ def _table(
     original = _original([row.origin for row in rows if row.origin is not None], before)
     fields, columns = [], []
     for name in dict.fromkeys(name for row in rows for name in row.values):
-        values = [row.values.get(name) for row in rows]
         field = before.get(name)
-        if field is not None:
-            is_new = [
-                row.origin is None or value is not row.origin.get(keys[name])
-                for row, value in zip(rows, values, strict=True)
-            ]
-            column = _replaced(original[name], values, is_new, types.get(name))
-        else:
-            theirs = before.get(name.removeprefix("original_"))
+        column = original.get(name)
+        if column is None or any(row.is_new(name, keys[name]) for row in rows):
+            theirs = field or before.get(name.removeprefix("original_"))
             kind = types.get(name, None if theirs is None else theirs.type)
-            column = column_of(values, kind)
+            column = column_of([row.values.get(name) for row in rows], kind)
+        elif not _is_writable(column.type):
+            column = column_of(column.to_pylist(), None)
         if field is None or column.type != field.type:
             field = pa.field(name, column.type)
         fields.append(field.with_nullable(field.nullable or column.null_count > 0))
@@ -131,28 +86,6 @@ def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
     for _, run in itertools.groupby(enumerate(places), lambda one: one[1] - one[0]):
         (_, begin), *others = run
         yield begin, 1 + len(others)
-
-
-def _replaced(
-    column: pa.ChunkedArray, values: list[Any], is_new: list[bool], kind: pa.DataType | None
-) -> pa.Array | pa.ChunkedArray:
-    """A column with new values in its type, if they fit; else all of them as one of their own."""
-    if not any(is_new):
-        return column
-    if kind is None:
-        try:
-            new = pa.array([*itertools.compress(values, is_new)], column.type)
-        except _UNFIT:
-            pass
-        else:
-            chunks: list[pa.Array] = []
-            begin = taken = 0
-            for one, run in itertools.groupby(is_new):
-                count = len(list(run))
-                chunks += [new.slice(taken, count)] if one else column.slice(begin, count).chunks
-                begin, taken = begin + count, taken + count * one
-            return pa.chunked_array(chunks, column.type)
-    return column_of(values, kind)
 
 
 def column_of(values: list[Any], kind: pa.DataType | None) -> pa.Array:
@@ -237,15 +170,13 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     if one == other:
         return one
-    if pa.types.is_null(one) or pa.types.is_null(other):
-        return other if pa.types.is_null(one) else one
-    if pa.types.is_nested(one) or pa.types.is_nested(other):
-        return pa.string()
+    both = [pa.schema([("both", kind)]) for kind in (one, other)]
     try:
-        both = [pa.schema([("both", one)]), pa.schema([("both", other)])]
-        return pa.unify_schemas(both, promote_options="permissive").field(0).type
+        common = pa.unify_schemas(both, promote_options="permissive").field(0).type
     except pa.ArrowException:
         return pa.string()
+    is_changed = common not in (one, other) and pa.types.is_nested(common)
+    return pa.string() if is_changed else common
 
 
 def _with_images(metadata: Mapping[bytes, bytes], schema: pa.Schema) -> dict[bytes, bytes]:

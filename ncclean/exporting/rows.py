@@ -51,6 +51,10 @@ class ExportedRow:
     path: str | None = None
     captions: dict[str, list[int]] | None = None
 
+    def is_new(self, name: str, key: str) -> bool:
+        """Whether a value is not that of the origin, which has it under a `key`."""
+        return self.origin is None or self.values.get(name) is not self.origin.get(key)
+
     def put(self, name: str, value: object, first: bool = False) -> None:
         """Set a value, of a new column at the end or as the `first`."""
         if first and name not in self.values:

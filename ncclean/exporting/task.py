@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from abc import ABC, abstractmethod
@@ -104,8 +105,12 @@ class ShardReport:
 class Writer(ABC):
     """Writes the samples of a task in one form."""
 
-    def __init__(self, task: ExportTask, options: ExportOptions, report: ShardReport) -> None:
-        self.task, self.options, self.report = task, options, report
+    def __init__(
+        self, task: ExportTask, options: ExportOptions, stack: contextlib.ExitStack
+    ) -> None:
+        self.task, self.options, self.report = task, options, ShardReport(task.number)
+        self.stack = stack  # of what is published when all is written
+        self.taken: dict[str, int] = {}  # keys
         self.problems: list[str] = []  # of the segment that is read
         self.names: Mapping[str, str] = {}  # of its columns as written
 
@@ -148,6 +153,7 @@ def export_segments(writer: Writer) -> None:
             add_problems(report.errors, segment.name, writer.problems)
     writer.problems = []
     writer.finish()
+    writer.stack.close()
     add_problems(report.errors, task.segments[0].name, writer.problems)
     report.seconds = time.time() - begin
     with published(options.targets.stats(task.number)) as aside:

@@ -9,8 +9,9 @@ import posixpath
 import shutil
 from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pyarrow.parquet as pq
 from upath import UPath
 
 from ncclean import stores
@@ -23,7 +24,7 @@ from ncclean.exporting.captions import exported_captions
 from ncclean.exporting.choices import Choice, added_types
 from ncclean.exporting.journal import caption_file, digest_of, write_list
 from ncclean.exporting.out_layout import PARQUET, has_files
-from ncclean.exporting.parquet import ParquetPieces, join_parquet, schema_of
+from ncclean.exporting.parquet import join_parquet, schema_of, tables_of
 from ncclean.exporting.plan import ExportTask, Segment
 from ncclean.exporting.rows import (
     ExportedRow,
@@ -34,11 +35,13 @@ from ncclean.exporting.rows import (
     one_caption_each,
     own_key,
 )
-from ncclean.exporting.task import ExportOptions, ShardReport, Writer
+from ncclean.exporting.tars import TarWriter
+from ncclean.exporting.task import ExportOptions, ShardReport, Writer, export_segments
 from ncclean.scratch import scratch_folder
 from ncclean.store_errors import explain
 
-_BATCH_BYTES = 64 << 20
+_BATCH_BYTES = 64 << 20  # of images; in a row group, which a viewer reads whole
+_GROUP_ROWS = 10_000
 _BATCH_SAMPLES = 1000
 _UPLOADS = 16  # at a time
 _IN_THE_WAY = (FileExistsError, IsADirectoryError, NotADirectoryError)
@@ -60,18 +63,6 @@ class ExportedSample(NamedTuple):
 class RowWriter(Writer):
     """Writes samples by their rows."""
 
-    def __init__(
-        self,
-        task: ExportTask,
-        options: ExportOptions,
-        report: ShardReport,
-        stack: contextlib.ExitStack,
-    ) -> None:
-        super().__init__(task, options, report)
-        self.targets = options.targets
-        self._taken: dict[str, int] = {}
-        self._stack = stack
-
     def add(self, sample: Sample, copy: int, choice: Choice, segment: Segment) -> bool:
         """Make the rows of a sample, under a key that is free, and write them."""
         captions = exported_captions(sample, choice) if choice.changes_captions else None
@@ -92,7 +83,7 @@ class RowWriter(Writer):
             row.add_fields(choice.fields_of(numbers))
             if copy:
                 row.rename(copy_key(sample.key, copy))
-        own_key(rows, self._taken)
+        own_key(rows, self.taken)
         caption = None if has_rows(shard) else rows[0].values[column]
         path = self._path(sample, copy, segment)
         self.report.further_images += 0 if has_rows(shard) else len(sample.further_images)
@@ -122,27 +113,29 @@ class RowWriter(Writer):
 class ParquetWriter(RowWriter):
     """Writes rows with their images to one Parquet file."""
 
-    def __init__(
-        self,
-        task: ExportTask,
-        options: ExportOptions,
-        report: ShardReport,
-        stack: contextlib.ExitStack,
-    ) -> None:
-        super().__init__(task, options, report, stack)
-        scratch = stack.enter_context(scratch_folder())
-        self._pieces = ParquetPieces(scratch, added_types(options.scores, options.columns))
+    def __init__(self, *task: Any) -> None:
+        super().__init__(*task)
+        self._scratch = self.stack.enter_context(scratch_folder())
+        self._types = added_types(self.options.scores, self.options.columns)
+        self._rows: list[ExportedRow] = []
+        self._bytes = 0
+        self._pieces: list[pq.ParquetWriter] = []  # one for each schema that follows another
 
     def write(self, sample: ExportedSample) -> None:
-        """Write a sample's rows, with its image."""
+        """Take a sample's rows with its image; they are written with others."""
         for row in sample.rows:
             row.embed(sample.image, sample.path)
-        self._pieces.add(sample.rows, len(sample.image))
+        self._rows += sample.rows
+        self._bytes += len(sample.image)
+        if self._bytes >= _BATCH_BYTES or len(self._rows) >= _GROUP_ROWS:
+            self._flush()
 
     def finish(self) -> None:
         """Publish the file, unless no sample is there."""
-        pieces = self._pieces.finish()
-        if pieces:
+        self._flush()
+        if self._pieces:
+            self._pieces[-1].close()
+            pieces = [self._scratch / str(number) for number in range(len(self._pieces))]
             with published(stores.location(self.task.file)) as aside:
                 if len(pieces) == 1:
                     shutil.move(pieces[0], aside)
@@ -150,7 +143,16 @@ class ParquetWriter(RowWriter):
                     join_parquet(pieces, aside)
                 self.report.bytes += aside.stat().st_size
                 self.report.schema = base64.b64encode(schema_of(aside).serialize()).decode()
-        self._stack.close()
+
+    def _flush(self) -> None:
+        for table in tables_of(self._rows, self._types):
+            if not self._pieces or not self._pieces[-1].schema.equals(table.schema, True):
+                for piece in self._pieces[-1:]:
+                    piece.close()
+                place = self._scratch / str(len(self._pieces))
+                self._pieces.append(pq.ParquetWriter(place, table.schema))
+            self._pieces[-1].write_table(table, row_group_size=len(table))
+        self._rows, self._bytes = [], 0
 
 
 class ImageWriter(RowWriter):
@@ -159,15 +161,10 @@ class ImageWriter(RowWriter):
     Before files are written, their names go to a list: what a killed run has left can be removed.
     """
 
-    def __init__(
-        self,
-        task: ExportTask,
-        options: ExportOptions,
-        report: ShardReport,
-        stack: contextlib.ExitStack,
-    ) -> None:
-        super().__init__(task, options, report, stack)
-        self._types = added_types(options.scores, options.columns)
+    def __init__(self, *task: Any) -> None:
+        super().__init__(*task)
+        self.targets = self.options.targets
+        self._types = added_types(self.options.scores, self.options.columns)
         self._waiting: list[ExportedSample] = []
         self._waiting_bytes = self._listed = 0
         self._folders: set[str] = set()
@@ -188,7 +185,6 @@ class ImageWriter(RowWriter):
         if not stores.is_url(self.targets.out) and self.report.samples:
             os.sync()  # once for thousands of files, before anything says that they are there
         self.report.columns = {str(table): [*names] for table, names in self._columns.items()}
-        self._stack.close()
 
     def _flush(self) -> None:
         waiting = list(filter(self._is_free, self._waiting))
@@ -258,6 +254,15 @@ class ImageWriter(RowWriter):
             self._folders.add(folder)
         with open(str(path), "wb") as file:
             file.write(data)
+
+
+def export_task(task: ExportTask, options: ExportOptions) -> ShardReport:
+    """Write the samples of a task, each file published whole; `_stats.json` comes last."""
+    writers = {"webdataset": TarWriter, "parquet": ParquetWriter}
+    with contextlib.ExitStack() as stack:
+        writer = writers.get(options.layout.name, ImageWriter)(task, options, stack)
+        export_segments(writer)
+    return writer.report
 
 
 def path_is_taken(path: str) -> str:

@@ -1,5 +1,6 @@
 """What a task takes of an input shard that several exported shards share, and what it counts."""
 
+import contextlib
 from types import SimpleNamespace
 
 from ncclean.data.samples import SkipReason
@@ -15,7 +16,7 @@ class Keys(Writer):
 
     def __init__(self, keys):
         task = ExportTask(0, ())
-        super().__init__(task, ExportOptions("s.parquet", "out"), ShardReport(0))
+        super().__init__(task, ExportOptions("s.parquet", "out"), contextlib.ExitStack())
         self.keys, self.taken = keys, []
 
     def samples(self, segment, choices):
