@@ -38,6 +38,11 @@ class Choice:
         """Whether the captions do not stay as they are."""
         return self.numbers is not None or bool(self.mended)
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether the sample gets other captions or further fields."""
+        return self.changes_captions or any(self.fields.values())
+
     def fields_of(self, numbers: Container[int] | None = None) -> dict[str, Any]:
         """The fields to add: those of the best caption, or of the best of `numbers`."""
         if numbers is None or len(self.fields) < 2:

@@ -106,7 +106,7 @@ class TarWriter(Writer):
             if not self._is_at(key, begin, begin + size):
                 return None
             sample = Sample(begin, key, members=[Member("", begin, begin + size, size, False)])
-            if has_copies or key in self.taken or _is_changed(choice):
+            if has_copies or key in self.taken or choice.is_changed:
                 raw = self._out.read(begin, begin + size) + END_OF_ARCHIVE
                 if choice.changes_captions:
                     opened = functools.partial(io.BytesIO, raw)
@@ -246,11 +246,6 @@ class RangeWriter:
             # A tar may be cut in the padding of its last member, whose content is whole.
             self._out.write(data or bytes(end - start))
             start += len(data) or end - start
-
-
-def _is_changed(choice: Choice) -> bool:
-    """Whether a sample gets other captions or further fields."""
-    return choice.changes_captions or bool(choice.fields_of())
 
 
 def _is_header(block: bytes) -> bool:

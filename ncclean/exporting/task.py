@@ -156,7 +156,7 @@ def export_segments(writer: Writer) -> None:
     writer.stack.close()
     add_problems(report.errors, task.segments[0].name, writer.problems)
     report.seconds = time.time() - begin
-    with published(options.targets.stats(task.number)) as aside:
+    with published(options.targets.stats(report.number)) as aside:
         aside.write_text(json.dumps(report.statistics(task, begin), indent=2) + "\n")
 
 
