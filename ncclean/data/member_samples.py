@@ -83,9 +83,11 @@ class Contents(Group):
     @property
     def _usual_caption(self) -> str | None:
         """The extension of the caption where none is named: `txt`, or `jpg.txt` of a picture."""
-        of_picture = (f"{self.picture}.{name}" for name in CAPTION_EXTENSIONS)
-        names = (*CAPTION_EXTENSIONS, *of_picture)
-        return next((name for name in names if name in self.members), None)
+        for name in CAPTION_EXTENSIONS:
+            if name in self.members:
+                return name
+        of_picture = [f"{self.picture}.{name}" for name in CAPTION_EXTENSIONS * self.has_dots]
+        return next((name for name in of_picture if name in self.members), None)
 
     @property
     def size(self) -> int:
@@ -242,9 +244,9 @@ class MemberSamples(ABC):
         if captions == [(None, None)] and isinstance(fields, Unread):
             captions = [(None, fields)]  # where the caption may be
         take_captions(sample, captions)
-        self.further.caption_lines += any(
-            isinstance(text, bytes) and b"\n" in text.strip() for _, text in captions
-        )
+        for _, text in captions:
+            if isinstance(text, bytes) and b"\n" in text.strip():
+                self.further.caption_lines += 1
         self._budget.take(sample, parsed_size(fields) if sample.metadata else 0)
         if isinstance(image, bytes) and (self._shows_all or sample.status is SkipReason.OK):
             sample.image = image

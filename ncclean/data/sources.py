@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ncclean import stores
 from ncclean.data.embeddings.registry import LAYOUTS
-from ncclean.data.embeddings.units import layout_of, resolve_embeddings
+from ncclean.data.embeddings.units import find_embeddings, resolve_embeddings
 from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS
 from ncclean.data.images.resolve import check_formats, has_images, resolve_images
 from ncclean.data.lance_table import is_lance
@@ -15,7 +15,6 @@ from ncclean.data.nested_fields import head_of
 from ncclean.data.options import SourceFormat, SourceOptions
 from ncclean.data.parquet_table import table_rows, vector_columns
 from ncclean.data.shards import ShardRef, expand, is_tar, places, resolve_shards, tars_in
-from ncclean.data.source import Source
 from ncclean.errors import InputError, ShardError
 
 _FILES_LOOKED_AT = 100  # for one that can be read
@@ -80,16 +79,16 @@ def _kind(source: str, image_key: str | None) -> SourceFormat:
     first = next(iter(expand(source, places)), "")
     if is_tar(first) or tars_in(first):
         return "webdataset"
-    layout = layout_of(Source(first))
-    if layout is not None and not layout.may_be_images:
+    has_vectors = bool(find_embeddings(first))
+    if _has_embeddings(first):
         return "embeddings"
-    if layout is None:
+    if not has_vectors:
         # The metadata of embeddings name images: from above they look like tables of paths.
         _check_below(first, _has_embeddings)
     if has_images(first, image_key):
         return "images"
     try:
-        if layout is not None:
+        if has_vectors:
             _check_vectors(first)
             return "embeddings"
         check_formats(first)
@@ -113,8 +112,8 @@ def _check_below(place: str, is_source: Callable[[str], object]) -> None:
 
 
 def _has_embeddings(place: str) -> bool:
-    layout = layout_of(Source(place))
-    return layout is not None and not layout.may_be_images
+    """Whether a place holds embeddings, and cannot be a table of images."""
+    return any(not one.layout.may_be_images for one in find_embeddings(place))
 
 
 def _check_vectors(place: str) -> None:

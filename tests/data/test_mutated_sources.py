@@ -23,7 +23,7 @@ from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import are_embeddings, resolve_sources
 from ncclean.errors import NccleanError, ShardError
-from tests.data.image_layouts import LAYOUTS, write_imagefolder, write_recaptioned
+from tests.data.image_layouts import LAYOUTS, PEOPLES, write_imagefolder, write_recaptioned
 
 SECONDS = 20  # that one of them may take
 _DECODER = ImageDecoder(Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3), 1 << 20)
@@ -45,6 +45,7 @@ def _of_imagefolder(ending):
 
 ALL = {
     **LAYOUTS,
+    **PEOPLES,
     "imagefolder csv": _of_imagefolder("csv"),
     "imagefolder parquet": _of_imagefolder("parquet"),
     "recaptioned": write_recaptioned,

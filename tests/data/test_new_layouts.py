@@ -28,6 +28,15 @@ def test_every_layout_gives_the_same_pairs(layout, tmp_path):
     assert found == sorted((image, caption) for _, image, caption in PAIRS)
 
 
+def test_a_json_is_found_in_its_folder(tmp_path):
+    place = PEOPLES["LLaVA"](PAIRS, tmp_path / "c")
+    samples, errors = read(place.parent)
+    assert not errors
+    assert [sample.image for sample in samples] == [image for _, image, _ in PAIRS]
+    place.write_text(json.dumps([{"path": "images/00000.jpg", "sha": "1"}]))  # of anything else
+    assert len(read(place.parent)[0]) == 40
+
+
 def test_values_of_folders_are_columns(tmp_path):
     samples, _ = read(PEOPLES["hive"](PAIRS, tmp_path / "c"))
     assert sorted(sample.metadata["lang"] for sample in samples) == 20 * ["de"] + 20 * ["en"]

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, ShardFiles, Vectors
+from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, Vectors
 from ncclean.data.embeddings.vectors import npy_shape, read_npy
+from ncclean.data.layout import Found
+from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import table_rows
 from ncclean.data.shards import ShardRef
 from ncclean.data.source import Source
@@ -27,10 +29,9 @@ class ClipRetrieval(EmbeddingLayout):
     name = "clip-retrieval"
     files = f"{_IMAGES}, {_TEXTS} and {_METADATA} as clip-retrieval writes them"
 
-    def matches(self, source: Source) -> bool:
-        return _METADATA in source.names and bool(source.names & {_IMAGES, _TEXTS})
-
-    def shards(self, source: Source) -> list[ShardFiles]:
+    def found(self, source: Source, options: SourceOptions) -> list[Found]:
+        if _METADATA not in source.names or not source.names & {_IMAGES, _TEXTS}:
+            return []
         numbers = {name: _numbered(source, name) for name in _ENDINGS}
         for name, files in numbers.items():
             if not files:
@@ -38,8 +39,8 @@ class ClipRetrieval(EmbeddingLayout):
                 raise InputError(f"{source.below(name)} holds no {name}_<i> files{hint}")
         # A number that only some of them have is a shard that fails.
         return [
-            ShardFiles(
-                self.name,
+            Found(
+                self,
                 _file(source, numbers, _METADATA, number),
                 (_file(source, numbers, _IMAGES, number), _file(source, numbers, _TEXTS, number)),
             )

@@ -12,8 +12,10 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from ncclean import stores
-from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, ShardFiles, Vectors, required
+from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, Vectors, required
 from ncclean.data.embeddings.vectors import BROKEN, Header, check_matrix, read_header
+from ncclean.data.layout import Found
+from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef
 from ncclean.data.source import Source
 from ncclean.errors import ShardError, one_line
@@ -33,19 +35,15 @@ class DataComp(EmbeddingLayout):
     keys_of = ".npz"
     reads_rows = False
 
-    def matches(self, source: Source) -> bool:
-        if source.url.endswith(_TABLE):
-            archive = stores.location(source.url.removesuffix(_TABLE) + _ARCHIVE)
-            return bool(stores.ask("read", archive, archive.exists))
-        return any(name.endswith(_ARCHIVE) for name in (source.url, *source.names))
-
-    def shards(self, source: Source) -> list[ShardFiles]:
+    def found(self, source: Source, options: SourceOptions) -> list[Found]:
+        if not _is_one(source):
+            return []
         if source.url.endswith((_TABLE, _ARCHIVE)):
             stems = [source.url.rpartition(".")[0]]
         else:
             files = (name for name in source.names if name.endswith((_TABLE, _ARCHIVE)))
             stems = sorted({source.below(name).rpartition(".")[0] for name in files})
-        return [ShardFiles(self.name, f"{stem}{_TABLE}", (f"{stem}{_ARCHIVE}",)) for stem in stems]
+        return [Found(self, f"{stem}{_TABLE}", (f"{stem}{_ARCHIVE}",)) for stem in stems]
 
     def cut(self, row_groups: Sequence[int], rows: int) -> list[int]:
         return [sum(row_groups)]
@@ -64,6 +62,13 @@ class DataComp(EmbeddingLayout):
     def read(self, shard: ShardRef, table: pa.Table, keys: Keys | None) -> tuple[Vectors, Vectors]:
         image, text = _read_npz(shard.files[0], required(shard, keys), len(table))
         return Vectors(image), Vectors(text)
+
+
+def _is_one(source: Source) -> bool:
+    if source.url.endswith(_TABLE):
+        archive = stores.location(source.url.removesuffix(_TABLE) + _ARCHIVE)
+        return bool(stores.ask("read", archive, archive.exists))
+    return any(name.endswith(_ARCHIVE) for name in (source.url, *source.names))
 
 
 def _npz_shapes(url: str) -> dict[str, tuple[int, ...]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ncclean.data.embeddings.layout import ShardFiles
 from ncclean.data.embeddings.parquet_vectors import ParquetVectors
 from ncclean.data.lance_table import is_lance
+from ncclean.data.layout import Found
+from ncclean.data.options import SourceOptions
 from ncclean.data.source import Source
 
 
@@ -15,8 +16,5 @@ class LanceVectors(ParquetVectors):
     files = "Lance data sets"
     keys_of = "Lance"
 
-    def matches(self, source: Source) -> bool:
-        return is_lance(source.url)
-
-    def shards(self, source: Source) -> list[ShardFiles]:
-        return [ShardFiles(self.name, source.url)]
+    def found(self, source: Source, options: SourceOptions) -> list[Found]:
+        return [Found(self, source.url)] if is_lance(source.url) else []

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from ncclean.data.shards import ShardRef
-from ncclean.data.source import Source
-from ncclean.errors import ShardError
+from ncclean.data.lance_table import ENDING
+from ncclean.data.layout import Cut, Facts, Found, Layout
+from ncclean.data.options import SourceOptions
+from ncclean.data.parquet_table import table_rows
+from ncclean.data.shards import ShardRef, sizes_and_versions
+from ncclean.errors import InputError, ShardError
 
 Keys = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class ShardFiles:
-    """A Parquet file with a row for each pair, and the files of vectors beside it."""
-
-    layout: str
-    table: str
-    vectors: tuple[str, ...] = ()
 
 
 class Vectors(NamedTuple):
@@ -36,28 +29,32 @@ class Vectors(NamedTuple):
     lengths: np.ndarray | None = None
 
 
-class EmbeddingLayout(ABC):
-    """A layout: how files hold the embeddings of pairs.
+class EmbeddingLayout(Layout):
+    """How files hold the embeddings of pairs: a row of a Parquet file each, and vectors beside it.
 
-    The layouts are asked in the order of the registry: the first that `matches` reads a source.
+    A file that a shard needs may be missing: then the shard fails when it is read.
     """
 
-    name: str  # of `ShardRef.layout`
+    endings = (".parquet", ENDING)
+    unit_rows = 50_000  # which bounds memory and what a crash costs
     files: str  # what a folder of this layout holds, for messages
     keys_of: str | None = None  # the files whose vectors have names; None where they have none
-    may_be_images: bool = False  # its files may as well be tables of images
+    may_be_images = False
     reads_rows: bool = True  # any rows of a shard can be read without the others
 
-    @abstractmethod
-    def matches(self, source: Source) -> bool:
-        """Whether a folder or file of embeddings has this layout."""
+    def facts(self, found: Found, options: SourceOptions) -> Facts:
+        try:
+            facts = sizes_and_versions((found.url, *found.files))
+        except (OSError, InputError):  # said when it is read
+            return Facts(0, "")
+        return Facts(sum(size for size, _ in facts), " ".join(version for _, version in facts))
 
-    @abstractmethod
-    def shards(self, source: Source) -> list[ShardFiles]:
-        """The files of the source's shards, in order. Raises `InputError` where some are missing.
-
-        A file that a shard needs may be missing: then the shard fails when it is read.
-        """
+    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+        row_groups, _ = table_rows(found.url)
+        ends = [sum(row_groups)]
+        if ends[0] > 1.5 * self.unit_rows:
+            ends = self.cut(row_groups, self.unit_rows)
+        return [Cut(begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     @abstractmethod
     def cut(self, row_groups: Sequence[int], rows: int) -> list[int]:

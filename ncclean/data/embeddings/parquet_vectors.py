@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, ShardFiles, Vectors, required
+from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, Vectors, required
+from ncclean.data.layout import Found
+from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import read_table, table_rows, vector_columns
 from ncclean.data.shards import ShardRef
 from ncclean.data.source import Source
@@ -26,14 +28,11 @@ class ParquetVectors(EmbeddingLayout):
     keys_of = "Parquet"
     may_be_images = True
 
-    def matches(self, source: Source) -> bool:
-        return any(name.endswith(_ENDING) for name in (source.url, *source.names))
-
-    def shards(self, source: Source) -> list[ShardFiles]:
+    def found(self, source: Source, options: SourceOptions) -> list[Found]:
         if source.url.endswith(_ENDING):
-            return [ShardFiles(self.name, source.url)]
+            return [Found(self, source.url)]
         names = sorted(name for name in source.names if name.endswith(_ENDING))
-        return [ShardFiles(self.name, source.below(name)) for name in names]
+        return [Found(self, source.below(name)) for name in names]
 
     def cut(self, row_groups: Sequence[int], rows: int) -> list[int]:
         total, ends, end, begin = sum(row_groups), [], 0, 0

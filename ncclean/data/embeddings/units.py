@@ -6,22 +6,14 @@ Large files are several shards.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, ShardFiles
+from ncclean.data.embeddings.layout import Keys
 from ncclean.data.embeddings.registry import LAYOUTS
-from ncclean.data.lance_table import ENDING
-from ncclean.data.parquet_table import table_rows
-from ncclean.data.shards import (
-    ShardRef,
-    check_named_once,
-    distinct_names,
-    expand,
-    places,
-    sizes_and_versions,
-)
+from ncclean.data.layout import Found, units_of
+from ncclean.data.options import SourceOptions
+from ncclean.data.shards import ShardRef, expand, places
 from ncclean.data.source import Source
 from ncclean.errors import InputError, ShardError
 
@@ -34,18 +26,17 @@ _KNOWN_KEYS = (
     ("image_emb", "text_emb"),
     ("image", "text"),
 )
-# A file of more rows is cut into shards of about this many, which bounds memory and what a crash
-# costs.
-_SHARD_ROWS = 50_000
 _QUESTIONS = 32  # asked at a time about the files of a corpus
 
 
-def layout_of(source: Source) -> EmbeddingLayout | None:
-    """Detect the layout of a folder or file of embeddings; None if it holds none.
+def find_embeddings(url: str) -> list[Found]:
+    """The files of a folder or file of embeddings; none if it has no layout of these.
 
-    Raises `InputError` if a store does not answer.
+    Raises `InputError` where some are missing, or a store does not answer.
     """
-    return next((layout for layout in LAYOUTS.values() if layout.matches(source)), None)
+    source = Source(url)
+    found = (layout.found(source, SourceOptions()) for layout in LAYOUTS.values())
+    return next(filter(None, found), [])
 
 
 def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
@@ -56,15 +47,10 @@ def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
     """
     locations = [place for source in sources for place in expand(source, places)]
     with ThreadPoolExecutor(_QUESTIONS) as pool:  # each may be a request to a store
-        files = [one for several in pool.map(_files, locations) for one in several]
-    if not files:
+        found = [one for several in pool.map(_found, locations) for one in several]
+    if not found:
         raise InputError("name at least one file or folder of embeddings")
-    tables = [one.table for one in files]
-    check_named_once(tables)
-    names = distinct_names(tables, (".parquet", ENDING))
-    with ThreadPoolExecutor(_QUESTIONS) as pool:
-        shards = list(pool.map(_shards, files, names))
-    return [shard for several in shards for shard in several]
+    return units_of(found, [one.url for one in found], SourceOptions())
 
 
 def vector_keys(shards: Sequence[ShardRef], keys: Keys | None) -> Keys | None:
@@ -84,48 +70,11 @@ def vector_keys(shards: Sequence[ShardRef], keys: Keys | None) -> Keys | None:
     return _keys_there(named, candidates) if named else None
 
 
-def _files(url: str) -> list[ShardFiles]:
-    source = Source(url)
-    layout = layout_of(source)
-    if layout is None:
+def _found(url: str) -> list[Found]:
+    if not (found := find_embeddings(url)):
         files = ", nor ".join(layout.files for layout in LAYOUTS.values())
-        raise InputError(f"{source.url} holds no embeddings: neither {files}")
-    return layout.shards(source)
-
-
-def _shards(files: ShardFiles, name: str) -> list[ShardRef]:
-    """One shard, or several if there are many rows."""
-    shard = ShardRef(name, files.table, 0, "", files.layout, files.vectors)
-    try:
-        facts = sizes_and_versions((files.table, *files.vectors))
-    except (OSError, InputError):  # said when it is read
-        return [shard]
-    size, version = sum(size for size, _ in facts), " ".join(version for _, version in facts)
-    shard = dataclasses.replace(shard, size=size, version=version)
-    try:
-        ends = _ends(files)
-    except ShardError:
-        return [shard]
-    if len(ends) == 1:
-        return [dataclasses.replace(shard, rows=(0, ends[0]))]
-    total = ends[-1]
-    return [
-        dataclasses.replace(
-            shard,
-            name=f"{name}-{first:0{len(str(total))}d}",
-            size=round(size * (last - first) / total),
-            rows=(first, last),
-        )
-        for first, last in zip([0, *ends[:-1]], ends, strict=True)
-    ]
-
-
-def _ends(files: ShardFiles) -> list[int]:
-    """The row after the last of each shard. Raises `ShardError` if the file cannot be read."""
-    row_groups, _ = table_rows(files.table)
-    if sum(row_groups) <= 1.5 * _SHARD_ROWS:
-        return [sum(row_groups)]
-    return LAYOUTS[files.layout].cut(row_groups, _SHARD_ROWS)
+        raise InputError(f"{url} holds no embeddings: neither {files}")
+    return found
 
 
 def _keys_there(shards: Sequence[ShardRef], candidates: Sequence[Keys]) -> Keys:

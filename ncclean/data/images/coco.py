@@ -11,9 +11,9 @@ from typing import Any
 
 from ncclean.data.images.json_layout import Firsts, JsonLayout
 from ncclean.data.images.json_list import JsonList
-from ncclean.data.images.layout import Facts, folder_beside
-from ncclean.data.images.row_units import Cut
+from ncclean.data.images.layout import folder_beside
 from ncclean.data.images.text_rows import BrokenRow, Row
+from ncclean.data.layout import Cut, Facts, Found
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef
 from ncclean.data.source import Source
@@ -54,10 +54,12 @@ class Coco(JsonLayout):
         name = _FILE.fullmatch(posixpath.basename(url))
         return name[2] if name else None
 
-    def cuts(self, url: str, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
-        if not _captions_of(url, facts.version)[0]:
-            raise InputError(f"{url} has no captions: name the file captions_*.json beside it")
-        return super().cuts(url, facts, options)
+    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+        if not _captions_of(found.url, facts.version)[0]:
+            raise InputError(
+                f"{found.url} has no captions: name the file captions_*.json beside it"
+            )
+        return super().cuts(found, facts, options)
 
     def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
         yield from super().rows(shard, whole)

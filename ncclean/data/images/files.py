@@ -41,9 +41,8 @@ class ImageRoot:
         self._folder = folder
         self._is_url = stores.is_url(folder)
         self._real = folder.rstrip("/") if self._is_url else os.path.realpath(folder)
-        self._starts = [self._real]
-        if start is not None and not self._is_url and self._holds(os.path.realpath(start)):
-            self._starts.append(os.path.realpath(start))
+        other = os.path.realpath(start) if start is not None else ""
+        self._start = other if not self._is_url and self._holds(other) else None
         self._near = NearNames(self._real)
 
     def read(self, path: str) -> bytes:
@@ -95,8 +94,11 @@ class ImageRoot:
 
     def _place(self, path: str) -> str:
         """The real path of a file, from the first folder that has it."""
-        places = [os.path.realpath(os.path.join(start, path)) for start in self._starts]
-        return next(filter(os.path.lexists, places), places[0])
+        place = os.path.realpath(os.path.join(self._real, path))
+        if self._start is None or os.path.lexists(place):
+            return place
+        other = os.path.realpath(os.path.join(self._start, path))
+        return other if os.path.lexists(other) else place
 
     def _holds(self, real: str) -> bool:
         return real.startswith(self._real.rstrip(os.sep) + os.sep)

@@ -14,6 +14,7 @@ from ncclean.data.images.files import UnreadableFile
 from ncclean.data.images.layout import ImageLayout, OutForm, Reading
 from ncclean.data.images.listing import Entry, entries_of, has_image_files
 from ncclean.data.images.unit_files import UnitFiles
+from ncclean.data.layout import Found
 from ncclean.data.member_samples import MemberSamples, too_large
 from ncclean.data.options import SourceOptions
 from ncclean.data.sample_groups import is_image, utf8
@@ -37,10 +38,10 @@ class Folder(ImageLayout):
     def written_as(self, urls: Collection[str]) -> OutForm:
         return "folder"
 
-    def units(self, url: str, root: str, name: str, options: SourceOptions) -> list[ShardRef]:
+    def units(self, found: Found, name: str, options: SourceOptions) -> list[ShardRef]:
         """Units of as many keys; a file more in one of them leaves the others as they are."""
         units: list[ShardRef] = []
-        entries = entries_of(url, image_key=options.image_key)
+        entries = entries_of(found.url, image_key=options.image_key)
         by_key = itertools.groupby(entries, key=lambda entry: entry.key)
         keys = ((key, list(files)) for key, files in by_key)
         while chunk := list(itertools.islice(keys, self.unit_rows)):
@@ -50,11 +51,11 @@ class Folder(ImageLayout):
             units.append(
                 ShardRef(
                     f"{name}-{len(units):05d}",
-                    url,
+                    found.url,
                     sum(file.size for file in files),
                     digest.hexdigest(),
                     self.name,
-                    (root,),
+                    found.files,
                     (0, len(chunk)),
                     span=(chunk[0][0], chunk[-1][0]),
                 )

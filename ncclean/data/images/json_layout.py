@@ -8,15 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclean.data.images.json_list import JsonList, first_entries
-from ncclean.data.images.layout import Facts, RowLayout
-from ncclean.data.images.row_units import Cut, cut_rows
+from ncclean.data.images.layout import RowLayout
+from ncclean.data.images.listing import is_image_name
+from ncclean.data.images.row_units import cut_rows
 from ncclean.data.images.text_rows import BrokenRow, Row
+from ncclean.data.layout import Cut, Facts, Found
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef
 from ncclean.data.source import Source
 from ncclean.errors import ShardError, one_line
 
 JSON = ".json"
+_MOST_FILES = 20  # of a folder that are looked into
 Firsts = Mapping[str | None, Mapping[str, Any]]
 
 
@@ -41,19 +44,27 @@ class JsonLayout(RowLayout):
         return True
 
     def sources(self, source: Source, options: SourceOptions) -> list[str]:
-        is_json = source.url.endswith(JSON) and not source.entries
-        is_one = is_json and self.matches(_firsts(source.url), options)
-        return [source.url] if is_one else []
+        if source.url.endswith(JSON) and not source.entries:
+            return [source.url] if self.matches(_firsts(source.url), options) else []
+        names = [name for name in source.files if name.endswith(JSON)]
+        if len(names) > _MOST_FILES or any(map(is_image_name, source.files)):
+            return []  # that is what samples of loose files have
+        files = [source.below(name) for name in names]
+        return [url for url in files if self.is_of_folder(_firsts(url), options)]
 
-    def cuts(self, url: str, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+    def is_of_folder(self, firsts: Firsts, options: SourceOptions) -> bool:
+        """Whether a file in a folder is meant where the folder is named."""
+        return self.matches(firsts, options)
+
+    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
         try:
-            with self.open(url, facts.detail) as entries:
+            with self.open(found.url, facts.detail) as entries:
                 entries.seek(0)
                 return cut_rows(
                     entries, self.unit_rows, lambda one: self.is_read(one, facts.detail)
                 )
         except OSError as error:
-            raise ShardError(f"{url} cannot be read: {one_line(error)}") from error
+            raise ShardError(f"{found.url} cannot be read: {one_line(error)}") from error
 
     def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
         detail = shard.layout.partition(":")[2]

@@ -6,12 +6,15 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
+from ncclean.data.images.columns import CAPTION_COLUMNS
 from ncclean.data.images.json_layout import Firsts, JsonLayout
 from ncclean.data.images.json_list import JsonList, first_entries
-from ncclean.data.images.layout import Facts, folder_beside
+from ncclean.data.images.layout import folder_beside
 from ncclean.data.images.tables import name_images
 from ncclean.data.images.text_rows import BrokenRow, Row, row_keys
+from ncclean.data.layout import Facts, Found
 from ncclean.data.options import SourceOptions
+from ncclean.data.sample_groups import usual_caption
 from ncclean.data.shards import ShardRef
 
 
@@ -24,9 +27,13 @@ class JsonTable(JsonLayout):
     def matches(self, firsts: Firsts, options: SourceOptions) -> bool:
         return bool(_lists(firsts, options))
 
-    def facts(self, url: str, options: SourceOptions) -> Facts:
-        size, version, _ = super().facts(url, options)
-        return Facts(size, version, _lists(first_entries(url), options)[0] or "")
+    def is_of_folder(self, firsts: Firsts, options: SourceOptions) -> bool:
+        named = [firsts[name] for name in _lists(firsts, options)]
+        return any(usual_caption(first, CAPTION_COLUMNS) is not None for first in named)
+
+    def facts(self, found: Found, options: SourceOptions) -> Facts:
+        size, version, _ = super().facts(found, options)
+        return Facts(size, version, _lists(first_entries(found.url), options)[0] or "")
 
     def open(self, url: str, detail: str) -> JsonList:
         return JsonList(url, detail or None, has_others=True)

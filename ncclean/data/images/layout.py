@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import posixpath
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from ncclean import stores
-from ncclean.data.images.row_units import Cut
 from ncclean.data.images.samples import TableSamples
 from ncclean.data.images.text_rows import BrokenRow, Row
 from ncclean.data.images.unit_files import UnitFiles
+from ncclean.data.layout import Found, Layout
 from ncclean.data.options import SourceOptions
 from ncclean.data.samples import CaptionKeys, FurtherMembers, Sample
-from ncclean.data.shards import ShardRef, sizes_and_versions
+from ncclean.data.shards import ShardRef
 from ncclean.data.source import Source
 from ncclean.errors import ShardError
 
@@ -59,19 +59,13 @@ class Samples(Protocol):
     def __iter__(self) -> Iterator[Sample]: ...
 
 
-class ImageLayout(ABC):
-    """A layout: how files hold images with their captions.
+class ImageLayout(Layout):
+    """How files hold images with their captions.
 
-    The layouts are asked in the order of the registry: the first that finds `sources` in a file or
-    folder reads it. What lies below is then not looked into, unless `has_more_below`.
+    What lies below a source is not looked into, unless the layout `has_more_below`.
     """
 
-    name: str  # of `ShardRef.layout`, where further facts may follow it behind a colon
-    endings: tuple[str, ...] = ()  # which the names of shards leave out
-    takes_image_key = True
-    has_splits = False
     has_more_below = False
-    unit_rows = 10_000  # what a kill costs, and how many embeddings are held at a time
 
     @abstractmethod
     def sources(self, source: Source, options: SourceOptions) -> list[str]:
@@ -81,18 +75,15 @@ class ImageLayout(ABC):
         be meant as this layout and is not.
         """
 
+    def found(self, source: Source, options: SourceOptions) -> list[Found]:
+        return [
+            Found(self, url, (options.image_root or self.root(url),))
+            for url in self.sources(source, options)
+        ]
+
     def root(self, url: str) -> str:
         """The folder that the images of a file lie below, unless another one is named."""
         return posixpath.dirname(url) or ("/" if url.startswith("/") else ".")
-
-    def split_of(self, url: str) -> str | None:
-        """The split that a file holds; None where that is told inside of it."""
-        return None
-
-    @abstractmethod
-    def units(self, url: str, root: str, name: str, options: SourceOptions) -> list[ShardRef]:
-        """The shards of a file or folder, named after `name`. One that fails when it is read may
-        be a shard."""
 
     @abstractmethod
     def samples(self, shard: ShardRef, reading: Reading) -> Samples:
@@ -101,14 +92,6 @@ class ImageLayout(ABC):
     def written_as(self, urls: Collection[str]) -> OutForm:
         """The form of an export that comes closest to these files."""
         return "webdataset"
-
-
-class Facts(NamedTuple):
-    """Bytes of a file, a version that changes with its rows, and what follows the layout's name."""
-
-    size: int
-    version: str
-    detail: str = ""
 
 
 class RowLayout(ImageLayout):
@@ -122,14 +105,6 @@ class RowLayout(ImageLayout):
         opened, and at the end if parts of it could not be read: their rows are `BrokenRow`s.
         """
 
-    @abstractmethod
-    def cuts(self, url: str, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
-        """Cut a file into units of about `unit_rows`. Raises `ShardError`."""
-
-    def facts(self, url: str, options: SourceOptions) -> Facts:
-        """Size and version of what the rows depend on."""
-        return Facts(*sizes_and_versions([url])[0])
-
     def columns(self, url: str) -> pa.Schema | list[str]:
         """The columns of a file: names alone for text. Raises `ShardError`."""
         raise ShardError(f"{url} has no columns")
@@ -140,28 +115,6 @@ class RowLayout(ImageLayout):
         Those of jsonl are the first that a row of the shard has.
         """
         return {}
-
-    def units(self, url: str, root: str, name: str, options: SourceOptions) -> list[ShardRef]:
-        facts = self.facts(url, options)
-        layout = f"{self.name}:{facts.detail}" if facts.detail else self.name
-        try:
-            cuts = self.cuts(url, facts, options)
-        except ShardError:  # said when it is read
-            return [ShardRef(name, url, facts.size, facts.version, layout, (root,))]
-        total = max(cuts[-1].last, 1) if cuts else 1
-        return [
-            ShardRef(
-                name if len(cuts) < 2 else f"{name}-{first:0{len(str(total))}d}",
-                url,
-                round(facts.size * (last - first) / total),
-                facts.version,
-                layout,
-                (root,),
-                (first, last),
-                offset,
-            )
-            for first, last, offset in cuts or [Cut(0, 0)]
-        ]
 
     def samples(self, shard: ShardRef, reading: Reading) -> TableSamples:
         rows = self.rows(shard, reading.whole)

@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 
 from ncclean import stores
 from ncclean.data.images.columns import MOST_ROWS
-from ncclean.data.images.layout import Facts, RowLayout, folder_beside
-from ncclean.data.images.row_units import Cut
+from ncclean.data.images.layout import RowLayout, folder_beside
 from ncclean.data.images.text_rows import BrokenRow, Row, open_text
+from ncclean.data.layout import Cut, Facts, Found
 from ncclean.data.noise import FROM_FILE
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef, sizes_and_versions
@@ -71,11 +71,11 @@ class Npc(RowLayout):
         name = _CAPTIONS.fullmatch(posixpath.basename(url))
         return _SPLITS[name[1]] if name else None
 
-    def facts(self, url: str, options: SourceOptions) -> Facts:
-        return Facts(super().facts(url, options).size, _version_of(url))
+    def facts(self, found: Found, options: SourceOptions) -> Facts:
+        return Facts(super().facts(found, options).size, _version_of(found.url))
 
-    def cuts(self, url: str, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
-        count = sum(1 for _ in _images(url, facts.version))
+    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+        count = sum(1 for _ in _images(found.url, facts.version))
         return [
             Cut(first, min(first + self.unit_rows, count))
             for first in range(0, count, self.unit_rows)

@@ -21,14 +21,14 @@ TARS = Tars()
 LAYOUTS: tuple[ImageLayout, ...] = (
     ClassFolders(),
     LanceImages(),
-    Karpathy(),
-    RedCaps(),
-    Coco(),
-    JsonTable(),
     Npc(),
     ParquetImages(),
     TextTable(),
     ArrowImages(),
+    Karpathy(),
+    RedCaps(),
+    Coco(),
+    JsonTable(),
     Folder(),
 )
 _BY_NAME = {layout.name: layout for layout in (TARS, *LAYOUTS)}

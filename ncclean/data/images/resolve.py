@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from dataclasses import dataclass
 
 from ncclean import stores
 from ncclean.data.images.columns import PATH_COLUMNS
 from ncclean.data.images.json_layout import JSON
-from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.listing import is_image_name, subfolders, unread_image
 from ncclean.data.images.registry import LAYOUTS, table_at
 from ncclean.data.images.tables import METADATA, TEXTS, TableLayout
+from ncclean.data.layout import Found, units_of
 from ncclean.data.options import SourceOptions
 from ncclean.data.sample_groups import HEIC_NOT_READ
-from ncclean.data.shards import ShardRef, check_named_once, distinct_names, expand, places
+from ncclean.data.shards import ShardRef, expand, places
 from ncclean.data.source import Source
 from ncclean.errors import InputError, ShardError
 
 _QUESTIONS = 16  # files that are looked into at a time
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A file or folder, the layout that it has, and the folder that its images lie below."""
-
-    layout: ImageLayout
-    url: str
-    root: str
-
-    def units(self, name: str, options: SourceOptions) -> list[ShardRef]:
-        return self.layout.units(self.url, self.root, name, options)
 
 
 def has_images(place: str, image_key: str | None = None) -> bool:
@@ -82,7 +67,7 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
     root = options.image_root
     if root is not None and not (stores.is_url(root) or os.path.isdir(root)):
         raise InputError(f"--image-root: the folder {root} does not exist")
-    found: list[_Found] = []
+    found: list[Found] = []
     for source in sources:
         for place in expand(source, places):
             here = list(_found(place, options))
@@ -99,41 +84,25 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
                 raise InputError(f"--image-key: {one.url} names one picture for each sample")
     if options.split:
         found = _of_splits(found, options.split)
-    urls = [one.url for one in found]
-    check_named_once(urls)
-    endings = [ending for layout in LAYOUTS for ending in layout.endings]
-    names = distinct_names([_named_after(url) for url in urls], endings)
-    with ThreadPoolExecutor(_QUESTIONS) as pool:
-        # Of listings, those that this thread has kept count.
-        units = [pool.submit(copy_context().run, one.units, name, options)
-                 for one, name in zip(found, names, strict=True)]  # fmt: skip
-        return [unit for several in units for unit in several.result()]
+    return units_of(found, [_named_after(one.url) for one in found], options)
 
 
-def _found(place: str, options: SourceOptions) -> Iterator[_Found]:
+def _found(place: str, options: SourceOptions) -> Iterator[Found]:
     """Yield what a file or folder is or has in it; a table stands for the images below it."""
     waiting = [Source(place)]
     while waiting:
         source = waiting.pop()
         try:
-            layout, urls = _look(source, options)
-            for url in urls:
-                yield _Found(layout, url, options.image_root or layout.root(url))
-            if not urls or layout.has_more_below:
+            layouts = ((layout, layout.found(source, options)) for layout in LAYOUTS)
+            layout, here = next((one for one in layouts if one[1]), (None, []))
+            yield from here
+            if layout is None or layout.has_more_below:
                 waiting += [Source(one) for one in reversed(subfolders(source.url))]
         except ShardError:
             continue
 
 
-def _look(source: Source, options: SourceOptions) -> tuple[ImageLayout, list[str]]:
-    """The first layout that a source has, and its files or folder; no files if it has none."""
-    for layout in LAYOUTS:
-        if urls := layout.sources(source, options):
-            return layout, urls
-    return layout, []
-
-
-def _of_splits(found: Sequence[_Found], splits: Sequence[str]) -> list[_Found]:
+def _of_splits(found: Sequence[Found], splits: Sequence[str]) -> list[Found]:
     """What holds some of the splits. Raises `InputError` for a source that states none."""
     for one in found:
         if not one.layout.has_splits:

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ncclean.data.images.columns import MOST_ROWS
+from ncclean.data.layout import Cut
 from ncclean.errors import ShardError
-
-
-class Cut(NamedTuple):
-    """Rows that are read together: the first, the one after the last, the byte where they begin."""
-
-    first: int
-    last: int
-    offset: int = 0
 
 
 class Rows(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ncclean.data.images.layout import ImageLayout, Reading
 from ncclean.data.options import SourceOptions
-from ncclean.data.shards import SUFFIXES, WEBDATASET, ShardRef, is_tar, sizes_and_versions, tars_in
+from ncclean.data.shards import SUFFIXES, WEBDATASET, ShardRef, is_tar, tars_in
 from ncclean.data.source import Source
 from ncclean.data.tar import TarSamples
 
@@ -17,9 +17,6 @@ class Tars(ImageLayout):
 
     def sources(self, source: Source, options: SourceOptions) -> list[str]:
         return [source.url] if is_tar(source.url) else tars_in(source.url)
-
-    def units(self, url: str, root: str, name: str, options: SourceOptions) -> list[ShardRef]:
-        return [ShardRef(name, url, *sizes_and_versions([url])[0])]
 
     def samples(self, shard: ShardRef, reading: Reading) -> TarSamples:
         return TarSamples(
