@@ -22,7 +22,15 @@ from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.member_samples import caption_keys, take_captions
 from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.sample_groups import usual_caption
-from ncclean.data.samples import TRUTH, CaptionKeys, FurtherMembers, Sample, SkipReason, of_caption
+from ncclean.data.samples import (
+    TRUTH,
+    CaptionKeys,
+    FurtherMembers,
+    Place,
+    Sample,
+    SkipReason,
+    of_caption,
+)
 from ncclean.data.shards import ShardRef
 from ncclean.data.text_budget import TextBudget
 from ncclean.errors import ShardError
@@ -125,7 +133,13 @@ class TableSamples:
         if key is not None and self._keys.get(key) not in (None, identity):
             # A table made of several shards has their keys, which may each count from 0.
             key = key_of({}, path)
-        sample = Sample(row=number, key=key or place, metadata=metadata, further_images=further)
+        sample = Sample(
+            row=number,
+            key=key or place,
+            metadata=metadata,
+            place=Place(path if image is None else None),
+            further_images=further,
+        )
         if sample.key in self._keys:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         self._keys[sample.key] = identity
