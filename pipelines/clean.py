@@ -98,7 +98,7 @@ class Clean(Command):
         """Run or resume the bundled recipe `clean`, or show its plan."""
         from ncclean.data.images.folders import Folder
         from ncclean.data.sources import are_embeddings, resolve_sources
-        from ncclean.selection.out_layout import form_of
+        from ncclean.exporting.out_layout import form_of
 
         from .recipe.bundled import find_recipe
         from .recipe.load import load_recipe

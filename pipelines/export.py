@@ -20,8 +20,8 @@ from .shared_options import Join, OutputLayout, Overwrite, ScoredShards
 
 if TYPE_CHECKING:
     from ncclean.data.shards import ShardRef
-    from ncclean.selection.export import ExportSummary
-    from ncclean.selection.export_cost import ExportPlan
+    from ncclean.exporting.cost import ExportPlan
+    from ncclean.exporting.export import ExportSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class Export(Command):
         return self.out.endswith(".npy")
 
     def run(self, progress: Progress = SILENT) -> Result[ExportSummary] | Result[ExportPlan]:
-        """Write the selected samples as shards, or their uids; see `ncclean.selection.export`."""
+        """Write the selected samples as shards, or their uids; see `ncclean.exporting.export`."""
         fixes, shifted = self._fixes()
         if self.dry_run:
             estimate = self._plan(fixes, progress)
@@ -131,18 +131,18 @@ class Export(Command):
 
     def _export_uids(self, fixes: str | None) -> ExportSummary:
         from ncclean import stores
+        from ncclean.exporting.uid_file import export_uids
         from ncclean.output_mark import check_free
-        from ncclean.selection.uid_file import export_uids
 
         check_free([self.out], self.name, self.overwrite)
         return export_uids(self.selection, stores.location(self.out), fixes)
 
     def _export_shards(self, fixes: str | None, progress: Progress) -> ExportSummary:
         from ncclean import stores
+        from ncclean.exporting.export import export_shards
+        from ncclean.exporting.out_layout import out_layout
         from ncclean.options import usable_cores
         from ncclean.runners.opened import open_runner
-        from ncclean.selection.export import export_shards
-        from ncclean.selection.out_layout import out_layout
 
         shards = self._selected_shards(fixes)
         with open_runner(self.tasks, self.tasks.workers or usable_cores()) as runner:
@@ -150,7 +150,7 @@ class Export(Command):
                 self.selection,
                 shards,
                 stores.location(self.out),
-                layout=out_layout(self.layout, self.out, shards),
+                layout=out_layout(self.layout, self.out, shards, self.shards),
                 samples_per_shard=self.samples_per_shard,
                 scores=self.scores,
                 join=self.join,
@@ -164,15 +164,15 @@ class Export(Command):
             )
 
     def _plan(self, fixes: str | None, progress: Progress) -> ExportPlan:
-        from ncclean.selection.export_cost import plan
-        from ncclean.selection.out_layout import out_layout
+        from ncclean.exporting.cost import plan
+        from ncclean.exporting.out_layout import out_layout
 
         shards = self._selected_shards(fixes)
         return plan(
             self.selection,
             shards,
             self.out,
-            layout=out_layout(self.layout, self.out, shards),
+            layout=out_layout(self.layout, self.out, shards, self.shards),
             samples_per_shard=self.samples_per_shard,
             scores=() if self.join else self.scores,  # joined once, not by each task
             columns=self.columns,
@@ -202,6 +202,11 @@ def _summary(exported: ExportSummary) -> Iterator[Shown]:
         yield Note(
             f"{counted(exported.further_images, 'further image')} left out: {exported.layout} has "
             "one for each sample; --layout webdataset copies all"
+        )
+    if exported.walked:
+        yield Note(
+            f"{counted(len(exported.walked), 'shard')} written anew since the scoring (first: "
+            f"{exported.walked[0]}): samples are not where the selection says, and were searched"
         )
     if exported.shifted is not None:
         yield f"{counted(exported.shifted, 'caption')} shifted back"

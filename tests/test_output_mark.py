@@ -11,10 +11,10 @@ import pytest
 from upath import UPath
 
 from ncclean.errors import InputError
+from ncclean.exporting.uid_file import export_uids
 from ncclean.figure_files import write_figure
 from ncclean.file_names import FIGURE_ENDINGS
 from ncclean.output_mark import check_free, mark, was_made_by
-from ncclean.selection.uid_file import export_uids
 from ncclean.storage.run_folder import write_json
 
 

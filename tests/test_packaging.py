@@ -84,6 +84,7 @@ LAYERS = (
     "storage",
     "runners",
     "selection",
+    "exporting",
     "neighbour_search",
     "auditing",
     "training",

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from ncclean.data.member_names import with_shorter_keys
 from ncclean.data.member_samples import Contents, CutMember, MemberSamples, too_large
-from ncclean.data.sample_groups import is_caption, is_image, sample_member
+from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_caption, is_image, sample_member
 from ncclean.data.samples import CaptionKeys, Place, Sample, SkipReason, Unread
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_walk import TAR_ERRORS, TarMember, TarWalk
@@ -122,6 +122,45 @@ class TarSamples(MemberSamples):
             self.further.add(self.further.images, _NO_KEY)
         elif dot and is_caption(extension.lower()):
             self.further.add(self.further.captions, _NO_KEY)
+
+
+class LocatedSamples(TarSamples):
+    """The samples of a tar by the places of their members; no picture is read.
+
+    Of samples with the keys `read`, captions and fields are there. Of others a json is read only
+    where it may tell whether the sample is complete.
+    """
+
+    def __init__(
+        self,
+        shard: ShardRef,
+        caption_key: CaptionKeys = None,
+        opened: Callable[[], BinaryIO] | None = None,
+        read: Collection[str] = (),
+    ) -> None:
+        super().__init__(shard, caption_key, opened)
+        self._read = with_shorter_keys(read)
+
+    def _is_used(self, key: str, extension: str) -> bool:
+        is_read = key in self._read or self._may_complete(key, extension)
+        return is_read and not is_image(extension) and super()._is_used(key, extension)
+
+    def _may_complete(self, key: str, extension: str) -> bool:
+        """Whether a member is a json that may hold the caption: none of its sample came before."""
+        group = self._groups.current
+        if extension != "json" or group is None or group.key != key:
+            return extension.rpartition(".")[2] == "json"
+        if self.caption_keys:
+            return not group.members.keys() >= {*self.caption_keys}
+        return group.members.keys().isdisjoint(CAPTION_EXTENSIONS)
+
+    def _sample(self, group: Contents) -> Sample:
+        if group.key in self._read:
+            return super()._sample(group)
+        sample = Sample(group.row, group.key, members=group.located, picture=group.picture)
+        if group.is_repeat:
+            sample.reject(SkipReason.DUPLICATE_KEY)
+        return sample
 
 
 def reason_of(error: Exception) -> str:

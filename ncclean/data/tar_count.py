@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from pathlib import Path
 
 from ncclean import stores
 from ncclean.data.reader import read_samples
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS
-from ncclean.data.samples import SkipReason
+from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
-from ncclean.data.tar_index import LocatedSample, locate_samples
-from ncclean.data.unpacking import is_packed
+from ncclean.data.tar import LocatedSamples
 from ncclean.errors import InputError, ShardError
 from ncclean.text_files import parse_json, read_text
 
@@ -20,8 +19,7 @@ def count_samples(shards: Sequence[ShardRef]) -> dict[str, int]:
     """Usable samples of each shard by name.
 
     From the `sizes.json` beside it, which `ncclean export` and DataComp write; else from the
-    headers of an uncompressed local tar (pairs of image and caption, decodable or not); else by
-    reading it.
+    headers of a tar (pairs of image and caption, decodable or not), or by reading what is none.
     """
     sizes: dict[str, dict[str, int]] = {}
     counts: dict[str, int] = {}
@@ -48,22 +46,18 @@ def _sizes(folder: str) -> dict[str, int]:
 
 
 def _counted(shard: ShardRef) -> int:
-    try:
-        if shard.layout == WEBDATASET and not stores.is_url(shard.url) and not _is_packed(shard):
-            return sum(map(_is_pair, locate_samples(Path(shard.url), image_key=shard.image_key)))
-        return sum(sample.status is SkipReason.OK for sample in read_samples(shard))
-    except ShardError as error:
-        return error.samples
-    except OSError:  # said when it is read
-        return 0
+    count = 0
+    with contextlib.suppress(ShardError, OSError):  # said when it is read
+        if shard.layout == WEBDATASET:
+            for sample in LocatedSamples(shard):
+                count += _is_pair(sample)
+        else:
+            for sample in read_samples(shard):
+                count += sample.status is SkipReason.OK
+    return count
 
 
-def _is_packed(shard: ShardRef) -> bool:
-    with shard.open() as stream:
-        return is_packed(stream)
-
-
-def _is_pair(sample: LocatedSample) -> bool:
-    extensions = sample.members.keys()
-    has_caption = not extensions.isdisjoint((*CAPTION_EXTENSIONS, "json"))
-    return sample.picture is not None and has_caption
+def _is_pair(sample: Sample) -> bool:
+    has_caption = not sample.members.keys().isdisjoint((*CAPTION_EXTENSIONS, "json"))
+    is_repeat = sample.status is SkipReason.DUPLICATE_KEY
+    return sample.picture is not None and has_caption and not is_repeat

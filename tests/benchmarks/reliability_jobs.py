@@ -22,7 +22,7 @@ _IMPORTED = (
     "__main__", "duckdb", "faiss", "ncclean_cli.app", "ncclean_pipelines.recipe.run", "open_clip",
     "pandas", "pyarrow.dataset", "pyarrow.parquet", "scipy.stats", "sklearn.mixture", "torch",
     "torchvision", "ncclean.execution.local_engine", "ncclean.storage.finalize",
-    "ncclean.storage.merge", "ncclean.training.trainer", "ncclean.selection.export",
+    "ncclean.storage.merge", "ncclean.training.trainer", "ncclean.exporting.export",
     "ncclean.selection.select", "ncclean.models.estimator", "ncclean.neighbour_search.search",
     "torch._dynamo",
 )  # fmt: skip

@@ -19,7 +19,7 @@ from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs, resolve_sources
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ResumeError
-from ncclean.selection.export import export_shards
+from ncclean.exporting.export import export_shards
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 from ncclean.storage.run_facts import read_facts

@@ -13,9 +13,9 @@ from upath import UPath
 
 from ncclean.config import TaskOptions
 from ncclean.errors import InputError
+from ncclean.exporting import cost as export_cost
+from ncclean.exporting.task import ShardReport
 from ncclean.neighbour_search.options import NeighbourOptions
-from ncclean.selection import export_cost
-from ncclean.selection.export_task import ShardReport
 from ncclean.selection.policy import Policy
 from ncclean.storage.parts import write_embeddings
 from tests.neighbour_search.simulated import clustered

@@ -11,7 +11,7 @@ import pytest
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests.data.image_layouts import read
-from tests.selection.test_export_layouts import facts, select
+from tests.exporting.test_export_layouts import facts, select
 
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
 

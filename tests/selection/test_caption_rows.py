@@ -16,8 +16,8 @@ from upath import UPath
 
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.sources import resolve_pairs
-from ncclean.selection.export import export_shards
-from ncclean.selection.out_layout import out_layout
+from ncclean.exporting.export import export_shards
+from ncclean.exporting.out_layout import out_layout
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 

@@ -18,9 +18,9 @@ from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import resolve_shards
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
+from ncclean.exporting.export import export_shards
 from ncclean.schema import DECISIONS
 from ncclean.selection.decided import Decisions
-from ncclean.selection.export import export_shards
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 from ncclean.storage.decisions import CORRECT, DROP, KEEP, Decision, record_of, write_decisions

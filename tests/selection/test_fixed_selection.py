@@ -7,8 +7,8 @@ from upath import UPath
 
 from ncclean.errors import InputError
 from ncclean.explaining.fixes import FIXES
-from ncclean.selection.export_plan import open_selection, plan_selection
-from ncclean.selection.uid_file import export_uids
+from ncclean.exporting.plan import open_selection, plan_selection
+from ncclean.exporting.uid_file import export_uids
 
 
 def write_fixes(path, rows):

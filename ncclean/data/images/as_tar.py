@@ -8,16 +8,15 @@ import io
 import re
 import tarfile
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, cast
 
 from PIL import Image
 
 from ncclean.data.images.layout import Samples
-from ncclean.data.kept_captions import KeptCaptions
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.reader import read_samples
-from ncclean.data.samples import CaptionKeys, Sample, SkipReason
+from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_members import add_member
 from ncclean.errors import ShardError
@@ -58,36 +57,6 @@ def open_as_tar(shard: ShardRef, caption_key: str | None = None) -> BinaryIO:
     return tar
 
 
-def write_tar(
-    shard: ShardRef,
-    name: str,
-    out: BinaryIO,
-    keys: Collection[str] | None = None,
-    kept: KeptCaptions | None = None,
-    caption_key: CaptionKeys = None,
-) -> None:
-    """Write the usable samples of a unit, or those with `keys`, as a tar.
-
-    A sample becomes `key.jpg`, `key.txt` and `key.json`: the image as it is under its own ending,
-    its first caption (by `caption_key`) or those that are `kept`, the other fields with the uid
-    that the sample has in the shard `name`. What cannot be read is left out. Raises `ShardError` if
-    the unit cannot be read at all.
-    """
-    samples = read_samples(shard, caption_key, wanted=keys)
-    with _written(out) as tar, _after_first_sample(samples):
-        for sample in samples:
-            if sample.image is None or (keys is not None and sample.key not in keys):
-                continue
-            caption, fields = sample.caption, sample.metadata
-            if kept is not None and sample.key in kept:
-                captions = kept.of_sample(sample.key, sample.captions, fields)
-                if captions is None:
-                    continue
-                kept.mend_in(sample.key, fields)
-                caption, fields = captions["caption"], {**fields, **captions}
-            _add(tar, sample, name, caption or "", fields)
-
-
 def _written(out: BinaryIO) -> tarfile.TarFile:
     return tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT)
 
@@ -116,14 +85,20 @@ def _add_whole(tar: tarfile.TarFile, sample: Sample, name: str, caption_key: str
 def _add(
     tar: tarfile.TarFile, sample: Sample, name: str, caption: str | None, fields: dict[str, Any]
 ) -> None:
-    key = tar_key(sample.key)
-    uid = sample_uid(sample.metadata, name, sample.key)
-    record = json_text({**fields, "uid": uid})
-    if sample.image is not None:
-        add_member(tar, f"{key}.{image_ending(sample.image)}", sample.image)
+    record = {**fields, "uid": sample_uid(sample.metadata, name, sample.key)}
+    for member, data in sample_members(tar_key(sample.key), sample.image, caption, record):
+        add_member(tar, member, data)
+
+
+def sample_members(
+    key: str, image: bytes | None, caption: str | None, record: Mapping[str, Any]
+) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of a sample's members: image under its own ending, caption, json."""
+    if image is not None:
+        yield f"{key}.{image_ending(image)}", image
     if caption is not None:
-        add_member(tar, f"{key}.txt", caption.encode())
-    add_member(tar, f"{key}.json", record.encode())
+        yield f"{key}.txt", caption.encode()
+    yield f"{key}.json", json_text(record).encode()
 
 
 def image_ending(image: bytes) -> str:

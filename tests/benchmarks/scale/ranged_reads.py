@@ -24,9 +24,11 @@ from speed.export import write_shard
 
 sys.path.insert(0, str(ROOT))
 
+
 from ncclean import stores
-from ncclean.data.shards import ShardRef
-from ncclean.data.tar_index import locate_samples
+from ncclean.data.samples import Sample
+from ncclean.data.shards import ShardRef, resolve_shards
+from ncclean.data.tar import LocatedSamples
 from ncclean.data.tar_members import BLOCK, ordinary_header
 from tests import object_store
 
@@ -51,7 +53,7 @@ def main() -> None:
         store.delay = args.delay
         rng = np.random.default_rng(0)
         order = rng.random(args.samples)
-        every = [(min(begins), max(ends)) for begins, ends in map(_bounds, locate_samples(shard))]
+        every = [(min(begins), max(ends)) for begins, ends in map(_bounds, _located(shard))]
         ways: list[tuple[str, float | None, Callable[[], int]]] = [
             ("whole", None, lambda: _whole(shard.stat().st_size)),
             ("header by header", None, lambda: _headers(shard.stat().st_size)),
@@ -75,8 +77,12 @@ def main() -> None:
         write_record(args.json, make_record(rows, settings=settings))
 
 
+def _located(shard: Path) -> list[Sample]:
+    return list(LocatedSamples(resolve_shards([str(shard)])[0]))
+
+
 def _bounds(sample) -> tuple[list[int], list[int]]:  # type: ignore[no-untyped-def]
-    begins, ends = zip(*sample.members.values(), strict=True)
+    begins, ends = zip(*((one.begin, one.end) for one in sample.members), strict=True)
     return list(begins), list(ends)
 
 

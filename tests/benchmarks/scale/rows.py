@@ -164,7 +164,7 @@ def report(folder: Path) -> None:
 def listing(folder: Path, shards: int) -> None:
     """The shards of a folder as references, and an export of a third of their samples planned."""
     from ncclean.data.shards import resolve_shards
-    from ncclean.selection.export_plan import plan_export
+    from ncclean.exporting.plan import plan_export
 
     names = folder / "listed"
     names.mkdir()

@@ -12,8 +12,8 @@ from upath import UPath
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import resolve_shards
 from ncclean.data.sources import resolve_pairs
-from ncclean.selection.export import export_shards
-from ncclean.selection.uid_file import export_uids
+from ncclean.exporting.export import export_shards
+from ncclean.exporting.uid_file import export_uids
 from tests import hostile
 
 WHOLE, LEFT = "A dog runs. A cat sits.", "A dog runs."

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from upath import UPath
 
-from ncclean.selection.export_plan import ExportTask
-from ncclean.selection.export_task import ExportOptions
-from ncclean.selection.file_lists import lists_in, names_in
-from ncclean.selection.out_layout import TARS, OutLayout, Targets
+from ncclean.exporting.card import card_digest, written_card
+from ncclean.exporting.journal import lists_in, names_in
+from ncclean.exporting.out_layout import TARS, Targets
+from ncclean.exporting.plan import ExportTask
+from ncclean.exporting.task import ExportOptions
 from ncclean.storage.column_names import JoinedFile
 from ncclean.storage.differences import differences
 from ncclean.storage.file_digests import content_digest, footer_digest
 
 SIZES = "sizes.json"
 SCORES = "_scores.parquet"  # joined, for the workers of a cluster
-_DERIVED = ("written_shards", "digits")
+_DERIVED = ("written_shards", "digits", "groups", "card")
 _LABELS = {
     "selection": "the selection",
     "fixes": "the decisions of --fix",
@@ -36,7 +38,8 @@ def export_identity(
     options: ExportOptions, join: Sequence[str], tasks: list[ExportTask], samples_per_shard: int
 ) -> dict[str, Any]:
     """The options and inputs of an export, and the number of its shards."""
-    segments = [segment for task in tasks for segment in task.segments]
+    segments, layout = [segment for task in tasks for segment in task.segments], options.layout
+    groups = Counter(task.group for task in tasks)
     keys = [one.shard.image_key for one in segments if one.shard.image_key is not None]
     return {
         "selection": options.selection,
@@ -48,7 +51,9 @@ def export_identity(
         "repeats": options.repeats,
         **({"caption_key": options.caption_key} if options.caption_key else {}),
         **({"image_key": keys[0]} if keys else {}),
-        **({"layout": options.layout.to_json()} if options.layout != TARS else {}),
+        **({"layout": layout.to_json()} if layout.name != TARS.name else {}),
+        **({"groups": groups} if any(groups) else {}),
+        **({"card": card} if (card := card_digest(layout)) is not None else {}),
         "input": _digest([
             (s.shard.name, s.shard.size, s.shard.version, s.first, s.count) for s in segments
         ]),
@@ -98,20 +103,20 @@ def compare_exports(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     return clauses
 
 
-def files_of(targets: Targets, identity: Mapping[str, Any]) -> Iterator[UPath]:
+def files_of(out: UPath, identity: Mapping[str, Any]) -> Iterator[UPath]:
     """Every file that an export with this identity may write, but for its record."""
-    layout = OutLayout.of_json(identity.get("layout"))
-    targets = Targets(layout, targets.out, identity["digits"])
+    targets = Targets.of_json(out, identity)
+    yield from targets.data()
     for number in range(identity["written_shards"]):
-        yield targets.data(number)
         yield targets.stats(number)
     yield from targets.tables
-    if layout.name == TARS.name:
+    if targets.layout.name == TARS.name:
         yield targets.out / SIZES
-    elif not targets.is_file:
+    elif targets.has_images:
         for names in lists_in(targets.work):
-            yield from (targets.out / name for name in names_in(names))
+            yield from (targets.out / name for name in names_in(names, targets.layout))
             yield names
+    yield from written_card(targets, identity.get("card"))
     yield targets.work / SCORES
 
 

@@ -5,10 +5,10 @@ import gzip
 from upath import UPath
 
 from ncclean.data.shards import resolve_shards
-from ncclean.selection.export import export_shards
-from ncclean.selection.export_cost import plan
+from ncclean.exporting.cost import plan
+from ncclean.exporting.export import export_shards
 from tests import hostile
-from tests.selection.test_export_shard import selection
+from tests.exporting.test_tars import selection
 
 
 def compressed(folder, keys):

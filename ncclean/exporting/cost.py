@@ -13,15 +13,14 @@ from ncclean import stores
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import InputError
+from ncclean.exporting.out_layout import PARQUET, TARS, OutLayout
+from ncclean.exporting.plan import ExportTask, digits_of, plan_selection
+from ncclean.exporting.task import ExportOptions, ShardReport
+from ncclean.exporting.writers import export_task
 from ncclean.options import usable_cores
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.process_runner import clock_share
 from ncclean.scratch import scratch_folder
-from ncclean.selection.export_plan import ExportTask, digits_of, plan_selection
-from ncclean.selection.export_rows import export_rows
-from ncclean.selection.export_shard import export_shard
-from ncclean.selection.export_task import ExportOptions, ShardReport
-from ncclean.selection.out_layout import PARQUET, TARS, OutLayout
 from ncclean.storage.tables import listed
 
 
@@ -71,7 +70,7 @@ def plan(
     Raises `InputError` for a selection that does not fit the shards, or that is empty.
     """
     tasks, repeats = plan_selection(
-        selection, shards, samples_per_shard, repeat=repeat, fixes=fixes
+        selection, shards, samples_per_shard, repeat=repeat, fixes=fixes, group_of=layout.group_of
     )
     if not tasks:
         raise InputError(f"{selection} is empty: there is nothing to export")
@@ -116,13 +115,13 @@ def plan(
 
 def _first_shard(options: ExportOptions, task: ExportTask) -> tuple[ShardReport, float, float]:
     """Export the samples of the first input shard: the report, seconds, seconds of a processor."""
-    task = ExportTask(0, task.segments[:1])
     with scratch_folder() as folder:
         name = f"trial{PARQUET}" if options.layout.table.startswith(".") else "trial"
         options = dataclasses.replace(options, out=str(folder / name))
+        file = "" if options.targets.has_images else str(folder / "trial-0")
+        task = ExportTask(0, task.segments[:1], file=file)
         begin, processor = time.perf_counter(), time.process_time()
-        work = export_shard if options.layout.name == TARS.name else export_rows
-        report = work(task.absolute(), options.absolute())
+        report = export_task(task.absolute(), options.absolute())
         return report, time.perf_counter() - begin, time.process_time() - processor
 
 

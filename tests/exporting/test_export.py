@@ -26,12 +26,12 @@ from upath import UPath
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError, ResumeError, ShardError
+from ncclean.exporting.export import export_shards
+from ncclean.exporting.out_layout import OutLayout
+from ncclean.exporting.uid_file import export_uids
 from ncclean.runners.process_runner import Processes
-from ncclean.selection.export import export_shards
-from ncclean.selection.out_layout import OutLayout
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
-from ncclean.selection.uid_file import export_uids
 from tests import hostile
 from tests.command_line import START, run
 

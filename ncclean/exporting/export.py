@@ -8,8 +8,9 @@ import functools
 import json
 import shutil
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 from upath import UPath
@@ -19,24 +20,17 @@ from ncclean.atomic import published, remove_leftovers
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
+from ncclean.exporting.card import write_card
+from ncclean.exporting.identity import SCORES, SIZES, compare_exports, export_identity, files_of
+from ncclean.exporting.journal import join_lists, list_path, lists_in, replaced_images
+from ncclean.exporting.out_layout import RECORD, TARS, OutLayout, Targets, config_of
+from ncclean.exporting.parquet import join_parquet, schema_of, unified
+from ncclean.exporting.plan import ExportTask, digits_of, plan_selection
+from ncclean.exporting.task import ExportOptions, add_problems
+from ncclean.exporting.writers import export_task, path_is_taken
 from ncclean.formats import file_size
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner
-from ncclean.selection.export_identity import (
-    SCORES,
-    SIZES,
-    compare_exports,
-    export_identity,
-    files_of,
-)
-from ncclean.selection.export_plan import ExportTask, digits_of, plan_selection
-from ncclean.selection.export_rows import add_problems, export_rows
-from ncclean.selection.export_shard import export_shard
-from ncclean.selection.export_task import ExportOptions
-from ncclean.selection.exported_files import path_is_taken
-from ncclean.selection.file_lists import replaced_images
-from ncclean.selection.join_parts import agree, join_parts
-from ncclean.selection.out_layout import RECORD, TARS, OutLayout, Targets
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.run_record import RunRecord
@@ -53,7 +47,8 @@ class ExportSummary:
     input shards that could not be read. `mended_lost` are mended captions that a file of uids
     cannot hold. `layout` is what was written, `uids` for a file of uids. `shifted` captions were
     shifted back, None without `--fix`. `further_images` are pictures beside those of the samples,
-    for which the layout has no place.
+    for which the layout has no place. `walked` are shards that were written anew since they were
+    scored: samples were searched in them.
     """
 
     shards: int
@@ -66,6 +61,7 @@ class ExportSummary:
     layout: str = TARS.name
     shifted: int | None = None
     further_images: int = 0
+    walked: list[str] = field(default_factory=list)
 
 
 def export_shards(
@@ -91,7 +87,7 @@ def export_shards(
     and of the tables `join` joined to them, are added to each sample's json; `repeat` writes a
     sample as often as its weight says, the mean weight once. Of a selection of several captions
     (named `caption_key`) an image's best becomes its caption, and its json has all of them; see
-    `ncclean.data.kept_captions`. `fixes` are the decisions of `ncclean explain` that shift captions
+    `ncclean.exporting.captions`. `fixes` are the decisions of `ncclean explain` that shift captions
     back; they win over the selection. Each shard is one task of `runner`, by default in this
     process; finished shards of an interrupted export are kept. Raises `InputError` for a selection
     that does not fit the shards, or tables that cannot be joined, `ResumeError` if `out` holds
@@ -99,9 +95,11 @@ def export_shards(
     """
     out = stores.location(str(out))  # the caller's may cache its listings
     tasks, repeats = plan_selection(
-        selection, shards, samples_per_shard, repeat=repeat, fixes=fixes
+        selection, shards, samples_per_shard, repeat=repeat, fixes=fixes, group_of=layout.group_of
     )
-    targets = Targets(layout, out, digits_of(tasks))
+    targets = Targets(layout, out, digits_of(tasks), tuple(task.group for task in tasks))
+    files = dict(enumerate(map(str, targets.data())))  # none where images are files
+    tasks = [dataclasses.replace(task, file=files.get(task.number, "")) for task in tasks]
     options = ExportOptions(
         selection=selection,
         out=str(out),
@@ -123,23 +121,22 @@ def export_shards(
                 export_identity(options, join, tasks, samples_per_shard),
                 overwrite=overwrite,
                 base=out,
-                files=functools.partial(files_of, targets),
+                files=functools.partial(files_of, out),
                 taken=functools.partial(_taken, targets),
                 compare=compare_exports,
             )
         )
-        done = _done(targets) if record.resumed else set()
-        pending = [task for task in tasks if not _is_done(targets, task.number, done)]
+        done = _done(targets, tasks) if record.resumed else set()
+        pending = [task for task in tasks if task.number not in done]
         runner = runner or InProcess()
         if table is not None and pending:
-            files = table.prepare(["shard", "key", "row", "caption_number", *names])
+            scores = table.prepare(["shard", "key", "row", "caption_number", *names])
             if runner.is_remote and join:
-                files = [_shared(targets.work, files[0])]
-            options = dataclasses.replace(options, scores=tuple(files), columns=tuple(names))
+                scores = [_shared(targets.work, scores[0])]
+            options = dataclasses.replace(options, scores=tuple(scores), columns=tuple(names))
         calls = ((task.number, (task.absolute(), options.absolute())) for task in pending)
         samples = size = 0
-        work = export_shard if layout.name == TARS.name else export_rows
-        for written, (_, report) in enumerate(runner.map(work, calls), 1):
+        for written, (_, report) in enumerate(runner.map(export_task, calls), 1):
             _check_visible(targets.stats(report.number))
             samples, size = samples + report.samples, size + report.bytes
             facts = {"shards": f"{written:,}", "bytes": file_size(size)}
@@ -147,20 +144,27 @@ def export_shards(
         return _finish(targets, tasks, runner)
 
 
-def _done(targets: Targets) -> set[str]:
-    """Names of the files in the folder of statistics, and of the table's parts."""
-    folder = targets.stats_folder
-    return {path.name for path in stores.ask("list", folder, listed, folder, "*")}
+def _done(targets: Targets, tasks: Sequence[ExportTask]) -> set[int]:
+    """Numbers of the tasks that have been done, and what they wrote is there, or the table of it.
 
-
-def _is_done(targets: Targets, number: int, names: set[str]) -> bool:
-    """Whether a task has been done, and its part is there, or the table made of it."""
-    if targets.stats(number).name not in names:
-        return False
-    tables = targets.tables
-    if targets.data(number).name in names or len(stores.present_files(tables)) == len(tables):
-        return True
-    return not json.loads(stores.read_bytes(targets.stats(number)))["successes"]
+    Statistics are published last.
+    """
+    folder, tables = targets.stats_folder, targets.tables
+    names = {path.name for path in stores.ask("list", folder, listed, folder, "*_stats.json")}
+    ended = [task for task in tasks if targets.stats(task.number).name in names]
+    if tables and len(stores.present_files(tables)) == len(tables):
+        return {task.number for task in ended}
+    files = [stores.location(task.file) for task in ended if task.file]
+    there = {str(path) for path in (*stores.present_files(files), *lists_in(targets.work))}
+    done = set()
+    for task in ended:
+        stats = json.loads(stores.read_bytes(targets.stats(task.number)))
+        written = [task.file] * bool(task.file and stats["successes"])
+        batches = range(stats.get("batches", 0))
+        written += [str(list_path(targets, task.number, batch)) for batch in batches]
+        if there.issuperset(written):
+            done.add(task.number)
+    return done
 
 
 def _taken(targets: Targets) -> UPath | None:
@@ -202,42 +206,91 @@ def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> Export
     """Write what is made of all tasks, and sum up their statistics."""
     out, layout = str(targets.out), targets.layout.name
     summary = ExportSummary(shards=len(tasks), samples=0, bytes=0, out=out, layout=layout)
-    sizes: dict[str, int] = {}
-    columns: dict[str, None] = {}
-    schemas: dict[int, pa.Schema] = {}
-    names = set()
-    for task in tasks:
-        path, data = targets.stats(task.number), targets.data(task.number)
-        stats = json.loads(stores.read_bytes(path))
-        sizes[data.name] = stats["successes"]
-        names |= {path.name, data.name}
+    every = [json.loads(stores.read_bytes(targets.stats(task.number))) for task in tasks]
+    for stats in every:
         summary.samples += stats["successes"]
         summary.bytes += stats["bytes"]
         summary.further_images += stats.get("further_images", 0)
+        summary.walked += [one for one in stats.get("walked", ()) if one not in summary.walked]
         summary.errors |= stats["errors"]
-        columns |= dict.fromkeys(stats.get("columns", ()))
-        if "schema" in stats:
-            schemas[task.number] = pa.ipc.read_schema(pa.py_buffer(b64decode(stats["schema"])))
         for name, count in stats["missing"].items():  # once, of a shard that is in two tasks
             summary.missing[name] = max(count, summary.missing.get(name, 0))
-    for folder in {targets.out, targets.stats_folder}:
+    written = [stores.location(task.file) for task in tasks if task.file]
+    names = {path.name for path in (*written, *(targets.stats(task.number) for task in tasks))}
+    for folder in {targets.out, targets.stats_folder, *(path.parent for path in written)}:
         remove_leftovers(folder, names)
     stores.remove_files([targets.work / SCORES])
-    if targets.layout.name == TARS.name:
+    if layout == TARS.name:
+        sizes = {path.name: one["successes"] for path, one in zip(written, every, strict=True)}
         with published(targets.out / SIZES) as aside:
             aside.write_text(json.dumps(sizes, indent=2) + "\n")
-    elif not targets.tables:
-        agree(targets, schemas, runner)
+    elif targets.has_images:
+        _join_rows(targets, tasks, every, summary)
     else:
-        replaced = replaced_images(targets.out, targets.work)
-        parts = {
-            targets.data(n): replaced.get(n, {}) for n, count in enumerate(sizes.values()) if count
-        }
-        join_parts(targets, parts, list(columns))
-        for number, paths in replaced.items():
-            summary.samples -= sum(paths.values())
-            add_problems(
-                summary.errors, tasks[number].segments[0].name, [*map(path_is_taken, paths)]
-            )
+        _join_files(targets, tasks, every, runner)
+    if targets.tables:
         summary.shards = 1
+    if not targets.is_file:
+        write_card(targets)
     return summary
+
+
+def _join_rows(
+    targets: Targets,
+    tasks: Sequence[ExportTask],
+    every: Sequence[Mapping[str, Any]],
+    summary: ExportSummary,
+) -> None:
+    """Make the tables of images, without the rows of those that another task replaced."""
+    columns: dict[int, dict[str, None]] = {}
+    for stats in every:
+        for table, names in stats.get("columns", {}).items():
+            columns.setdefault(int(table), {}).update(dict.fromkeys(names))
+    replaced = replaced_images(targets)
+    batches = {number: stats.get("batches", 0) for number, stats in enumerate(every)}
+    left_out = {number: stats.get("left_out", ()) for number, stats in enumerate(every)}
+    join_lists(targets, batches, left_out, replaced, {n: [*one] for n, one in columns.items()})
+    for number, paths in replaced.items():
+        summary.samples -= sum(paths.values())
+        name = tasks[number].segments[0].name
+        add_problems(summary.errors, name, [*map(path_is_taken, paths)])
+
+
+def _join_files(
+    targets: Targets,
+    tasks: Sequence[ExportTask],
+    every: Sequence[Mapping[str, Any]],
+    runner: Runner,
+) -> None:
+    """Give Parquet files that are loaded together one schema, or make one file of them."""
+    configs: dict[str, list[tuple[ExportTask, pa.Schema]]] = {}
+    for task, stats in zip(tasks, every, strict=True):
+        if "schema" in stats:
+            schema = pa.ipc.read_schema(pa.py_buffer(b64decode(stats["schema"])))
+            configs.setdefault(config_of(task.group), []).append((task, schema))
+    if targets.is_file:
+        files = [stores.location(task.file) for one in configs.values() for task, _ in one]
+        if not stores.present_files(targets.tables):
+            with published(targets.out) as aside:
+                join_parquet(files, aside)
+        stores.remove_files(files)
+        return
+    calls = []
+    for one in configs.values():
+        common = unified(schema for _, schema in one)
+        calls += [
+            (task.number, (stores.absolute(task.file), common))
+            for task, schema in one
+            if not schema.equals(common, True)
+        ]
+    for _ in runner.map(_conform, calls):
+        pass
+
+
+def _conform(file: str, schema: pa.Schema) -> None:
+    """Write a Parquet file anew under a schema that has its columns: loaders take the first's."""
+    path = stores.location(file)
+    if schema_of(path).equals(schema, True):
+        return
+    with published(path) as aside:
+        join_parquet([path], aside, schema)

@@ -2,14 +2,14 @@
 
 import json
 
-from ncclean.selection.exported_rows import ExportedRow
-from ncclean.selection.parquet_pieces import table_of
+from ncclean.exporting.parquet import tables_of
+from ncclean.exporting.rows import ExportedRow
 
 
 def test_values_of_no_common_type_are_json_as_everywhere():
     values = [[b"ab", float("nan")], {"x": b"ab"}, "text", None]
-    rows = [ExportedRow({"odd": value}, {"odd"}) for value in values]
-    (table,) = table_of(rows, {})
+    rows = [ExportedRow({"odd": value}) for value in values]
+    (table,) = tables_of(rows, {})
     a_list, a_dict, *others = table["odd"].to_pylist()
     assert json.loads(a_list) == ["YWI=", None]
     assert json.loads(a_dict) == {"x": "YWI="}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
 import numpy as np
 
+from ncclean import stores
 from ncclean.data.selection import (
     CAPTION_NUMBER,
     CAPTION_RANK,
@@ -25,6 +26,7 @@ from ncclean.selection.fixed_selection import check_fixes, fixed_selection
 from ncclean.storage.catalog import columns_of, connect
 
 _LEAST_DIGITS = 5  # of the number in a shard's name, as img2dataset has
+PLACE = ("sample_offset", "sample_size")  # of all members of a sample, in an uncompressed tar
 # SQL: how often a row of `open_selection` was drawn.
 WRITTEN = "coalesce(len(list_filter(captions, lambda one: one = captions[1])), 1)"
 
@@ -41,15 +43,21 @@ class Segment:
 
 @dataclass(frozen=True)
 class ExportTask:
-    """One exported shard: its number and what it is made of."""
+    """One exported shard: its number, what it is made of, and the group of files that it is in.
+
+    `file` is the path that it is written to, empty where images are.
+    """
 
     number: int
     segments: tuple[Segment, ...]
+    group: str = ""
+    file: str = ""
 
     def absolute(self) -> ExportTask:
         """The task with absolute paths, for a worker whose working folder is another one."""
         segments = (replace(one, shard=one.shard.absolute()) for one in self.segments)
-        return replace(self, segments=tuple(segments))
+        file = self.file and stores.absolute(self.file)
+        return replace(self, segments=tuple(segments), file=file)
 
     @property
     def samples(self) -> int:
@@ -63,17 +71,19 @@ def plan_selection(
     *,
     repeat: bool,
     fixes: str | None = None,
+    group_of: Callable[[ShardRef], str] = lambda _: "",
 ) -> tuple[list[ExportTask], float | None]:
     """Plan the shards of an export, and the factor of the weights for `--repeat`.
 
-    Raises `InputError` for a selection that cannot be read, or does not fit the shards or `fixes`.
+    Samples of shards that are not of one group, by `group_of`, go to different shards. Raises
+    `InputError` for a selection that cannot be read, or does not fit the shards or `fixes`.
     """
     with contextlib.closing(open_selection(selection, fixes)) as connection:
         if fixes is not None:
             check_fixes(connection, columns_of(connection, "selected"), selection)
         repeats = repeat_scale(connection, selection) if repeat else None
         counts = {name: n for name, n in count_by_shard(connection, repeats).items() if n}
-    return plan_export(counts, shards, samples_per_shard), repeats
+    return plan_export(counts, shards, samples_per_shard, group_of), repeats
 
 
 def digits_of(tasks: Sequence[ExportTask]) -> int:
@@ -91,8 +101,8 @@ def open_selection(selection: str, fixes: str | None = None) -> duckdb.DuckDBPyC
 
     Raises `InputError` if it lacks a column that `ncclean select` writes.
     """
-    beside = {"fixes": [fixes]} if fixes is not None else {}
-    connection = connect([selection], view="selected", beside=beside)
+    tables = {"fixes": [fixes]} if fixes is not None else {}
+    connection = connect([selection], view="selected", beside=tables)
     there = columns_of(connection, "selected")
     missing = [name for name in COLUMNS if name not in there]
     if missing:
@@ -109,8 +119,10 @@ def open_selection(selection: str, fixes: str | None = None) -> duckdb.DuckDBPyC
     sql = f"SELECT *, NULL::SMALLINT[] AS captions, [{mended}] AS mended FROM {source}"
     if CAPTION_NUMBER in there:
         best = CAPTION_RANK if CAPTION_RANK in there else CAPTION_NUMBER
+        beside = "".join(f"any_value({n}) AS {n}, " for n in PLACE if n in there and not fixes)
         sql = (
             f"SELECT shard, key, arg_min(uid, {best}) AS uid, arg_min(weight, {best}) AS weight, "
+            f"{beside}"
             f"list({CAPTION_NUMBER} ORDER BY {best}) AS captions, "
             f"list({mended} ORDER BY {best}) AS mended FROM {source} GROUP BY shard, key"
         )
@@ -163,36 +175,43 @@ def copies_of(uids: Any, weights: Any, scale: float) -> np.ndarray:
 
 
 def plan_export(
-    counts: dict[str, int], shards: Sequence[ShardRef], samples_per_shard: int
+    counts: dict[str, int],
+    shards: Sequence[ShardRef],
+    samples_per_shard: int,
+    group_of: Callable[[ShardRef], str] = lambda _: "",
 ) -> list[ExportTask]:
     """Cut the selected samples, in the order of the input, into shards of `samples_per_shard`.
 
-    Raises `InputError` if the selection names a shard that is not among `shards`.
+    Each group of input shards is cut for itself. Raises `InputError` if the selection names a shard
+    that is not among `shards`.
     """
     refs = match_shards(list(counts), shards)
+    order = {ref: index for index, ref in enumerate(shards)}
+    groups: dict[str, list[str]] = {}
+    for name in sorted(refs, key=lambda name: order[refs[name]]):
+        groups.setdefault(group_of(refs[name]), []).append(name)
     tasks: list[ExportTask] = []
+    for group, names in groups.items():
+        segments = (Segment(refs[name], name, 0, counts[name]) for name in names)
+        for cut in _cut(segments, samples_per_shard):
+            tasks.append(ExportTask(len(tasks), cut, group))
+    return tasks
+
+
+def _cut(segments: Iterator[Segment], samples_per_shard: int) -> Iterator[tuple[Segment, ...]]:
     held: list[Segment] = []
     room = samples_per_shard
-    for segment in _pieces(counts, refs, shards):
+    for segment in segments:
         first, left = segment.first, segment.count
         while left:
             taken = min(left, room)
             held.append(Segment(segment.shard, segment.name, first, taken))
             first, left, room = first + taken, left - taken, room - taken
             if not room:
-                tasks.append(ExportTask(len(tasks), tuple(held)))
+                yield tuple(held)
                 held, room = [], samples_per_shard
     if held:
-        tasks.append(ExportTask(len(tasks), tuple(held)))
-    return tasks
-
-
-def _pieces(
-    counts: dict[str, int], refs: dict[str, ShardRef], shards: Sequence[ShardRef]
-) -> Iterator[Segment]:
-    order = {ref: index for index, ref in enumerate(shards)}
-    for name in sorted(refs, key=lambda name: order[refs[name]]):
-        yield Segment(refs[name], name, 0, counts[name])
+        yield tuple(held)
 
 
 def _uniform(uid: object) -> float:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.selection.export_plan import (
+from ncclean.exporting.plan import (
     ExportTask,
     copies_of,
     count_by_shard,

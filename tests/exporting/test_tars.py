@@ -9,8 +9,10 @@ import pytest
 from upath import UPath
 
 from ncclean.data.shards import resolve_shards
-from ncclean.selection.export import export_shards
-from ncclean.selection.out_layout import out_layout
+from ncclean.data.tar import LocatedSamples
+from ncclean.exporting.export import export_shards
+from ncclean.exporting.out_layout import out_layout
+from ncclean.exporting.tars import TarWriter
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 from tests import hostile
@@ -116,6 +118,67 @@ def test_copies_of_a_sample_have_keys_of_their_own(tmp_path):
     with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
         keys = [name.partition(".")[0] for name in tar.getnames()]
     assert list(dict.fromkeys(keys)) == ["a", "a_copy1", "b"]
+
+
+def placed(folder, keys, **columns):
+    """A selection with the places of the samples of `0.tar`."""
+    (shard,) = resolve_shards([str(folder / "0.tar")])
+    places = {}
+    for sample in LocatedSamples(shard):
+        first, last = sample.members[0], sample.members[-1]
+        places.setdefault(sample.key, (first.begin, last.end - first.begin))
+    offsets, sizes = zip(*(places[key] for key in keys), strict=True)
+    return selection(folder, keys, sample_offset=offsets, sample_size=sizes, **columns)
+
+
+@pytest.fixture
+def walks(monkeypatch):
+    """How often a tar was searched for its samples."""
+    calls = []
+    walked = TarWriter._walked
+
+    def counted(*args):
+        calls.append(args)
+        return walked(*args)
+
+    monkeypatch.setattr(TarWriter, "_walked", counted)
+    return calls
+
+
+@pytest.mark.parametrize("mended", [False, True])
+@pytest.mark.parametrize("keys", ["abc", "acc", "b"])
+def test_the_places_of_a_selection_stand_for_a_walk(keys, mended, walks, tmp_path):
+    """Whatever changes: nothing, captions, or the keys of copies."""
+    shards = shard(tmp_path, ["a", "b", "x" * 120, "c"], n=1)
+    captions = {"caption": ["new"] * len(keys)} if mended else {}
+    written = []
+    for chosen in (selection, placed):
+        out = tmp_path / chosen.__name__
+        summary = export_shards(chosen(tmp_path, list(keys), **captions), shards, UPath(out))
+        assert (summary.samples, summary.missing, summary.walked) == (len(keys), {}, [])
+        written.append((out / "00000.tar").read_bytes())
+    assert written[0] == written[1]
+    assert len(walks) == 1
+    if mended:
+        assert records(tmp_path / "placed")[0]["original_caption"] == "a red circle"
+
+
+@pytest.mark.parametrize("change", ["another in front", "shorter", "longer"])
+def test_a_tar_that_was_written_anew_is_searched_and_named(change, walks, tmp_path):
+    shards = shard(tmp_path, list("abc"))
+    chosen = placed(tmp_path, list("bc"))
+    if change == "another in front":
+        shards = shard(tmp_path, list("0abc"))
+    else:
+        members = [("b.jpg", hostile.JPEG), ("b.txt", b"two"), ("c.jpg", hostile.JPEG)]
+        members.append(("c.txt", b"x" * 5000) if change == "longer" else ("d.txt", b""))
+        (tmp_path / "0.tar").write_bytes(hostile.tar_bytes(members))
+        shards = resolve_shards([str(tmp_path / "0.tar")])
+    summary = export_shards(chosen, shards, UPath(tmp_path / "out"))
+    assert (summary.samples, summary.missing, summary.walked) == (2, {}, ["0"])
+    assert len(walks) == 1
+    with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
+        assert [name[0] for name in tar.getnames()] in (list("bbcc"), list("bbc"))
 
 
 @pytest.mark.parametrize("layout", ["webdataset", "folder", "parquet"])

@@ -18,9 +18,9 @@ from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError, ResumeError
-from ncclean.selection import export as module
-from ncclean.selection.export import export_shards
-from ncclean.selection.out_layout import form_of, out_layout
+from ncclean.exporting import export as module
+from ncclean.exporting.export import export_shards
+from ncclean.exporting.out_layout import form_of, out_layout
 from tests import hostile
 from tests.data.image_layouts import LAYOUTS, read, write_csv, write_imagefolder
 from tests.object_store import s3
@@ -308,11 +308,13 @@ def test_an_interrupted_export_goes_on(pairs, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return module_rows(task, options)
 
-    module_rows = module.export_rows
-    monkeypatch.setattr(module, "export_rows", fails)
+    module_rows = module.export_task
+    monkeypatch.setattr(module, "export_task", fails)
     with pytest.raises(KeyboardInterrupt):
         export(source, tmp_path, "csv", samples_per_shard=8)
-    (tmp_path / "out" / ".ncclean" / "00000_rows.jsonl").unlink()  # its statistics are there
+    (
+        tmp_path / "out" / ".ncclean" / "00000_files-00000.parquet"
+    ).unlink()  # its statistics are there
     out = export(source, tmp_path, "csv", samples_per_shard=8)
     assert calls == [0, 1, 2, 0, 2, 3]
     assert facts(read(out)[0]) == sorted((caption, image) for _, image, caption in pairs)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclean.data.mended_truth import exported_truth, truth_after
+from ncclean.exporting.captions import exported_truth, truth_after
 
 CAPTION = "A dog runs. A cat sleeps. The sky is blue."
 FOREIGN = {"is_noisy": True, "noise_kind": "foreign_sentence", "noisy_part": 1}

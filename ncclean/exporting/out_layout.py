@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from upath import UPath
 
@@ -19,8 +21,8 @@ from ncclean.data.images.tables import TableLayout
 from ncclean.data.images.text_rows import SEPARATED, TextRows
 from ncclean.data.shards import WEBDATASET, ShardRef, distinct_names
 from ncclean.errors import InputError
+from ncclean.exporting.safe_paths import safe_path
 from ncclean.file_names import WORKING_FOLDER
-from ncclean.selection.safe_paths import safe_path
 from ncclean.storage.log import exists
 from ncclean.storage.work_folder import work_folder
 
@@ -31,8 +33,22 @@ _MOST_TABLES = 100
 _SPLIT = re.compile(
     r"(?<![a-z])(train(ing)?|valid(ation)?|val|dev|test(ing)?|eval(uation)?)(?![a-z])", re.I
 )
+# What ends the names of a split's files, as Hugging Face or others number them.
+_NUMBER = re.compile(r"(-\d{5}-of-\d{5}(-[0-9a-f]+)?|[-_.]?\d+)$")
 _METADATA = "metadata"  # the table of Hugging Face's imagefolder
 _NO_FOLDERS = (*SEPARATED, ".jsonl", ".tar", ".tgz", ".gz")
+
+
+class OutTable(NamedTuple):
+    """A table of the output, its `path` below that, for the rows of the input table at `url`."""
+
+    url: str
+    path: str
+    separator: str
+
+    @property
+    def folder(self) -> str:
+        return posixpath.dirname(self.path)
 
 
 @dataclass(frozen=True)
@@ -42,8 +58,9 @@ class OutLayout:
     `table` is the file of all rows, made at the end: its name in the output, or its ending alone if
     it is the output; empty where each task writes files of its own. `beside` writes captions beside
     images too; `separator` is what a csv has. `roots` are the folders of images with those that
-    they become, each with a table of its own if `is_split`; images that lie in shards get the
-    folder of these unless there `is_one`.
+    they become; images that lie in shards get the folder of these unless there `is_one`. `tables`
+    are those of the output, where each table of the input has one. `root` is the folder that the
+    input lies in.
     """
 
     name: str = WEBDATASET
@@ -52,16 +69,20 @@ class OutLayout:
     separator: str = ","
     roots: tuple[tuple[str, str], ...] = ()
     is_one: bool = False
-    is_split: bool = False
+    tables: tuple[OutTable, ...] = ()
+    root: str = ""
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any] | None) -> OutLayout:
         """The layout that a record has, as far as names of files follow from it."""
         if fields is None:
             return TARS
-        roots = tuple((str(number), place) for number, place in enumerate(fields["places"]))
-        kept = {name: value for name, value in fields.items() if name != "places"}
-        return cls(**kept, roots=roots, is_split=bool(roots))
+        name, table, separator = fields["name"], fields["table"], fields["separator"]
+        # Until 0.3, the folders of tables of one name.
+        paths = [posixpath.join(place, table) for place in fields.get("places", ())]
+        tables = fields.get("tables") or [[path, separator] for path in paths]
+        split = tuple(OutTable(str(n), *one) for n, one in enumerate(tables))
+        return cls(name, table, fields["beside"], separator, tables=split)
 
     def to_json(self) -> dict[str, Any]:
         """The layout as a record has it."""
@@ -70,8 +91,18 @@ class OutLayout:
             "table": self.table,
             "beside": self.beside,
             "separator": self.separator,
-            "places": [place for _, place in self.roots] if self.is_split else [],
+            "tables": [[one.path, one.separator] for one in self.tables],
         }
+
+    @property
+    def all_tables(self) -> tuple[OutTable, ...]:
+        """The tables of the output, in the order of their numbers."""
+        return self.tables or (OutTable("", self.table, self.separator),)
+
+    def table_of(self, shard: ShardRef) -> int:
+        """Number of the table that the rows of a shard go to."""
+        urls = [one.url for one in self.tables]
+        return urls.index(shard.url) if urls else 0
 
     def image_folder(self, root: str | None, shard: str) -> str:
         """The folder for the images below `root`, or for those in a shard."""
@@ -79,11 +110,22 @@ class OutLayout:
             return dict(self.roots)[root]
         return "" if self.is_one else _without_splits(shard)
 
-    def table_folder(self, root: str | None) -> tuple[int, str]:
-        """Number and folder of the table that the images below `root` go to."""
-        places = [place for _, place in self.roots]
-        place = dict(self.roots)[root] if self.is_split and root is not None else ""
-        return (places.index(place), place) if place else (0, "")
+    def group_of(self, shard: ShardRef) -> str:
+        """The folder, and the split, of the file that a shard is of, for files of Parquet.
+
+        A group is a folder with its slash, or a path that numbers like those of `train` follow, see
+        `group_files`. Other forms have one group.
+        """
+        if self.name != "parquet" or self.table or not self.root:
+            return ""
+        path = posixpath.relpath(_absolute(shard.url), self.root)
+        folder, name = posixpath.split(path)
+        folder = "".join(f"{safe_path(part)}/" for part in folder.split("/") if part)
+        stem, ending = posixpath.splitext(name)[0], ""
+        if (numbered := _NUMBER.search(stem)) is not None:
+            stem, ending = stem[: numbered.start()], numbered[0]
+        is_split = "-of-" in ending or _SPLIT.search(stem)
+        return f"{folder}{safe_path(stem)}" if is_split and stem else folder
 
     @property
     def path_column(self) -> str:
@@ -98,13 +140,41 @@ class OutLayout:
 TARS = OutLayout()
 
 
+def group_files(groups: Mapping[str, int], digits: int) -> list[str]:
+    """Paths of the Parquet files of groups, each of so many, without their ending."""
+    return [
+        f"{group}{number:0{digits}d}"
+        if not group or group.endswith("/")
+        else f"{group}-{number:05d}-of-{count:05d}"
+        for group, count in groups.items()
+        for number in range(count)
+    ]
+
+
+def config_of(group: str) -> str:
+    """The first folder of a group, whose files a loader takes for one data set.
+
+    Folders of splits, and those that tell the value of a column, are parts of one.
+    """
+    first, slash, _ = group.partition("/")
+    return "" if not slash or "=" in first or _SPLIT.search(first) else first
+
+
 @dataclass(frozen=True)
 class Targets:
-    """Paths of an export's files."""
+    """Paths of an export's files; `groups` are those of its Parquet files, in their order."""
 
     layout: OutLayout
     out: UPath
     digits: int
+    groups: tuple[str, ...] = ()  # of each task
+
+    @classmethod
+    def of_json(cls, out: UPath, identity: Mapping[str, Any]) -> Targets:
+        """The paths of an export by its record."""
+        groups = identity.get("groups") or {"": identity["written_shards"]}
+        every = tuple(group for group, count in groups.items() for _ in range(count))
+        return cls(OutLayout.of_json(identity.get("layout")), out, identity["digits"], every)
 
     @property
     def work(self) -> UPath:
@@ -122,21 +192,28 @@ class Targets:
         return self.layout.table.startswith(".")
 
     @property
+    def has_images(self) -> bool:
+        """Whether the images are files, and their rows are those of a table."""
+        return bool(self.layout.table) and not self.is_file
+
+    @property
     def tables(self) -> list[UPath]:
         """The files that are joined from the rows of all tasks."""
-        name = self.layout.table
         if self.is_file:
             return [self.out]
-        folders = [place for _, place in self.layout.roots] if self.layout.is_split else [""]
-        return [self.out / folder / name for folder in folders] if name else []
+        return [self.out / one.path for one in self.layout.all_tables if one.path]
 
-    def data(self, number: int) -> UPath:
-        """Return the path that a task writes: a shard, or rows of the table."""
-        if not self.layout.table:
-            ending = ".tar" if self.layout.name == WEBDATASET else PARQUET
-            return self.out / f"{self.name(number)}{ending}"
-        ending = PARQUET if self.layout.table.endswith(PARQUET) else ".jsonl"
-        return self.work / f"{self.name(number)}_rows{ending}"
+    def data(self) -> Iterator[UPath]:
+        """Yield the file that each task writes: a shard, or a piece of the one file of Parquet."""
+        if self.is_file:
+            yield from (
+                self.work / f"{self.name(n)}_rows{PARQUET}" for n in range(len(self.groups))
+            )
+        elif self.layout.name == WEBDATASET:
+            yield from (self.out / f"{self.name(n)}.tar" for n in range(len(self.groups)))
+        elif not self.has_images:
+            names = group_files(Counter(self.groups), self.digits)
+            yield from (self.out / f"{name}{PARQUET}" for name in names)
 
     def stats(self, number: int) -> UPath:
         """The statistics of a task, which are published after what it writes."""
@@ -150,10 +227,13 @@ class Targets:
         return f"{number:0{self.digits}d}"
 
 
-def out_layout(layout: Layout, out: str, shards: Sequence[ShardRef]) -> OutLayout:
+def out_layout(
+    layout: Layout, out: str, shards: Sequence[ShardRef], sources: Sequence[str] = ()
+) -> OutLayout:
     """Return the layout for `--layout`; `auto` is that of the input.
 
-    Raises `InputError` for an output whose ending says something else.
+    `sources` are what the shards were found in. Raises `InputError` for an output whose ending says
+    something else.
     """
     is_file = out.endswith(PARQUET)
     name = layout
@@ -166,18 +246,17 @@ def out_layout(layout: Layout, out: str, shards: Sequence[ShardRef]) -> OutLayou
         )
     if out.endswith(_NO_FOLDERS):
         raise InputError(f"--layout {name} writes a folder: give --out a name without an ending")
+    root = _root(shards, sources)
     table = _table(name, is_file, shards)
-    roots = _roots(shards)
     return OutLayout(
         name,
         table,
         beside=name == "folder" and all(shard.layout == Folder.name for shard in shards),
         separator=_separator(table, shards),
-        roots=roots,
+        roots=_roots(shards),
         is_one=len(shards) == 1,
-        is_split=1 < len(roots) <= _MOST_TABLES
-        and table in (f"{_METADATA}.csv", f"{_METADATA}.jsonl")
-        and all(_is_table(shard) and _is_metadata(shard) for shard in shards),
+        tables=_tables(name, table, root, shards),
+        root=root,
     )
 
 
@@ -207,6 +286,22 @@ def _table(name: str, is_file: bool, shards: Sequence[ShardRef]) -> str:
     return f"{_METADATA}{PARQUET if tables == {_METADATA + PARQUET} else '.jsonl'}"
 
 
+def _tables(name: str, table: str, root: str, shards: Sequence[ShardRef]) -> tuple[OutTable, ...]:
+    """The tables of an output that has one for each of the input; none where one is for all."""
+    urls = list(dict.fromkeys(shard.url for shard in shards))
+    ending = posixpath.splitext(table)[1]
+    is_alike = ending in (".jsonl", *SEPARATED) and all(
+        _is_table(shard) and posixpath.splitext(_base(shard))[1] == ending for shard in shards
+    )
+    is_named = name == "csv" or all(map(_is_metadata, shards))
+    if not (is_alike and is_named and 1 < len(urls) <= _MOST_TABLES):
+        return ()
+    paths = [safe_path(posixpath.relpath(_absolute(url), root)) for url in urls]
+    separators = [_separator(path, [s for s in shards if s.url == url][:1])
+                  for path, url in zip(paths, urls, strict=True)]  # fmt: skip
+    return tuple(map(OutTable, urls, paths, separators))
+
+
 def _separator(table: str, shards: Sequence[ShardRef]) -> str:
     """Return the separator of the input's first table, if it is text; else a comma or tab."""
     first = next((shard for shard in shards if shard.url.endswith(SEPARATED)), None)
@@ -233,6 +328,23 @@ def _without_splits(name: str) -> str:
 
 def _base(shard: ShardRef) -> str:
     return posixpath.basename(stores.without_query(shard.url))
+
+
+def _root(shards: Sequence[ShardRef], sources: Sequence[str]) -> str:
+    """The folder that holds the sources, or of files the folder that these lie in."""
+    urls = {_absolute(shard.url) for shard in shards}
+    folders = [_absolute(source).rstrip("/") for source in sources]
+    within = {
+        next((one for one in folders if url.startswith(f"{one}/")), posixpath.dirname(url))
+        for url in urls
+    }
+    alike = zip(*(one.split("/") for one in within), strict=False)
+    shared = [parts[0] for parts in itertools.takewhile(lambda parts: len({*parts}) == 1, alike)]
+    return "/".join(shared) or "/" * len(shared)
+
+
+def _absolute(url: str) -> str:
+    return stores.absolute(stores.without_query(url))
 
 
 def _roots(shards: Sequence[ShardRef]) -> tuple[tuple[str, str], ...]:

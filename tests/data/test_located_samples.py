@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ncclean.data.samples import SkipReason
 from ncclean.data.shards import resolve_shards
-from ncclean.data.tar import TarSamples
-from ncclean.data.tar_index import locate_samples
+from ncclean.data.tar import LocatedSamples, TarSamples
 from ncclean.data.tar_members import read_content
 from ncclean.errors import ShardError
 from tests import hostile
@@ -25,15 +25,15 @@ NAMES = st.sampled_from(
 )  # fmt: skip
 
 
-def as_scoring_reads(path: Path) -> dict[str, dict[str, tuple[int, int]]]:
+def as_scoring_reads(path: Path, reader=None) -> dict[str, dict[str, tuple[int, int]]]:
     """Whole members of the first sample of each key, with a json that came late."""
-    reader = TarSamples(resolve_shards([str(path)])[0])
+    reader = reader or TarSamples(resolve_shards([str(path)])[0])
     samples = []
     with contextlib.suppress(ShardError):
         samples += reader
     located = {}
     for sample in sorted(samples, key=lambda sample: sample.row):
-        if not sample.members or sample.error == "the key occurs earlier in the shard":
+        if not sample.members or sample.status is SkipReason.DUPLICATE_KEY:
             continue
         places = {name: (member.begin, member.end) for name, member in sample.members.items()}
         late = reader.late_members.get(sample.row)
@@ -43,16 +43,21 @@ def as_scoring_reads(path: Path) -> dict[str, dict[str, tuple[int, int]]]:
     return located
 
 
+def locate_samples(path: Path, read=()) -> dict[str, dict[str, tuple[int, int]]]:
+    """The places of members of the first sample of each key, a late json among them."""
+    return as_scoring_reads(path, LocatedSamples(resolve_shards([str(path)])[0], read=read))
+
+
 def assert_located_as_read(path: Path) -> None:
     expected = as_scoring_reads(path)
-    located = {sample.key: sample.members for sample in locate_samples(path)}
+    located = locate_samples(path)
     assert located == expected
     assert list(located) == list(expected)
     assert [list(members) for members in located.values()] == [
         list(members) for members in expected.values()
     ]
-    for key in expected:  # the others do not change what one sample is
-        assert [one.members for one in locate_samples(path, {key})] == [expected[key]]
+    for key in expected:  # whatever is read of one sample, all are what they are
+        assert locate_samples(path, {key}) == expected
 
 
 def write(path: Path, names, format: int) -> dict[str, list[bytes]]:
@@ -81,9 +86,9 @@ def test_samples_are_those_that_scoring_reads(tmp_path_factory, names, format):
     contents = write(path, names, format)
     assert_located_as_read(path)
     data = path.read_bytes()
-    for sample in locate_samples(path):
-        for extension, (begin, end) in sample.members.items():
-            same = [n for n in contents if n.lower() == f"{sample.key}.{extension}".lower()]
+    for key, members in locate_samples(path).items():
+        for extension, (begin, end) in members.items():
+            same = [n for n in contents if n.lower() == f"{key}.{extension}".lower()]
             assert read_content(data[begin:end]) in [one for n in same for one in contents[n]]
 
 
@@ -93,7 +98,7 @@ def test_hostile_shards(tmp_path):
         path = tmp_path / f"{shard.name}.tar"
         if shard.name in ("zero_bytes", "not_a_tar", "short"):
             with pytest.raises(ShardError):
-                locate_samples(path)
+                list(LocatedSamples(resolve_shards([str(path)])[0]))
         else:
             assert_located_as_read(path)
 
@@ -102,8 +107,8 @@ def test_a_second_caption_before_the_image_starts_another_sample(tmp_path):
     """Scoring pairs the image with the second caption; so must an export."""
     members = [("a.txt", b"one"), ("a.txt", b"two"), ("a.jpg", hostile.JPEG)]
     (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(members))
-    (sample,) = locate_samples(tmp_path / "s.tar")
-    begin, end = sample.members["txt"]
+    (members,) = locate_samples(tmp_path / "s.tar").values()
+    begin, end = members["txt"]
     assert read_content((tmp_path / "s.tar").read_bytes()[begin:end]) == b"two"
     assert_located_as_read(tmp_path / "s.tar")
 
@@ -119,17 +124,22 @@ def test_a_sparse_file_ends_where_its_data_does(tmp_path):
     command = ["tar", "-cSf", "s.tar", "-C", "in", "a.cls", "a.jpg", "a.txt"]
     subprocess.run(command, cwd=tmp_path, check=True)
     assert_located_as_read(tmp_path / "s.tar")
-    assert [*locate_samples(tmp_path / "s.tar")[0].members] == ["cls", "jpg", "txt"]
+    assert [*locate_samples(tmp_path / "s.tar")["a"]] == ["cls", "jpg", "txt"]
 
 
-def test_only_what_is_asked_for(tmp_path):
+def test_only_the_captions_that_are_asked_for_are_read(tmp_path):
     members = [
         *hostile.sample("a", hostile.JPEG),
         *hostile.sample("b", hostile.JPEG),
         *hostile.sample("c", hostile.JPEG),
     ]
     (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(members))
-    assert [one.key for one in locate_samples(tmp_path / "s.tar", {"b", "nosuch"})] == ["b"]
+    shard = resolve_shards([str(tmp_path / "s.tar")])[0]
+    samples = {sample.key: sample for sample in LocatedSamples(shard, read={"b", "nosuch"})}
+    assert {key: sample.caption for key, sample in samples.items()} == {
+        "a": None, "b": "a red circle", "c": None,
+    }  # fmt: skip
+    assert all(sample.image is None for sample in samples.values())
 
 
 @pytest.mark.parametrize(
@@ -142,7 +152,7 @@ def test_a_tar_that_breaks_off_gives_what_came_before(tmp_path, cut, whole_of_b)
         [*hostile.sample("a", hostile.JPEG), *hostile.sample("b", hostile.JPEG, b"a caption")]
     )
     path.write_bytes(whole[: whole.rindex(b"a caption") + len(b"a caption") - cut])
-    samples = {sample.key: list(sample.members) for sample in locate_samples(path)}
+    samples = {key: list(members) for key, members in locate_samples(path).items()}
     assert samples.get("a") == ["jpg", "txt"]
     assert samples.get("b", []) == whole_of_b
     assert_located_as_read(path)

@@ -9,9 +9,9 @@ from upath import UPath
 
 from ncclean.atomic import published
 from ncclean.errors import InputError
+from ncclean.exporting.export import ExportSummary
+from ncclean.exporting.plan import WRITTEN, open_selection
 from ncclean.output_mark import npy_header
-from ncclean.selection.export import ExportSummary
-from ncclean.selection.export_plan import WRITTEN, open_selection
 from ncclean.selection.fixed_selection import check_fixes
 from ncclean.storage.catalog import columns_of
 

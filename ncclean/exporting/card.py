@@ -1,0 +1,72 @@
+"""The card of a data set, its `README.md`, beside what is exported of it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+
+import yaml
+from upath import UPath
+
+from ncclean import stores
+from ncclean.atomic import published
+from ncclean.errors import InputError
+from ncclean.exporting.out_layout import OutLayout, Targets
+from ncclean.text_files import read_text
+
+CARD = "README.md"
+_HEAD = re.compile(r"---\s*\n(.*?\n)---\s*(\n|$)", re.S)
+# What `load_dataset` holds against the files, or finds them by: they are others now.
+_COUNTS, _FILES = "dataset_info", "configs"
+
+
+def exported_card(layout: OutLayout) -> str | None:
+    """The card beside the input as it goes with the output; None if there is none.
+
+    Its `dataset_info` states sizes, and columns, of the data set before. The files that it names
+    have their names in Parquet alone.
+    """
+    if not layout.root or not stores.present_files([stores.location(layout.root) / CARD]):
+        return None
+    try:
+        text = read_text(f"{layout.root}/{CARD}")
+    except (InputError, OSError):
+        return None
+    head = _HEAD.match(text)
+    if head is None:
+        return text
+    try:
+        fields = yaml.safe_load(head[1])
+    except (yaml.YAMLError, RecursionError):
+        return text
+    gone = (_COUNTS,) if layout.name == "parquet" else (_COUNTS, _FILES)
+    if not isinstance(fields, dict) or fields.keys().isdisjoint(gone):
+        return text
+    kept = {name: value for name, value in fields.items() if name not in gone}
+    lines = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True) if kept else ""
+    return f"---\n{lines}---\n{text[head.end() :]}"
+
+
+def card_digest(layout: OutLayout) -> str | None:
+    """What tells the card of an output; None if there is none."""
+    card = exported_card(layout)
+    return None if card is None else _digest(card.encode())
+
+
+def write_card(targets: Targets) -> None:
+    """Write the card beside the output, unless one is there."""
+    card = exported_card(targets.layout)
+    if card is not None and not stores.present_files([targets.out / CARD]):
+        with published(targets.out / CARD) as aside:
+            aside.write_text(card, encoding="utf-8")
+
+
+def written_card(targets: Targets, digest: str | None) -> Iterator[UPath]:
+    """Yield the card of an output, if it is the one that was written."""
+    places = stores.present_files([targets.out / CARD]) if digest is not None else []
+    yield from (place for place in places if _digest(stores.read_bytes(place)) == digest)
+
+
+def _digest(card: bytes) -> str:
+    return hashlib.blake2b(card, digest_size=16).hexdigest()

@@ -1,0 +1,290 @@
+"""Exported tars: the bytes of samples that lie in tars, the members that others make."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from ncclean import stores
+from ncclean.atomic import published
+from ncclean.data.images.as_tar import sample_members, tar_key
+from ncclean.data.member_samples import caption_keys
+from ncclean.data.sample_groups import CAPTION_EXTENSIONS, json_object, utf8
+from ncclean.data.samples import Sample
+from ncclean.data.shards import WEBDATASET, ShardRef
+from ncclean.data.tar import LocatedSamples
+from ncclean.data.tar_members import END_OF_ARCHIVE, member_bytes, member_header, read_header
+from ncclean.data.tar_walk import BLOCK, TAR_ERRORS, TarMember, TarWalk
+from ncclean.data.text_budget import LARGEST_TEXT
+from ncclean.data.unpacking import UNPACKING_ERRORS, is_packed, unpacked
+from ncclean.errors import ShardError
+from ncclean.exporting.captions import ExportedCaptions, exported_captions
+from ncclean.exporting.choices import Choice, Choices
+from ncclean.exporting.plan import Segment
+from ncclean.exporting.rows import copy_key, free_key, sample_record, set_aside
+from ncclean.exporting.task import Writer
+from ncclean.json_values import json_text
+from ncclean.regular_files import open_file
+from ncclean.scratch import scratch_folder
+
+_BUFFER_BYTES = 1 << 20
+_READ_BUFFER = 64 << 10  # of headers
+_LONGEST_HEADERS = 3 << 20  # of a member with a long name and further attributes
+
+
+class TarWriter(Writer):
+    """Copies samples of tars by their byte ranges, and writes others as members.
+
+    A sample that does not change is one range where the selection has its place, or else the
+    members that a walk of the tar tells.
+    """
+
+    def __init__(self, *task: Any) -> None:
+        super().__init__(*task)
+        stack = self.stack
+        aside = stack.enter_context(published(stores.location(self.task.file)))
+        self._file = stack.enter_context(open(aside, "wb", _BUFFER_BYTES))  # noqa: SIM115
+        self._out = RangeWriter(self._file)
+
+    def samples(self, segment: Segment, choices: Choices) -> Iterator[Sample]:
+        """Yield the chosen samples with the places of their members, or with their images."""
+        if segment.shard.layout != WEBDATASET:
+            yield from super().samples(segment, choices)
+            return
+        with _local(segment.shard, self.problems) as path, open_file(path, _READ_BUFFER) as source:
+            self._out.read_from(source)
+            samples = None
+            if choices and all(choice.place is not None for choice in choices.values()):
+                samples = self._placed(segment.shard, choices)
+                if samples is None:
+                    self.report.walked.append(segment.name)
+            yield from self._walked(segment.shard, path, choices) if samples is None else samples
+            self._out.flush()
+
+    def add(self, sample: Sample, copy: int, choice: Choice, segment: Segment) -> bool:
+        """Write a sample under a key that is free."""
+        captions = exported_captions(sample, choice) if choice.changes_captions else None
+        if choice.changes_captions and captions is None:
+            return False
+        if segment.shard.layout == WEBDATASET:
+            key = free_key(copy_key(sample.key, copy), self.taken)
+            changed = self._changed(sample, copy > 0, choice, captions)
+            self._copy(sample, key, changed)
+            return True
+        key = free_key(copy_key(tar_key(sample.key), copy), self.taken)
+        record = sample_record(sample, segment, self.names)
+        if captions is not None:
+            record = captions.record(record, sample.metadata, self.options.caption_key)
+        added = choice.fields_of()
+        record |= {**set_aside(record, added), **added}
+        caption = sample.caption if captions is None else captions.best
+        for name, data in sample_members(key, sample.image, caption or "", record):
+            self._out.write(member_bytes(name, data))
+        return True
+
+    def finish(self) -> None:
+        """End the tar as tar itself does, so that an untouched one has equal bytes."""
+        self._out.write(END_OF_ARCHIVE)
+        self._out.write(bytes(-self._file.tell() % tarfile.RECORDSIZE))
+        self.report.bytes = self._file.tell()
+
+    def _placed(self, shard: ShardRef, choices: Choices) -> list[Sample] | None:
+        """The samples at the places that the selection has; None where others are there.
+
+        One that stays as it is has one member, all of its run.
+        """
+        has_copies = any(choice.copies > 1 for choice in choices.values())
+        samples: list[Sample] = []
+        for key, choice in choices.items():
+            begin, size = choice.place or (0, 0)
+            if not self._is_at(key, begin, begin + size):
+                return None
+            whole = TarMember(key, begin, begin, begin, size, False)
+            sample = Sample(begin, key, members={"": whole})
+            if has_copies or key in self.taken or choice.is_changed:
+                raw = self._out.read(begin, begin + size) + END_OF_ARCHIVE
+                if choice.changes_captions:
+                    opened = functools.partial(io.BytesIO, raw)
+                    reader = LocatedSamples(shard, self.options.caption_key, opened, (key,))
+                    sample = next(iter(reader), sample)
+                sample.members = {
+                    utf8(member.name)[len(key) + 1 :].lower(): member.moved(begin)
+                    for member in TarWalk(io.BytesIO(raw))
+                    if utf8(member.name).startswith(f"{key}.")
+                }
+            samples.append(sample)
+        return sorted(samples, key=lambda sample: next(iter(sample.members.values())).begin)
+
+    def _is_at(self, key: str, begin: int, end: int) -> bool:
+        """Whether a member of a sample begins at a place, and another header at its end."""
+        try:
+            name = read_header(self._out.read(begin, min(end, begin + BLOCK))).name
+        except (StopIteration, *TAR_ERRORS):
+            try:
+                name = read_header(self._out.read(begin, min(end, begin + _LONGEST_HEADERS))).name
+            except (StopIteration, *TAR_ERRORS):
+                return False
+        after = self._out.read(end, end + BLOCK)
+        return utf8(name).startswith(f"{key}.") and (not after.strip(b"\0") or _is_header(after))
+
+    def _walked(self, shard: ShardRef, path: Path, choices: Choices) -> Iterator[Sample]:
+        """The samples by all headers of a tar; what lies before a broken place is there."""
+        changed = {key for key, choice in choices.items() if choice.changes_captions}
+        reader = LocatedSamples(
+            shard,
+            self.options.caption_key,
+            lambda: cast(BinaryIO, open_file(path, _READ_BUFFER)),
+            changed,
+        )
+        samples: list[Sample] = []
+        try:
+            samples.extend(sample for sample in reader if sample.key in choices)
+        except ShardError:
+            if not reader.samples:
+                raise
+        for sample in sorted(samples, key=lambda sample: sample.row):
+            late = reader.late_members.get(sample.row)
+            if late is not None:
+                sample.members.setdefault("json", late)
+            yield sample
+
+    def _changed(
+        self, sample: Sample, is_copy: bool, choice: Choice, captions: ExportedCaptions | None
+    ) -> dict[str, bytes]:
+        """New contents of members, by extension."""
+        added = choice.fields_of()
+        if captions is None and not added:
+            return {}
+        places = sample.members
+        raw = self._text(places["json"]) if "json" in places else b""
+        record = json_object(raw)
+        if record is None and "json" in places and not is_copy:
+            self.problems.append(f"the json of {sample.key} cannot be read: it is replaced")
+        record = record or {}
+        aside = set_aside(record, added)
+        changed: dict[str, bytes] = {}
+        if captions is not None:
+            record = captions.record(record, sample.metadata, self.options.caption_key)
+            named = caption_keys(self.options.caption_key) if captions.is_only else ()
+            of_picture = [f"{sample.picture}.{name}" for name in CAPTION_EXTENSIONS]
+            names = dict.fromkeys((*CAPTION_EXTENSIONS, *of_picture, *named))
+            there = [name for name in names if name in places]
+            changed = dict.fromkeys(there or ["txt"], captions.best.encode())
+            added = {name: value for name, value in added.items() if name not in record}
+        changed["json"] = json_text({**record, **aside, **added}).encode()
+        return changed
+
+    def _copy(self, sample: Sample, key: str, changed: dict[str, bytes]) -> None:
+        """Write a sample under a key, with the members that changed in their places."""
+        for extension, member in sample.members.items():
+            data = changed.pop(extension, None)
+            if data is not None:
+                self._out.write(member_bytes(f"{key}.{extension}", data))
+            elif key == sample.key:
+                self._out.copy(member.begin, member.end)
+            elif not member.is_sparse:  # one with holes keeps its own name
+                self._out.write(member_header(f"{key}.{extension}", member.size))
+                self._out.copy(member.content, member.content + member.size)
+                self._out.write(bytes(-member.size % BLOCK))
+        for extension, data in changed.items():
+            self._out.write(member_bytes(f"{key}.{extension}", data))
+
+    def _text(self, member: TarMember) -> bytes:
+        """The content of a json; empty for one that is too large to be read, or has holes."""
+        if member.is_sparse or member.size > LARGEST_TEXT:
+            return b""
+        return self._out.read(member.content, member.content + member.size)
+
+
+class RangeWriter:
+    """Writes bytes, and ranges of a source, to a file; ranges that touch are read in one piece.
+
+    What is read is gathered in a large buffer: measured on ranges of three samples, 1.6 times as
+    fast as copying each inside the kernel (sendfile, copy_file_range).
+    """
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out  # buffered
+        self._source = 0
+        self._start = self._end = 0
+
+    def read_from(self, source: IO[bytes]) -> None:
+        """Take further ranges from another file."""
+        self.flush()
+        self._source = source.fileno()
+
+    def copy(self, start: int, end: int) -> None:
+        if start != self._end:
+            self.flush()
+            self._start = start
+        self._end = end
+
+    def write(self, data: bytes) -> None:
+        self.flush()
+        self._out.write(data)
+
+    def read(self, start: int, end: int) -> bytes:
+        return os.pread(self._source, end - start, start)
+
+    def flush(self) -> None:
+        """Write the range that was copied but not yet written."""
+        start, end = self._start, self._end
+        self._start = self._end = 0
+        while start < end:
+            data = self.read(start, min(end, start + _BUFFER_BYTES))
+            if not data and end - start >= BLOCK:
+                raise ShardError("the file has become shorter while it was copied")
+            # A tar may be cut in the padding of its last member, whose content is whole.
+            self._out.write(data or bytes(end - start))
+            start += len(data) or end - start
+
+
+def _is_header(block: bytes) -> bool:
+    try:
+        read_header(block + END_OF_ARCHIVE)
+    except StopIteration:
+        return True  # of what is no file, or of a long name
+    except TAR_ERRORS:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _local(shard: ShardRef, problems: list[str]) -> Iterator[Path]:
+    """The shard as an uncompressed local tar; others are fetched or unpacked for the time.
+
+    What keeps one from being whole is added to `problems`.
+    """
+    if not stores.is_url(shard.url) and not _is_packed(shard):
+        yield Path(shard.url)
+        return
+    with scratch_folder() as folder:
+        file = folder / "shard.tar"
+        with open(file, "wb") as out:
+            out.writelines(_pieces(shard, problems))
+        yield file
+
+
+def _is_packed(shard: ShardRef) -> bool:
+    try:
+        with shard.open() as raw:
+            return is_packed(raw)
+    except OSError as error:
+        raise ShardError(f"cannot be read: {error.strerror or error}") from error
+
+
+def _pieces(shard: ShardRef, problems: list[str]) -> Iterator[bytes]:
+    """A shard uncompressed, as far as it can be read."""
+    try:
+        with shard.open() as raw, unpacked(raw) as stream:
+            read = getattr(stream, "read1", stream.read)
+            while data := read(_BUFFER_BYTES):
+                yield data
+    except UNPACKING_ERRORS as error:
+        problems.append(f"cannot be read to its end: {error}")

@@ -1,0 +1,188 @@
+"""One task of an export: the samples that are chosen of some input shards, to one writer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ncclean import stores
+from ncclean.atomic import published
+from ncclean.data.reader import read_samples
+from ncclean.data.samples import CaptionKeys, Sample, SkipReason
+from ncclean.errors import ShardError
+from ncclean.exporting.choices import Choice, Choices, open_choices
+from ncclean.exporting.out_layout import TARS, OutLayout, Targets
+from ncclean.exporting.plan import ExportTask, Segment
+from ncclean.exporting.rows import written_names_of
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options that every task of an export shares. Paths may be URLs.
+
+    `scores` and `columns`: score files and the columns to add to each sample's json. `repeats`
+    is the factor of the weights that says how often a sample is written; None is once.
+    `caption_key` are the names of the captions, where the selection tells several apart. `fixes`
+    are decisions of `ncclean explain`.
+    """
+
+    selection: str
+    out: str
+    digits: int = 5
+    scores: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    repeats: float | None = None
+    caption_key: CaptionKeys = None
+    layout: OutLayout = TARS
+    fixes: str | None = None
+
+    @property
+    def targets(self) -> Targets:
+        """Paths of the export's files."""
+        return Targets(self.layout, stores.location(self.out), self.digits)
+
+    def absolute(self) -> ExportOptions:
+        """The options with absolute paths, for a worker whose working folder is another one."""
+        return replace(
+            self,
+            selection=stores.absolute(self.selection),
+            out=stores.absolute(self.out),
+            scores=tuple(map(stores.absolute, self.scores)),
+            fixes=None if self.fixes is None else stores.absolute(self.fixes),
+        )
+
+
+@dataclass
+class ShardReport:
+    """The outcome of a task; `missing` keys were selected but are not in the input.
+
+    `further_images` counts pictures beside those of the samples, for which the layout has no place.
+    `walked` are input tars that are not those of the selection, whose samples were searched.
+
+    Where images are files, `batches` is the number of their lists, `columns` are those of the rows
+    by table, and `left_out` numbers the samples that could not be written. `schema` is that of the
+    task's Parquet file, in base64 of Arrow's form.
+    """
+
+    number: int
+    samples: int = 0
+    bytes: int = 0
+    further_images: int = 0
+    missing: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    walked: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    batches: int = 0
+    columns: dict[str, list[str]] = field(default_factory=dict)
+    left_out: list[int] = field(default_factory=list)
+    schema: str | None = None
+
+    def statistics(self, task: ExportTask, begin: float) -> dict[str, Any]:
+        """The fields of img2dataset's `_stats.json`, and where the samples came from."""
+        fields = {
+            "count": task.samples,
+            "successes": self.samples,
+            "failed_to_download": sum(self.missing.values()),
+            "failed_to_resize": 0,
+            "duration": round(self.seconds, 3),
+            "start_time": begin,
+            "end_time": begin + self.seconds,
+            "status_dict": {"success": self.samples},
+            "bytes": self.bytes,
+            "missing": self.missing,
+            "errors": self.errors,
+            "sources": {segment.name: segment.count for segment in task.segments},
+        }
+        names = ("further_images", "walked", "batches", "columns", "left_out", "schema")
+        return fields | {name: value for name in names if (value := getattr(self, name))}
+
+
+class Writer(ABC):
+    """Writes the samples of a task in one form."""
+
+    def __init__(
+        self, task: ExportTask, options: ExportOptions, stack: contextlib.ExitStack
+    ) -> None:
+        self.task, self.options, self.report = task, options, ShardReport(task.number)
+        self.stack = stack  # of what is published when all is written
+        self.taken: dict[str, int] = {}  # keys
+        self.problems: list[str] = []  # of the segment that is read
+        self.names: Mapping[str, str] = {}  # of its columns as written
+
+    def samples(self, segment: Segment, choices: Choices) -> Iterator[Sample]:
+        """Yield samples of the input, the chosen ones among them, with their images."""
+        self.names = written_names_of(segment.shard)
+        samples = read_samples(segment.shard, self.options.caption_key, wanted=choices, whole=True)
+        yield from (sample for sample in samples if sample.image is not None)
+        if late := sum(1 for fields in samples.late_metadata.values() if fields):
+            self.problems.append(
+                f"the json of {late:,} samples lies behind other samples: it is left out"
+            )
+
+    @abstractmethod
+    def add(self, sample: Sample, copy: int, choice: Choice, segment: Segment) -> bool:
+        """Write a sample, or a copy of it; false if it lacks the caption that was selected."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Publish what was written."""
+
+
+def export_segments(writer: Writer) -> None:
+    """Write the samples of a task; its statistics come last.
+
+    Samples that the input lacks are counted as missing; an input shard that cannot be read is an
+    error of the report, not of the export. Raises `InputError` if the output cannot be written.
+    """
+    task, options, report = writer.task, writer.options, writer.report
+    begin = time.time()
+    with open_choices(
+        options.selection, options.fixes, options.repeats, options.scores, options.columns
+    ) as choices_of:
+        for segment in task.segments:
+            writer.problems = []
+            try:
+                _export_segment(segment, choices_of(segment), writer)
+            except ShardError as error:
+                writer.problems.append(str(error))
+            add_problems(report.errors, segment.name, writer.problems)
+    writer.problems = []
+    writer.finish()
+    writer.stack.close()
+    add_problems(report.errors, task.segments[0].name, writer.problems)
+    report.seconds = time.time() - begin
+    with published(options.targets.stats(report.number)) as aside:
+        aside.write_text(json.dumps(report.statistics(task, begin), indent=2) + "\n")
+
+
+def _export_segment(segment: Segment, choices: Choices, writer: Writer) -> None:
+    """Write the samples of an input shard that are the task's. Raises `ShardError` at the end."""
+    lacking, place = sum(choice.copies for choice in choices.values()), 0
+    try:
+        for sample in writer.samples(segment, choices):
+            choice = choices.get(sample.key)
+            if choice is None or sample.status is SkipReason.DUPLICATE_KEY:
+                continue
+            for copy in range(choice.copies):
+                is_here = segment.first <= place < segment.first + segment.count
+                place, lacking = place + 1, lacking - 1
+                if is_here:
+                    is_there = writer.add(sample, copy, choice, segment)
+                    writer.report.samples += is_there
+                    lacking += not is_there
+    finally:
+        if lacking:
+            writer.report.missing[segment.name] = lacking
+
+
+def add_problems(errors: dict[str, str], name: str, problems: list[str]) -> None:
+    """Add to the error of a shard the first of its problems, and how many more there are."""
+    if problems:
+        others = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+        before = f"{errors[name]}; " if name in errors else ""
+        errors[name] = f"{before}{problems[0]}{others}"

@@ -1,0 +1,71 @@
+"""Which captions an exported sample has, in which order, and what is true of them."""
+
+from ncclean.data.samples import Caption, Sample
+from ncclean.exporting.captions import exported_captions
+from ncclean.exporting.choices import Choice
+
+CAPTIONS = [Caption(0, None, "zero"), Caption(1, None, "one"), Caption(3, None, "three")]
+
+
+def fields(numbers, metadata=None, captions=CAPTIONS, **mended):
+    """The caption fields of a sample; `mended` are texts by `nNUMBER`."""
+    texts = {int(name[1:]): text for name, text in mended.items()}
+    sample = Sample(0, "a", captions=list(captions))
+    exported = exported_captions(sample, Choice(1, numbers, texts))
+    return None if exported is None else exported.fields(metadata or {})
+
+
+def test_the_best_comes_first_and_the_rest_apart():
+    assert fields([3, 0]) == {
+        "caption": "three", "captions": ["three", "zero"], "other_captions": ["one"],
+    }  # fmt: skip
+    assert fields([1]) == {
+        "caption": "one", "captions": ["one"], "other_captions": ["zero", "three"],
+    }  # fmt: skip
+
+
+def test_a_sample_that_lacks_a_selected_caption_has_none():
+    assert fields([3, 2]) is None
+
+
+def test_truth_of_each_caption_follows_the_kept_ones():
+    truth = {"is_noisy": [True, False, False, True], "noise_kind": "ncr", "other": [1, 2]}
+    found = fields([3, 1], truth)
+    assert found["is_noisy"] == [True, False]
+    assert found.keys() == {"caption", "captions", "other_captions", "is_noisy"}
+
+
+def test_a_mended_only_caption():
+    """Whatever its number: samples that are not among the numbers have one."""
+    only = [Caption(0, None, None), Caption(2, None, "whole")]
+    assert fields(None, {"is_noisy": True}, only, n0="left") == {
+        "caption": "left", "original_caption": "whole",
+        "is_noisy": True, "original_is_noisy": True,
+    }  # fmt: skip
+    assert fields(None, {}, only, n0="left") == {"caption": "left", "original_caption": "whole"}
+    assert fields(None, {}, only[:1], n0="left") is None
+
+
+def test_mended_captions_among_several():
+    assert fields([3, 0], n3="th") == {
+        "caption": "th", "captions": ["th", "zero"], "other_captions": ["one"],
+        "original_caption": "three", "original_captions": ["three", "zero"],
+    }  # fmt: skip
+    assert fields([1, 3], n3="ree") == {
+        "caption": "one", "captions": ["one", "ree"], "other_captions": ["zero"],
+        "original_captions": ["one", "three"],
+    }  # fmt: skip
+
+
+def test_an_only_caption_is_mended_where_it_was_read_from():
+    sample = Sample(0, "a", captions=[Caption(0, "alt", "whole")])
+    only = exported_captions(sample, Choice(1, None, {0: "left"}))
+    names = ("alt", "x.y")
+    record = {"Alt": "whole", "x": {"Y": "whole"}, "text": "other", "n": 3}
+    found = only.record(record, {}, names)
+    mended = {"Alt": "left", "x": {"Y": "left"}, "text": "other", "n": 3}
+    assert found == {**mended, "caption": "left", "original_caption": "whole"}
+    number = only.record({"alt": 3, "x": []}, {}, names)
+    assert (number["alt"], number["x"]) == (3, [])
+    several = exported_captions(sample, Choice(1, [0], {0: "left"}))
+    assert several.record({"alt": "whole"}, {}, names)["alt"] == "whole"
