@@ -157,8 +157,7 @@ class LocatedSamples(TarSamples):
     def _sample(self, group: Contents) -> Sample:
         if group.key in self._read:
             return super()._sample(group)
-        sample = Sample(group.row, group.key, picture=group.picture)
-        self._locate(sample, group)
+        sample = Sample(group.row, group.key, members=group.located, picture=group.picture)
         if group.is_repeat:
             sample.reject(SkipReason.DUPLICATE_KEY)
         return sample

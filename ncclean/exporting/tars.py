@@ -105,9 +105,8 @@ class TarWriter(Writer):
             begin, size = choice.place or (0, 0)
             if not self._is_at(key, begin, begin + size):
                 return None
-            sample = Sample(
-                begin, key, members={"": TarMember(key, begin, begin, begin, size, False)}
-            )
+            whole = TarMember(key, begin, begin, begin, size, False)
+            sample = Sample(begin, key, members={"": whole})
             if has_copies or key in self.taken or choice.is_changed:
                 raw = self._out.read(begin, begin + size) + END_OF_ARCHIVE
                 if choice.changes_captions:
@@ -115,9 +114,7 @@ class TarWriter(Writer):
                     reader = LocatedSamples(shard, self.options.caption_key, opened, (key,))
                     sample = next(iter(reader), sample)
                 sample.members = {
-                    member.name[len(key) + 1 :].lower(): member._replace(
-                        begin=begin + member.begin, content=begin + member.content
-                    )
+                    utf8(member.name)[len(key) + 1 :].lower(): member.moved(begin)
                     for member in TarWalk(io.BytesIO(raw))
                     if utf8(member.name).startswith(f"{key}.")
                 }
@@ -175,7 +172,9 @@ class TarWriter(Writer):
         if captions is not None:
             record = captions.record(record, sample.metadata, self.options.caption_key)
             named = caption_keys(self.options.caption_key) if captions.is_only else ()
-            there = [n for n in dict.fromkeys((*CAPTION_EXTENSIONS, *named)) if n in places]
+            of_picture = [f"{sample.picture}.{name}" for name in CAPTION_EXTENSIONS]
+            names = dict.fromkeys((*CAPTION_EXTENSIONS, *of_picture, *named))
+            there = [name for name in names if name in places]
             changed = dict.fromkeys(there or ["txt"], captions.best.encode())
             added = {name: value for name, value in added.items() if name not in record}
         changed["json"] = json_text({**record, **aside, **added}).encode()

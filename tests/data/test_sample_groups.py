@@ -83,8 +83,8 @@ def test_every_picture_with_a_caption_is_a_sample(tmp_path, names, expected, ima
     located = sorted(LocatedSamples(shard), key=lambda one: one.row)
     assert [one.key for one in located] == [key for key, _, _ in read]
     for one in located:
-        picture = one.members[one.picture]
-        assert read_content(data[picture.begin : picture.end]) == pictures[one.key]
+        member = one.members[one.picture]
+        assert read_content(data[member.begin : member.end]) == pictures[one.key]
     for there in ({one.key: one.place for one in TarSamples(shard)}, dict.fromkeys(keys, NO_PLACE)):
         assert dict(ImageFetcher().fetch(shard, there)) == pictures
     indexed = index_shard(shard)

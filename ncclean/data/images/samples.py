@@ -13,6 +13,7 @@ from ncclean.data.images.columns import (
     PATH_COLUMNS,
     by_image,
     further_images,
+    image_column,
     image_of,
     key_of,
 )
@@ -119,7 +120,7 @@ class TableSamples:
         for name, value in row.items():
             if isinstance(value, LeftOut) and name in self._used:
                 return _broken(number, place, value.what), None
-        image, path = image_of(row, self.shard.image_key)
+        column, image, path = image_column(row, self.shard.image_key)
         further = list(further_images(row, self.shard.image_key))
         for name in further:
             self.further.add(self.further.images, name)
@@ -128,6 +129,8 @@ class TableSamples:
             (name, [field_at(one, name) for one in whole]) for name in self._caption_keys
         ] or [(None, [usual_caption(one, CAPTION_COLUMNS) for one in whole])]
         metadata = _metadata(whole, [values for _, values in named])
+        if image is not None and column is not None:
+            metadata.pop(column, None)  # it may be a text
         key = key_of(row, path)
         identity = path if image is None or key is None else hash(image)
         if key is not None and self._keys.get(key) not in (None, identity):
