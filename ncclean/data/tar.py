@@ -14,7 +14,7 @@ from ncclean.data.member_samples import Contents, CutMember, MemberSamples, too_
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_caption, is_image, sample_member
 from ncclean.data.samples import CaptionKeys, Place, Sample, SkipReason, Unread
 from ncclean.data.shards import WEBDATASET, ShardRef
-from ncclean.data.tar_walk import TAR_ERRORS, TarMember, TarWalk
+from ncclean.data.tar_walk import BLOCK, TAR_ERRORS, TarMember, TarWalk
 from ncclean.data.unpacking import unpacked
 from ncclean.errors import ShardError
 
@@ -78,23 +78,22 @@ class TarSamples(MemberSamples):
 
     def _locate(self, sample: Sample, group: Contents) -> None:
         sample.members = members = group.located
-        if not self._is_tar or group.is_cut:
+        if not self._is_tar:
             return
-        offset = size = begin = total = None
+        offset = size = begin = None
         picture = members.get(sample.picture or "")
         if picture is not None and not picture.is_sparse:
             offset, size = picture.content, picture.size
-        ordered = iter(members.values())
-        if (first := next(ordered, None)) is not None:
-            begin, end = first.begin, first.end
-            for member in ordered:
-                if member.begin != end:
-                    begin = None
-                    break
-                end = member.end
-            if begin is not None:
-                total = end - begin
-        sample.place = Place(None, offset, size, begin, total)
+        end, is_run = 0, not group.is_cut
+        # Unpacked: a name looked up costs more, in what is done for each member of a corpus.
+        for _, first, _, content, length, _ in members.values():
+            if begin is None:
+                begin = first
+            elif first != end:
+                is_run = False
+            end = content + length + -length % BLOCK
+        run = (begin, end - begin) if is_run and begin is not None else (None, None)
+        sample.place = Place(None, offset, size, *run)
 
     def _content(
         self, walk: TarWalk, member: TarMember, key: str, extension: str

@@ -7,7 +7,7 @@ import tarfile
 import pytest
 
 from ncclean.data.member_samples import sample_uid
-from ncclean.data.samples import NO_PLACE, SkipReason
+from ncclean.data.samples import NO_PLACE, Place, SkipReason
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
 from ncclean.errors import ShardError
@@ -60,6 +60,13 @@ def test_a_sample_between_whose_members_others_lie_has_no_range_of_its_own(tmp_p
         "a": False, "b": False, "c": False, "d": True,
     }  # fmt: skip
     assert [one.place.image_offset for one in samples] == [512, 1536, 4608, 7680]
+
+
+def test_a_sample_that_is_cut_has_its_picture_and_no_range(tmp_path):
+    data = hostile.tar_bytes([("a.jpg", b"picture"), ("a.txt", b"caption")])
+    (sample,), _, _ = read(tmp_path, data[:1540])
+    assert sample.status is SkipReason.SAMPLE_TRUNCATED
+    assert sample.place == Place(None, 512, 7)
 
 
 def test_packed_tars_have_no_places(tmp_path):
