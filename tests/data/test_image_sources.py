@@ -172,6 +172,15 @@ def test_another_root_for_the_images_of_a_table(hostile):
     assert [sample.image for sample in samples] == [b"secret"] * 2
 
 
+def test_a_table_outside_of_the_root_reads_nothing_beside_it(tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "images").mkdir()
+    (tmp_path / "tables" / "a.jpg").write_bytes(b"beside")
+    (tmp_path / "tables" / "t.csv").write_text("file_name,text\na.jpg,a\n")
+    [sample] = read(tmp_path / "tables" / "t.csv", image_root=str(tmp_path / "images"))[0]
+    assert "No such file" in sample.error
+
+
 def test_loose_files_of_all_kinds(hostile):
     for name in ("good", "link", "pipe", "lone"):
         (hostile / f"{name}.txt").write_text(f"caption of {name}")

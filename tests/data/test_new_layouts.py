@@ -70,6 +70,20 @@ def test_a_file_of_coco_that_is_cut_is_an_error(tmp_path):
     assert "behind its list `images`" in errors[0]
 
 
+def test_a_long_list_of_captions_that_is_cut_is_an_error(tmp_path, monkeypatch):
+    """Too long to be looked at behind the list of images, it is read as far as it goes."""
+    monkeypatch.setattr("ncclean.data.images.json_list._LONGEST_REST", 10)
+    monkeypatch.setattr("ncclean.data.images.json_list._BLOCK", 100)
+    folder = PEOPLES["COCO"](PAIRS, tmp_path / "c")
+    place = folder / "annotations" / "captions_train2017.json"
+    assert read(place)[1] == []
+    place.write_text(place.read_text()[:-100])
+    samples, [error] = read(place)
+    assert "its list `annotations`" in error or "is broken" in error
+    assert statuses(samples)[-1] == "ok"
+    assert "caption_missing" in statuses(samples)
+
+
 def test_cocos_boxes_are_no_captions(tmp_path):
     images = [{"id": 1, "file_name": "a.jpg"}]
     place = tmp_path / "instances_val2017.json"
