@@ -245,8 +245,8 @@ DecodeThreads = Annotated[
 CaptionKeys = Annotated[
     Sequence[str] | None,
     Option(
-        "Extension, json field or column of the caption (default: `.txt`, "
-        "`caption` and the like). Each one given makes a row."
+        "Extension, json field or column of the caption (default: `.txt`, `caption` and the "
+        "like); `txt.lines` are the lines of a text. Each one given makes a row."
     ),
 ]
 Seed = Annotated[int, Option("Random seed.", low=0)]

@@ -14,7 +14,7 @@ Captions = Literal["all", "best", "sample"]
 
 Split = Literal["train", "restval", "val", "test"]
 _SPLIT = Option(
-    "Split of Karpathy's `dataset_*.json` or NPC's folders (default: all).",
+    "Split of Karpathy's, COCO's or NPC's files, or of Arrow's folders (default: all).",
     source="images",
     shows_default=False,
 )
@@ -26,7 +26,11 @@ class SourceOptions(Options):
 
     image_root: Annotated[
         str | None,
-        Option("Folder of the images that a table names (default: the table's).", source="images"),
+        Option(
+            "Folder that the images of a table, and what links lead to, lie below (default: the "
+            "table's).",
+            source="images",
+        ),
     ] = None
     split: Annotated[Sequence[Split], _SPLIT] = ()
     image_key: Annotated[

@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import InputError, ShardError
+from tests import object_store
 from tests.data.image_layouts import PEOPLES, read, statuses, write_csv
 
 PAIRS = [
@@ -35,6 +37,21 @@ def test_a_json_is_found_in_its_folder(tmp_path):
     assert [sample.image for sample in samples] == [image for _, image, _ in PAIRS]
     place.write_text(json.dumps([{"path": "images/00000.jpg", "sha": "1"}]))  # of anything else
     assert len(read(place.parent)[0]) == 40
+
+
+def test_layouts_in_an_object_store(tmp_path):
+    with object_store.s3():
+        for layout in ("COCO", "Arrow", "jsonl.gz", "hive", "a.jpg.txt"):
+            name = layout.replace(".", "-")
+            folder = PEOPLES[layout](PAIRS, tmp_path / name)
+            for inner in [folder, *filter(Path.is_dir, folder.rglob("*"))]:
+                for file in filter(Path.is_file, inner.iterdir()):
+                    place = file.relative_to(tmp_path).as_posix()
+                    object_store.filesystem().put_file(str(file), f"corpus/{place}")
+            samples, errors = read(f"s3://corpus/{name}")
+            assert not errors
+            found = sorted((sample.image, sample.caption) for sample in samples)
+            assert found == sorted((image, caption) for _, image, caption in PAIRS), layout
 
 
 def test_values_of_folders_are_columns(tmp_path):
