@@ -65,11 +65,13 @@ SQL_TYPES = {
     "float": "FLOAT",
     "int16": "SMALLINT",
     "int32": "INTEGER",
+    "int64": "BIGINT",
     "bool": "BOOLEAN",
     "list<item: float>": "FLOAT[]",
     "list<item: int32>": "INTEGER[]",
 }
-_BOOL, _FLOAT, _INT, _STRING = pa.bool_(), pa.float32(), pa.int32(), pa.string()
+_BOOL, _FLOAT, _STRING = pa.bool_(), pa.float32(), pa.string()
+_INT, _LONG = pa.int32(), pa.int64()
 _FLOATS, _INTS = pa.list_(_FLOAT), pa.list_(_INT)
 
 SCORE_COLUMNS = (
@@ -85,6 +87,15 @@ SCORE_COLUMNS = (
     Column("url", _STRING, "url of the json", "data.tar"),
     Column("width", _INT, "width of the original in pixels", "data.decode"),
     Column("height", _INT, "height of the original in pixels", "data.decode"),
+    Column("image_path", _STRING, "file of the image, as the source names it; else null",
+           "data.samples"),
+    Column("image_offset", _LONG, "first byte of the image in its tar; null in other layouts and "
+           "in packed tars", "data.tar"),
+    Column("image_size", _LONG, "bytes of the image in its tar", "data.tar"),
+    Column("sample_offset", _LONG, "first byte of the sample's members in the tar, headers "
+           "included; null where others lie between them", "data.tar"),
+    Column("sample_size", _LONG, "bytes of all its members, headers and padding included",
+           "data.tar"),
     Column("status", _STRING, "ok, or why there are no scores", "data.samples"),
     Column("error", _STRING, "details where status is not ok", "data.samples"),
     Column("similarity", _FLOAT, "cosine of image and caption", "models.estimator",
@@ -141,6 +152,12 @@ DICTIONARY_COLUMNS = (
     "calibration_group",
     "noise_kind",
 )
+# `ncclean.data.samples.Place`. Values grow from row to row: what is stored is by how much.
+PLACE_COLUMNS = ("image_path", "image_offset", "image_size", "sample_offset", "sample_size")
+DELTA_COLUMNS = {
+    name: "DELTA_BYTE_ARRAY" if name == "image_path" else "DELTA_BINARY_PACKED"
+    for name in PLACE_COLUMNS
+}
 
 SCORES = pa.schema([column.field() for column in SCORE_COLUMNS])
 

@@ -282,7 +282,10 @@ def read_range(url: str, begin: int, end: int) -> bytes:
 
 
 def read_ranges(path: UPath, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Read several ranges of an object at once, fewer bytes where it ends before."""
+    """Read several ranges of a file, of an object at once; fewer bytes where it ends before."""
+    if not is_url(path):
+        with open_file(str(path)) as file:
+            return [os.pread(file.fileno(), end - begin, begin) for begin, end in ranges]
     begins, ends = [begin for begin, _ in ranges], [end for _, end in ranges]
     paths = [path.path] * len(ranges)
     data: list[bytes] = patiently(path.fs.cat_ranges, paths, begins, ends, on_error="raise")

@@ -112,6 +112,7 @@ class Review(Command):
             memory_limit=self.memory_limit,
             replaces=self.overwrite and not is_ours,
             announce=self._announce,
+            progress=progress,
         )
         return self.result(
             reviewed,

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ncclean import schema
+from ncclean.data.samples import Place
 from ncclean.evaluation.noise_scores import BUILT_IN_SCORES
 from ncclean.schema import SCORE_FACTS, ScoreFacts
 
@@ -46,6 +47,11 @@ def test_calibrated_columns_are_columns_in_the_order_of_the_table():
     )
 
 
+def test_the_table_has_the_places_of_samples():
+    assert Place._fields == schema.PLACE_COLUMNS
+    assert set(schema.PLACE_COLUMNS) <= set(schema.SCORES.names)
+
+
 @pytest.mark.parametrize(("name", "facts"), SCORES)
 def test_facts_are_coherent(name, facts):
     column = next(c for t in TABLES.values() for c in t if c.name == name)
@@ -67,6 +73,7 @@ def test_facts_are_coherent(name, facts):
 def test_every_numeric_score_says_which_direction_is_clean():
     """Widths, counts, positions and cosines within a group say nothing about noise."""
     no_scores = {"row", "caption_number", "width", "height", "block"}
+    no_scores |= {"image_offset", "image_size", "sample_offset", "sample_size"}
     no_scores |= {"caption_tokens", "part_count", "worst_part_number"}
     no_scores |= {"image_group_similarity", "text_group_similarity", "cluster"}
     numeric = {

@@ -19,7 +19,7 @@ from ncclean.auditing.judge import NOBODY, Judge
 from ncclean.auditing.strata import BINS_PER_LOGIT, FIRST_BIN, LAST_BIN, Strata, strata_of
 from ncclean.errors import InputError
 from ncclean.rules import RULES, Rule
-from ncclean.schema import OPTIONAL_COLUMNS, SCORE_COLUMNS
+from ncclean.schema import OPTIONAL_COLUMNS, PLACE_COLUMNS, SCORE_COLUMNS
 from ncclean.storage.catalog import columns_of, connect, first_line
 
 _NEEDED = ("uid", "shard", "key", "row", "status", "similarity", "noise_probability")
@@ -163,7 +163,7 @@ class AuditTable:
                 places[tuple(one[name] for name in PLACE)] = stratum, number
         columns = (
             "uid", *PLACE, "key", "noise_probability", "text", "url", "width", "height", "status",
-            "error", "suspect_word", "better_word", "judge",
+            "error", "suspect_word", "better_word", "judge", *PLACE_COLUMNS,
         )  # fmt: skip
         rows = self._table(
             f"SELECT {', '.join(columns)} FROM pairs WHERE {_among(PLACE)}",

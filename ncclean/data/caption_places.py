@@ -42,7 +42,7 @@ def _names(shard: ShardRef) -> list[str]:
         reader = read_samples(shard)
     else:
         extensions = []
-        reader = TarSamples(shard, locate=True)
+        reader = TarSamples(shard)
     samples = list(itertools.islice(reader, _SAMPLES))
-    extensions += [member.extension for sample in samples for member in sample.members]
+    extensions += [extension for sample in samples for extension in sample.members]
     return [*extensions, *(name for sample in samples for name in sample.metadata)]

@@ -28,15 +28,7 @@ from ncclean.data.sample_groups import (
     usual_caption,
     utf8,
 )
-from ncclean.data.samples import (
-    Caption,
-    CaptionKeys,
-    FurtherMembers,
-    Member,
-    Sample,
-    SkipReason,
-    Unread,
-)
+from ncclean.data.samples import Caption, CaptionKeys, FurtherMembers, Sample, SkipReason, Unread
 from ncclean.data.shards import ShardRef
 from ncclean.data.text_budget import LARGEST_TEXT, TextBudget, parsed_size
 
@@ -46,7 +38,7 @@ _BYTE_ORDER_MARK = "\ufeff"  # Windows' Notepad begins texts with it
 
 
 class Contents(Group):
-    """The contents of one sample's members, and where they lie if that was asked for."""
+    """The contents of one sample's members, and where each of them lies."""
 
     __slots__ = ("_caption_keys", "_parsed", "located")
 
@@ -54,7 +46,7 @@ class Contents(Group):
         self, row: int, key: str, caption_key: CaptionKeys, image_key: str | None = None
     ) -> None:
         super().__init__(row, key, image_key)
-        self.located: dict[str, Member] = {}
+        self.located: dict[str, Any] = {}
         self._caption_keys = caption_keys(caption_key)
         self._parsed: tuple[bytes, dict[str, Any]] | None = None
 
@@ -62,7 +54,7 @@ class Contents(Group):
         """Put a member into another sample, with the place where it lies."""
         super().hand_over(extension, other, name)
         if extension in self.located and isinstance(other, Contents):
-            other.located[name] = self.located[extension]._replace(extension=name)
+            other.located[name] = self.located[extension]
 
     def further_images(self, picture: str | None) -> list[str]:
         """Extensions of the members that are pictures too, but not the sample's."""
@@ -163,7 +155,6 @@ class MemberSamples(ABC):
         self.caption_keys = caption_keys(caption_key)
         self._captions = {*self.caption_keys, *map(without_lines, self.caption_keys)}
         self._budget = TextBudget(shard.size)
-        self._located: Member | None = None  # the member just read
         self._groups = SampleGroups(
             lambda row, key: Contents(row, key, self.caption_keys, shard.image_key)
         )
@@ -179,26 +170,29 @@ class MemberSamples(ABC):
         return {row: group.metadata for row, group in self._groups.late.items()}
 
     @abstractmethod
-    def _members(self) -> Iterator[tuple[str, str, bytes | Unread]]:
-        """Key, lower-case extension and content of each member that belongs to a sample.
+    def _members(self) -> Iterator[tuple[str, str, bytes | Unread, Any]]:
+        """Key, lower-case extension, content and location of each member of a sample.
 
-        The content of one that is not used may be left out. Raises `CutMember` where the input
-        ends inside one.
+        The content of one that is not used may be left out; `_locate` understands the location.
+        Raises `CutMember` where the input ends inside one.
         """
+
+    @abstractmethod
+    def _locate(self, sample: Sample, group: Contents) -> None:
+        """Set the place of a sample whose members have all been read."""
 
     def _grouped(self) -> Iterator[Sample]:
         """The samples; raises what `_members` raises, when all of them have been yielded."""
         groups = self._groups
         failure: Exception | None = None
         try:
-            for key, name, data in self._members():
+            for key, name, data, location in self._members():
                 held = len(data) if isinstance(data, bytes) else 0
                 extension, finished = groups.open(key, name, held)
                 yield from map(self._sample, finished)
                 group = cast(Contents, groups.current)
                 group.members[extension] = data
-                if self._located is not None:
-                    group.located[extension] = self._located._replace(extension=extension)
+                group.located[extension] = location
         except CutMember as error:
             failure = error
             yield from map(self._sample, groups.cut(error.key, error.extension))
@@ -215,10 +209,10 @@ class MemberSamples(ABC):
             row=group.row,
             key=group.key,
             metadata=group.metadata,
-            members=list(group.located.values()),
-            picture=group.located.get(picture or ""),
+            picture=picture,
             further_images=group.further_images(picture),
         )
+        self._locate(sample, group)
         for name in sample.further_images:
             self.further.add(self.further.images, name)
         for name in group.further_captions:

@@ -32,12 +32,17 @@ class ImageRejected(Exception):
 
 
 def decode_whole(
-    data: bytes, longest: int, gate: PixelGate, max_pixels: int = MAX_PIXELS
+    data: bytes | None, longest: int, gate: PixelGate, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
     """The uncropped picture for people to look at, in RGB, at most `longest` pixels a side.
 
-    The same bounds as `ImageDecoder`, and raises what it raises.
+    The same bounds as `ImageDecoder`, and raises what it raises, also for None: see
+    `ncclean.data.fetch`.
     """
+    if data is None:
+        raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, "image file too large to show")
+    if not data:
+        raise ImageRejected(SkipReason.IMAGE_CORRUPT, "zero bytes")
     header = open_image(data, max_pixels)
     width, height = header.size
     try:

@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Union
+
+if TYPE_CHECKING:  # whoever names an option needs no tar
+    from ncclean.data.tar_walk import TarMember
 
 # Fields of a sample that may be lists, with a value for each of its captions.
 TRUTH = ("is_noisy", "noise_kind", "noisy_part")
 # Names of members or fields that hold captions, one or several; None for the usual ones.
 CaptionKeys = Union[str, Sequence[str], None]  # noqa: UP007  an alias is made when it is run
-_TAR_BLOCK = 512
 _MOST_NAMES = 20  # of further members: the frames of a video have a name each
 _LONGEST_NAME = 40  # characters
 OTHER_NAMES = "other names"
@@ -42,22 +44,31 @@ OF_CAPTIONS = (
 )
 
 
-class Member(NamedTuple):
-    """The place of a member in its uncompressed tar: `begin` of headers, `end` of padding.
+class Place(NamedTuple):
+    """Where a sample lies in its shard, as far as its layout can tell.
 
-    Its content has `size` bytes; `is_sparse` tells that it has holes, and is not read.
+    `image_path` is the file of the image, as the source names it. In an uncompressed tar, the image
+    is `image_size` bytes from `image_offset` on, and `sample_size` bytes from `sample_offset` on
+    are all members of the sample, headers and padding included, and nothing else.
     """
 
-    extension: str
-    begin: int
-    end: int
-    size: int
-    is_sparse: bool
+    image_path: str | None = None
+    image_offset: int | None = None
+    image_size: int | None = None
+    sample_offset: int | None = None
+    sample_size: int | None = None
 
-    @property
-    def content(self) -> int:
-        """Offset of the first byte of the content."""
-        return self.end - self.size - -self.size % _TAR_BLOCK
+    @classmethod
+    def of(cls, path: Any, *numbers: Any) -> Place:
+        """The place that a table has of a sample, which may be a stranger's: none for other types.
+
+        Numbers may be any: whoever reads at a place checks what is there.
+        """
+        is_place = isinstance(path, str | None) and all(isinstance(n, int | None) for n in numbers)
+        return cls(path, *numbers) if is_place else NO_PLACE
+
+
+NO_PLACE = Place()
 
 
 @dataclass
@@ -151,11 +162,11 @@ class Sample:
 
     `status` is what could be told without decoding the image; a sample without a caption that can
     be used has the status of its first one. `image` is dropped as soon as it has been decoded.
-    `members` is filled on request, in the order of the shard, and `picture` is the one that the
-    image is in; so are `rows`: the rows of the table that the sample is made of, or the object of
-    its json. `alike` are the keys of the samples that follow, where these were asked for together:
-    they differ in row and key alone. `further_images` are the extensions or columns of the pictures
-    beside its own.
+    `members` are those of a tar by extension, in the order of the shard, and `picture` is the
+    extension of the one that the image is in. `rows` are filled on request: the rows of the table
+    that the sample is made of, or the object of its json. `alike` are the keys of the samples that
+    follow, where these were asked for together: they differ in row and key alone. `further_images`
+    are the extensions or columns of the pictures beside its own.
     """
 
     row: int
@@ -165,8 +176,9 @@ class Sample:
     metadata: dict[str, Any] = field(default_factory=dict)
     status: SkipReason = SkipReason.OK
     error: str | None = None
-    members: list[Member] = field(default_factory=list)
-    picture: Member | None = None
+    place: Place = NO_PLACE
+    members: dict[str, TarMember] = field(default_factory=dict)
+    picture: str | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
     alike: list[str] = field(default_factory=list)
     further_images: list[str] = field(default_factory=list)

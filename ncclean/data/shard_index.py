@@ -19,9 +19,10 @@ from ncclean.data.caption_noise import is_changeable
 from ncclean.data.captions import check_is_of_the_bytes
 from ncclean.data.images.as_tar import open_as_tar
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_image
-from ncclean.data.samples import Caption, Member, Sample, SkipReason
+from ncclean.data.samples import Caption, Sample, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import TarSamples
+from ncclean.data.tar_walk import TarMember
 from ncclean.data.unpacking import is_packed, unpacked
 from ncclean.errors import ShardError
 
@@ -111,7 +112,7 @@ def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
     A shard that is cut short has the index of what comes before. Raises `InputError` if it cannot
     be read at all for a reason that is not in its bytes.
     """
-    samples = TarSamples(shard, caption_key, lambda: open_as_tar(shard, caption_key), locate=True)
+    samples = TarSamples(shard, caption_key, lambda: open_as_tar(shard, caption_key))
     scorable: list[tuple[Sample, list[Caption], bytes]] = []
     entries: dict[int, int] = {}
     error = ""
@@ -127,16 +128,11 @@ def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
         check_is_of_the_bytes(shard, broken)
         error = str(broken)
     scorable.sort(key=lambda one: one[0].row)
+    late = samples.late_members
     members = [
-        (
-            number,
-            _role(member, sample, caption_key),
-            member.begin,
-            member.end,
-            len(member.extension),
-        )
+        (number, _role(extension, sample, caption_key), member.begin, member.end, len(extension))
         for number, (sample, _, _) in enumerate(scorable)
-        for member in _with_late(sample.members, samples.late_members.get(sample.row))
+        for extension, member in _with_late(sample, late.get(sample.row)).items()
     ]
     members.sort(key=lambda member: member[2])
     table = np.array(members, dtype=np.int64).reshape(-1, 5)
@@ -169,22 +165,21 @@ def open_tar(shard: ShardRef, caption_key: str | None = None) -> IO[bytes]:
     return unpacked(open_as_tar(shard, caption_key))
 
 
-def _with_late(located: list[Member], late: Member | None) -> list[Member]:
+def _with_late(sample: Sample, late: TarMember | None) -> dict[str, TarMember]:
     """The members of a sample, with a json that came later unless there was one before."""
-    has_json = any(member.extension == "json" for member in located)
-    return located if late is None or has_json else [*located, late]
+    return sample.members if late is None else {"json": late, **sample.members}
 
 
-def _role(member: Member, sample: Sample, caption_key: str | None) -> Role:
-    if member == sample.picture:
+def _role(extension: str, sample: Sample, caption_key: str | None) -> Role:
+    if extension == sample.picture:
         return Role.IMAGE
-    if member.extension == "json":
+    if extension == "json":
         return Role.JSON
-    if caption_key and member.extension == caption_key.lower():
+    if caption_key and extension == caption_key.lower():
         return Role.NAMED
-    if member.extension in CAPTION_EXTENSIONS:
+    if extension in CAPTION_EXTENSIONS:
         return Role.CAPTION
-    return Role.FURTHER_IMAGE if is_image(member.extension) else Role.OTHER
+    return Role.FURTHER_IMAGE if is_image(extension) else Role.OTHER
 
 
 def _images(members: np.ndarray, samples: int) -> np.ndarray:

@@ -237,6 +237,7 @@ def decode_samples(samples: Sequence[Sample], decoder: ImageDecoder) -> list[Dec
     outcomes = iter(decoder.decode_many(images))
     decoded = []
     for sample in samples:
+        sample.members = {}  # the sample outlives its shard's reader
         if sample.image is None:
             decoded.append(DecodedSample(sample))
             continue

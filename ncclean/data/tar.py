@@ -12,8 +12,8 @@ from typing import BinaryIO
 from ncclean.data.member_names import with_shorter_keys
 from ncclean.data.member_samples import Contents, CutMember, MemberSamples, too_large
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_caption, is_image, sample_member
-from ncclean.data.samples import CaptionKeys, Member, Sample, SkipReason, Unread
-from ncclean.data.shards import ShardRef
+from ncclean.data.samples import CaptionKeys, Place, Sample, SkipReason, Unread
+from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_walk import TAR_ERRORS, TarMember, TarWalk
 from ncclean.data.unpacking import unpacked
 from ncclean.errors import ShardError
@@ -33,24 +33,22 @@ class TarSamples(MemberSamples):
         shard: ShardRef,
         caption_key: CaptionKeys = None,
         opened: Callable[[], BinaryIO] | None = None,
-        locate: bool = False,
         whole: bool = False,
         wanted: Collection[str] | None = None,
     ) -> None:
         """`opened` gives the shard's stream where somebody has opened it ahead.
 
-        With `locate`, samples tell where their members lie; the json of `late_metadata` is then
-        in `late_members`. Of samples whose keys are not `wanted`, the headers alone are read.
+        Of samples whose keys are not `wanted`, the headers alone are read.
         """
         super().__init__(shard, caption_key, whole, shows_all=wanted is not None)
         self._wanted = None if wanted is None else with_shorter_keys(wanted)
         self._open = opened or shard.open
         self.bytes_read = 0  # of the tar, headers and padding included
-        self._locate = locate
+        self._is_tar = False  # the shard's own bytes are
 
     @property
-    def late_members(self) -> dict[int, Member]:
-        """Offsets of json members that followed after their sample had been yielded, by row."""
+    def late_members(self) -> dict[int, TarMember]:
+        """The json members of `late_metadata`, by row."""
         return {row: group.located["json"] for row, group in self._groups.late.items()}
 
     def __iter__(self) -> Iterator[Sample]:
@@ -62,8 +60,9 @@ class TarSamples(MemberSamples):
             )
             raise ShardError(f"{what}: {reason_of(error)}", self.samples) from error
 
-    def _members(self) -> Iterator[tuple[str, str, bytes | Unread]]:
+    def _members(self) -> Iterator[tuple[str, str, bytes | Unread, TarMember]]:
         with self._open() as packed, unpacked(packed) as stream:
+            self._is_tar = stream is packed and self.shard.layout == WEBDATASET
             if self.shard.size == 0:
                 raise EOFError("the file is empty")
             walk = TarWalk(stream)
@@ -73,13 +72,29 @@ class TarSamples(MemberSamples):
                     self._count_nameless(member.name)
                     continue
                 key, extension = place
-                if self._locate:
-                    self._located = Member(
-                        extension, member.begin, member.end, member.size, member.is_sparse
-                    )
                 data = self._content(walk, member, key, extension)
                 self.bytes_read = member.end
-                yield key, extension, data
+                yield key, extension, data, member
+
+    def _locate(self, sample: Sample, group: Contents) -> None:
+        sample.members = members = group.located
+        if not self._is_tar or group.is_cut:
+            return
+        offset = size = begin = total = None
+        picture = members.get(sample.picture or "")
+        if picture is not None and not picture.is_sparse:
+            offset, size = picture.content, picture.size
+        ordered = iter(members.values())
+        if (first := next(ordered, None)) is not None:
+            begin, end = first.begin, first.end
+            for member in ordered:
+                if member.begin != end:
+                    begin = None
+                    break
+                end = member.end
+            if begin is not None:
+                total = end - begin
+        sample.place = Place(None, offset, size, begin, total)
 
     def _content(
         self, walk: TarWalk, member: TarMember, key: str, extension: str
@@ -123,7 +138,7 @@ class LocatedSamples(TarSamples):
         opened: Callable[[], BinaryIO] | None = None,
         read: Collection[str] = (),
     ) -> None:
-        super().__init__(shard, caption_key, opened, locate=True)
+        super().__init__(shard, caption_key, opened)
         self._read = with_shorter_keys(read)
 
     def _is_used(self, key: str, extension: str) -> bool:
@@ -142,9 +157,7 @@ class LocatedSamples(TarSamples):
     def _sample(self, group: Contents) -> Sample:
         if group.key in self._read:
             return super()._sample(group)
-        members = list(group.located.values())
-        sample = Sample(group.row, group.key, members=members)
-        sample.picture = group.located.get(group.picture or "")
+        sample = Sample(group.row, group.key, members=group.located, picture=group.picture)
         if group.is_repeat:
             sample.reject(SkipReason.DUPLICATE_KEY)
         return sample

@@ -58,7 +58,6 @@ def _counted(shard: ShardRef) -> int:
 
 
 def _is_pair(sample: Sample) -> bool:
-    extensions = {member.extension for member in sample.members}
-    has_caption = not extensions.isdisjoint((*CAPTION_EXTENSIONS, "json"))
+    has_caption = not sample.members.keys().isdisjoint((*CAPTION_EXTENSIONS, "json"))
     is_repeat = sample.status is SkipReason.DUPLICATE_KEY
     return sample.picture is not None and has_caption and not is_repeat

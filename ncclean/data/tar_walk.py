@@ -45,6 +45,11 @@ class TarMember(NamedTuple):
     size: int
     is_sparse: bool
 
+    def moved(self, by: int) -> TarMember:
+        """The same member of a tar that begins so many bytes later in a file."""
+        begin, header, content = self.begin + by, self.header + by, self.content + by
+        return self._replace(begin=begin, header=header, content=content)
+
     @property
     def end(self) -> int:
         """Offset at which the padding of the tar member ends."""

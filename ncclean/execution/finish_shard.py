@@ -67,7 +67,10 @@ class ShardScoring:
         facts = dict(shard.facts)
         if self.options.calibrate_by is not None:
             metadata = dict(zip(shard.metadata.column_names, shard.metadata.columns, strict=True))
-            known = {**metadata, **facts, **self._rows(values, shard.ok)}
+            # Of the places, a field of the corpus with the same name is meant.
+            own = {name for name in schema.PLACE_COLUMNS if name in metadata}
+            columns = {name: fact for name, fact in facts.items() if name not in own}
+            known = {**metadata, **columns, **self._rows(values, shard.ok)}
             labels = group_labels(self.options.calibrate_by, pa.table(known))
             facts["calibration_group"] = labels
         scores = self.scores(shard, facts.get("calibration_group"))

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ncclean import schema
 from ncclean.data.member_samples import hashed_uids, own_uid
+from ncclean.data.sample_groups import utf8
 from ncclean.data.samples import OF_CAPTIONS, Caption, Sample, SkipReason, noise_of, of_caption
 from ncclean.data.stream import DecodedSample, ShardStream
 
@@ -83,7 +85,10 @@ def facts_of_rows(
     for row, metadata in stream.late_metadata.items():
         fields = samples[row].sample.metadata
         fields.update({name: value for name, value in metadata.items() if name not in fields})
+        place = samples[row].sample.place  # the json does not lie with the others
+        samples[row].sample.place = place._replace(sample_offset=None, sample_size=None)
     captions = [row.caption for row in rows]
+    places = [row.sample.place for row in rows]
     facts = {
         "shard": strings([shard] * len(rows)),
         "row": pa.array([row.sample.row for row in rows], pa.int32()),
@@ -93,6 +98,11 @@ def facts_of_rows(
         "url": strings([_text(row.field("url")) for row in rows]),
         "width": pa.array([row.decoded.width for row in rows], pa.int32()),
         "height": pa.array([row.decoded.height for row in rows], pa.int32()),
+        "image_path": strings([_as_it_is(place.image_path) for place in places]),
+        **{
+            name: pa.array([getattr(place, name) for place in places], pa.int64())
+            for name in schema.PLACE_COLUMNS[1:]
+        },
         "status": strings([row.status.value for row in rows]),
         "error": strings([row.error for row in rows]),
         "is_noisy": pa.array([row.is_noisy for row in rows], pa.bool_()),
@@ -139,6 +149,11 @@ def check_places(facts: dict[str, pa.Array], samples: int) -> None:
 def strings(values: list[str | None] | list[str]) -> pa.Array:
     """An Arrow array of strings, also if all values are None."""
     return pa.array(values, pa.string())
+
+
+def _as_it_is(path: str | None) -> str | None:
+    """A path, unless it is not UTF-8: another name would be that of another file."""
+    return path if path is not None and utf8(path) == path else None
 
 
 def _text(value: object) -> str | None:

@@ -16,11 +16,11 @@ from ncclean.atomic import published
 from ncclean.data.images.as_tar import sample_members, tar_key
 from ncclean.data.member_samples import caption_keys
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, json_object, utf8
-from ncclean.data.samples import Member, Sample
+from ncclean.data.samples import Sample
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import LocatedSamples
 from ncclean.data.tar_members import END_OF_ARCHIVE, member_bytes, member_header, read_header
-from ncclean.data.tar_walk import BLOCK, TAR_ERRORS, TarWalk
+from ncclean.data.tar_walk import BLOCK, TAR_ERRORS, TarMember, TarWalk
 from ncclean.data.text_budget import LARGEST_TEXT
 from ncclean.data.unpacking import UNPACKING_ERRORS, unpacked
 from ncclean.errors import ShardError, one_line
@@ -105,26 +105,21 @@ class TarWriter(Writer):
             begin, size = choice.place or (0, 0)
             if not self._is_at(key, begin, begin + size):
                 return None
-            sample = Sample(begin, key, members=[Member("", begin, begin + size, size, False)])
+            whole = TarMember(key, begin, begin, begin, size, False)
+            sample = Sample(begin, key, members={"": whole})
             if has_copies or key in self.taken or choice.is_changed:
                 raw = self._out.read(begin, begin + size) + END_OF_ARCHIVE
                 if choice.changes_captions:
                     opened = functools.partial(io.BytesIO, raw)
                     reader = LocatedSamples(shard, self.options.caption_key, opened, (key,))
                     sample = next(iter(reader), sample)
-                sample.members = [
-                    Member(
-                        member.name[len(key) + 1 :].lower(),
-                        begin + member.begin,
-                        begin + member.end,
-                        member.size,
-                        member.is_sparse,
-                    )
+                sample.members = {
+                    utf8(member.name)[len(key) + 1 :].lower(): member.moved(begin)
                     for member in TarWalk(io.BytesIO(raw))
                     if utf8(member.name).startswith(f"{key}.")
-                ]
+                }
             samples.append(sample)
-        return sorted(samples, key=lambda sample: sample.members[0].begin)
+        return sorted(samples, key=lambda sample: next(iter(sample.members.values())).begin)
 
     def _is_at(self, key: str, begin: int, end: int) -> bool:
         """Whether a member of a sample begins at a place, and another header at its end."""
@@ -155,8 +150,8 @@ class TarWriter(Writer):
                 raise
         for sample in sorted(samples, key=lambda sample: sample.row):
             late = reader.late_members.get(sample.row)
-            if late is not None and all(one.extension != "json" for one in sample.members):
-                sample.members.append(late)
+            if late is not None:
+                sample.members.setdefault("json", late)
             yield sample
 
     def _changed(
@@ -166,7 +161,7 @@ class TarWriter(Writer):
         added = choice.fields_of()
         if captions is None and not added:
             return {}
-        places = {member.extension: member for member in sample.members}
+        places = sample.members
         raw = self._text(places["json"]) if "json" in places else b""
         record = json_object(raw)
         if record is None and "json" in places and not is_copy:
@@ -177,7 +172,9 @@ class TarWriter(Writer):
         if captions is not None:
             record = captions.record(record, sample.metadata, self.options.caption_key)
             named = caption_keys(self.options.caption_key) if captions.is_only else ()
-            there = [n for n in dict.fromkeys((*CAPTION_EXTENSIONS, *named)) if n in places]
+            of_picture = [f"{sample.picture}.{name}" for name in CAPTION_EXTENSIONS]
+            names = dict.fromkeys((*CAPTION_EXTENSIONS, *of_picture, *named))
+            there = [name for name in names if name in places]
             changed = dict.fromkeys(there or ["txt"], captions.best.encode())
             added = {name: value for name, value in added.items() if name not in record}
         changed["json"] = json_text({**record, **aside, **added}).encode()
@@ -185,20 +182,20 @@ class TarWriter(Writer):
 
     def _copy(self, sample: Sample, key: str, changed: dict[str, bytes]) -> None:
         """Write a sample under a key, with the members that changed in their places."""
-        for member in sample.members:
-            data = changed.pop(member.extension, None)
+        for extension, member in sample.members.items():
+            data = changed.pop(extension, None)
             if data is not None:
-                self._out.write(member_bytes(f"{key}.{member.extension}", data))
+                self._out.write(member_bytes(f"{key}.{extension}", data))
             elif key == sample.key:
                 self._out.copy(member.begin, member.end)
             elif not member.is_sparse:  # one with holes keeps its own name
-                self._out.write(member_header(f"{key}.{member.extension}", member.size))
+                self._out.write(member_header(f"{key}.{extension}", member.size))
                 self._out.copy(member.content, member.content + member.size)
                 self._out.write(bytes(-member.size % BLOCK))
         for extension, data in changed.items():
             self._out.write(member_bytes(f"{key}.{extension}", data))
 
-    def _text(self, member: Member) -> bytes:
+    def _text(self, member: TarMember) -> bytes:
         """The content of a json; empty for one that is too large to be read, or has holes."""
         if member.is_sparse or member.size > LARGEST_TEXT:
             return b""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 import functools
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from ncclean.data.fetch import ImageFetcher
 from ncclean.data.gate import PixelGate
 from ncclean.data.shards import ShardRef
 from ncclean.report.audit_page import AuditPair
-from ncclean.report.thumbnails import Encode, Thumbnail, Thumbnails, read_thumbnails
+from ncclean.report.thumbnails import Encode, Thumbnail, Thumbnails, places_of, read_thumbnails
 
 # Pairs whose pictures are read together, shard by shard: few at first, so that the first question
 # is asked at once, and then as many as fit into some 100 MB.
@@ -31,6 +32,10 @@ class SamplePictures:
     longest: int
     missing_shards: set[str] = field(default_factory=set)
     failed_shards: dict[str, str] = field(default_factory=dict)
+    say: Callable[[str], None] = lambda text: None
+
+    def __post_init__(self) -> None:
+        self._fetcher = ImageFetcher(self.say, keeps_places=True)
 
     def read(self, numbers: Sequence[int]) -> Iterator[tuple[int, AuditPair, Thumbnail]]:
         """The rows of these numbers with their pictures, in that order."""
@@ -50,11 +55,13 @@ class SamplePictures:
     def _read(
         self, numbers: Sequence[int], encode: Encode
     ) -> tuple[tuple[AuditPair, ...], Thumbnails]:
-        pairs = AuditPair.of(self.rows.take(pa.array(numbers)))
-        return pairs, read_thumbnails(pairs, self.shards, encode=encode)
+        rows = self.rows.take(pa.array(numbers))
+        pairs = AuditPair.of(rows)
+        places = places_of(rows)
+        return pairs, read_thumbnails(pairs, self.shards, places, self._fetcher, encode=encode)
 
 
-def encode_jpeg(data: bytes, longest: int, gate: PixelGate) -> Thumbnail:
+def encode_jpeg(data: bytes | None, longest: int, gate: PixelGate) -> Thumbnail:
     """The picture as a JPEG data URL. Raises `ImageRejected` as the decoder does."""
     from ncclean.data.open_image import decode_whole
 

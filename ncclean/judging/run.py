@@ -89,7 +89,9 @@ class JudgeSample:
         asking = Asking(
             server=server,
             journal=journal,
-            pictures=SamplePictures(journal.sample.rows, shards, self.options.judge_image_size),
+            pictures=SamplePictures(
+                journal.sample.rows, shards, self.options.judge_image_size, say=progress.say
+            ),
             estimate=TokenEstimate(prompt, self.options.judge_image_size),
             budget=Budget(self.options.judge_tokens, journal.tokens, journal.largest_request),
             requests=self.options.judge_requests,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,11 @@ import ncclean
 from ncclean.auditing.answers import ANSWERS, Design
 from ncclean.auditing.judge_audit import JUDGED
 from ncclean.auditing.sample import Sample
+from ncclean.data.fetch import ImageFetcher
 from ncclean.data.shards import ShardRef
 from ncclean.report.captions import shown_text
 from ncclean.report.page import asset, content_hash, environment, script_json
-from ncclean.report.thumbnails import LARGE_SIZES, Thumbnail, Thumbnails, read_thumbnails
+from ncclean.report.thumbnails import LARGE_SIZES, Thumbnail, Thumbnails, places_of, read_thumbnails
 
 _LONGEST_CAPTION = 4_000  # bytes
 _LONGEST_WORD = 100
@@ -54,9 +55,12 @@ class AuditPair:
         )
 
 
-def read_pictures(pairs: Sequence[AuditPair], shards: Iterable[ShardRef]) -> Thumbnails:
-    """Read the pictures of the pairs to judge, larger than those of a report."""
-    return read_thumbnails(pairs, shards, _ALL_PICTURES, LARGE_SIZES)
+def read_pictures(
+    rows: pa.Table, shards: Iterable[ShardRef], say: Callable[[str], None] = lambda text: None
+) -> Thumbnails:
+    """Read the pictures of a sample, larger than those of a report; `say` see `ImageFetcher`."""
+    pairs, fetcher = AuditPair.of(rows), ImageFetcher(say)
+    return read_thumbnails(pairs, shards, places_of(rows), fetcher, _ALL_PICTURES, LARGE_SIZES)
 
 
 def render_audit(

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import duckdb
 
+from ncclean.data.samples import Place
 from ncclean.errors import InputError
-from ncclean.schema import OPTIONAL_COLUMNS, SCORE_COLUMNS, SCORE_FACTS, ScoreFacts
+from ncclean.schema import OPTIONAL_COLUMNS, PLACE_COLUMNS, SCORE_COLUMNS, SCORE_FACTS, ScoreFacts
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import SCORES_ALONE, JoinedScores
 from ncclean.storage.quoting import identifier
@@ -86,6 +87,15 @@ class ScoreTable:
         )
         facts_of_run = read_facts(table_files(paths))
         return cls(connection, facts_of_run, columns, joined, scores.partners, further)
+
+    def places(self, pairs: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Place]:
+        """Where samples lie, by shard and row."""
+        values = self.rows(
+            f"SELECT shard, row, {', '.join(PLACE_COLUMNS)} FROM pairs "
+            "WHERE list_contains(?, shard) AND list_contains(?, row)",
+            [[shard for shard, _ in pairs], [row for _, row in pairs]],
+        )
+        return {(shard, row): Place.of(*place) for shard, row, *place in values}
 
     def rows(self, sql: str, parameters: object = None) -> list[tuple]:  # type: ignore[type-arg]
         """The rows of an aggregate query. Raises `InputError` if a file cannot be read."""

@@ -73,7 +73,7 @@ def write_audit(
     if shards is not None:
         shards = as_scored(scores, shards)
         progress.say(f"reading the pictures of {len(judged):,} pairs")
-        pictures = read_pictures(judged, shards)
+        pictures = read_pictures(sample.rows, shards, progress.say)
     title = title or scores[0].rstrip("/").rsplit("/", 1)[-1]
     html = render_audit(sample, judged, pictures, title).encode()
     with published(folder / PAGE) as aside:

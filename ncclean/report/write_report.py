@@ -14,6 +14,7 @@ from ncclean.atomic import published
 from ncclean.auditing.audit import Audit
 from ncclean.auditing.judge_answers import NO_JUDGE, JudgeAnswers
 from ncclean.auditing.measure import measure
+from ncclean.data.fetch import ImageFetcher
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.explaining.cause_table import check_examples, read_causes
@@ -114,7 +115,8 @@ def write_report(
         examples = [example for card in cards or () for example in card.examples]
         pictured: list[Pictured] = [*shown, *examples]
         progress.say(f"reading the pictures of {len(pictured)} pairs")
-        thumbnails = read_thumbnails(pictured, shards)
+        places = table.places([(pair.shard, pair.row) for pair in pictured])
+        thumbnails = read_thumbnails(pictured, shards, places, ImageFetcher(progress.say))
     page = Page(
         title=title or scores[0].rstrip("/").rsplit("/", 1)[-1],
         paths=scores,

@@ -1,31 +1,27 @@
-"""Pictures of pairs, read from the source and made small when somebody looks at them.
-
-Tars have an index. Other sources are read from the front: what a page will ask for of one shard is
-read in one pass.
-"""
+"""Pictures of pairs, read from the source and made small when a page with them is looked at."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from pathlib import Path
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
+from ncclean.data.fetch import ImageFetcher
 from ncclean.data.gate import PixelGate
-from ncclean.data.image_index import ImageIndex, can_be_indexed
 from ncclean.data.open_image import ImageRejected
-from ncclean.data.sample_images import pick_images
+from ncclean.data.samples import Place, SkipReason
 from ncclean.data.shards import ShardRef
-from ncclean.errors import InputError, NccleanError, ShardError
+from ncclean.errors import NccleanError
 from ncclean.report.thumbnails import LARGE_SIZES, encode_webp, shards_by_name
+from ncclean.schema import PLACE_COLUMNS
 
-_INDEXES = 64  # held in memory, some megabytes each
 _KEPT = 1_000  # pictures, some 20 KB each
 _MOST_BYTES = 60_000
-_PATIENCE = 300.0  # seconds; a tar of a store is read through before its last image is found
-
-Place = tuple[str, str]  # shard and key
+_FETCHERS = 32  # most of the time is spent waiting for a store
+_ENCODERS = 16  # which wait for images in the order of the page
+_PATIENCE = 300.0  # seconds; a tar of a store may be read through before its last image is found
 
 
 class NoPicture(NccleanError):
@@ -35,103 +31,96 @@ class NoPicture(NccleanError):
 class Pictures:
     """Small pictures by shard and key; `None` for shards shows none."""
 
-    def __init__(self, shards: Sequence[ShardRef] | None, folder: Path) -> None:
-        """`folder` keeps the indexes of tars."""
+    def __init__(
+        self,
+        shards: Sequence[ShardRef] | None,
+        place_of: Callable[[str, str], Place],
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`place_of` looks a shard and a key up in the table; `say` see `ImageFetcher`."""
         self._named = shards_by_name(shards or ())
         self._has_shards = shards is not None
-        self._folder = folder
+        self._place_of = place_of
+        self._fetcher = ImageFetcher(say, keeps_places=True)
         self._gate = PixelGate()
+        self._fetchers = ThreadPoolExecutor(_FETCHERS, "ncclean-fetch")
+        self._encoders = ThreadPoolExecutor(_ENCODERS, "ncclean-encode")
         self._lock = threading.Lock()
-        self._indexes: OrderedDict[str, ImageIndex | None] = OrderedDict()
-        self._pictures: OrderedDict[Place, Future[bytes]] = OrderedDict()
-        self._expected: dict[str, list[str]] = {}
+        self._pictures: OrderedDict[tuple[str, str], Future[bytes]] = OrderedDict()
+        self._expected: dict[str, dict[str, Place]] = {}
 
-    def expect(self, places: Iterable[Place]) -> None:
-        """Say which pictures of shards without an index will be asked for: those of one page."""
-        expected: dict[str, list[str]] = {}
-        for shard, key in places:
-            expected.setdefault(shard, []).append(key)
-        with self._lock:
-            self._expected = expected
+    def expect(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take the rows of a page, whose pictures will be asked for.
+
+        Those that a place tells are read now. The others of a shard are read with the first that is
+        asked for: that shard is read from its front.
+        """
+        pages: defaultdict[str, dict[str, Place]] = defaultdict(dict)
+        for row in rows:
+            if row["status"] != SkipReason.DUPLICATE_KEY.value:  # the first sample has the key
+                place = Place.of(*(row[name] for name in PLACE_COLUMNS))
+                pages[row["shard"]][row["key"]] = place
+        self._expected = {
+            shard: places
+            for shard, places in pages.items()
+            if any(one.image_path is None and one.image_offset is None for one in places.values())
+        }
+        for shard, places in pages.items():
+            if shard not in self._expected and self._reference(shard) is not None:
+                self._begin(shard, places)
 
     def read(self, shard: str, key: str) -> bytes:
         """A picture as WebP. Raises `NoPicture` with the reason why there is none."""
-        reference = self._named.get(shard) or self._named.get(shard.rsplit("/", 1)[-1])
-        if reference is None:
+        if self._reference(shard) is None:
             raise NoPicture(
                 "the shard is not among --shards"
                 if self._has_shards
                 else "no pictures: the review was started without --shards"
             )
-        try:
-            index = self._index(reference)
-        except (OSError, NccleanError) as error:
-            raise NoPicture(f"the shard cannot be read: {error}") from error
-        with self._lock:
-            future = self._pictures.get((shard, key))
-            begun: dict[str, Future[bytes]] = {}
-            if future is None:
-                soon = self._expected.pop(shard, ()) if index is None else ()
-                for name in dict.fromkeys((key, *soon)):
-                    if (shard, name) not in self._pictures:
-                        begun[name] = self._pictures[shard, name] = Future()
-                future = begun[key]
-                while len(self._pictures) > _KEPT:
-                    self._pictures.popitem(last=False)
-            else:
-                self._pictures.move_to_end((shard, key))
-        if begun:
-            self._fill(reference, index, begun)
+        future = self._pictures.get((shard, key))
+        if future is None:
+            expected = self._expected.pop(shard, {})
+            first = expected[key] if key in expected else self._place_of(shard, key)
+            future = self._begin(shard, {key: first, **expected})[key]
         return future.result(timeout=_PATIENCE)
 
-    def _fill(
-        self, shard: ShardRef, index: ImageIndex | None, begun: dict[str, Future[bytes]]
+    def _reference(self, shard: str) -> ShardRef | None:
+        return self._named.get(shard) or self._named.get(shard.rsplit("/", 1)[-1])
+
+    def _begin(self, shard: str, places: Mapping[str, Place]) -> dict[str, Future[bytes]]:
+        """Read pictures unless they are there, or being read."""
+        with self._lock:
+            there = {key: self._pictures.pop((shard, key), None) for key in places}
+            begun = {key: Future[bytes | None]() for key, one in there.items() if one is None}
+            pictures = {
+                key: one or self._encoders.submit(self._encode, begun[key])
+                for key, one in there.items()
+            }
+            self._pictures |= {(shard, key): one for key, one in pictures.items()}
+            while len(self._pictures) > _KEPT:
+                self._pictures.popitem(last=False)
+        if begun:
+            self._fetchers.submit(self._fetch, shard, {key: places[key] for key in begun}, begun)
+        return pictures
+
+    def _fetch(
+        self, shard: str, places: Mapping[str, Place], left: dict[str, Future[bytes | None]]
     ) -> None:
-        """Read the pictures of one shard, each handed out when it is there."""
+        """Read images of one shard, each handed out when it is there."""
         why = "the shard has no image of this key"
         try:
-            for key, data in _images(shard, index, begun):
-                try:
-                    begun[key].set_result(self._encoded(data))
-                except NoPicture as reason:
-                    begun[key].set_exception(reason)
-        except KeyError:
-            pass
-        except (ShardError, InputError, OSError) as error:
+            reference = self._reference(shard)
+            assert reference is not None
+            for key, data in self._fetcher.fetch(reference, places):
+                left.pop(key).set_result(data)
+        except (NccleanError, OSError) as error:
             why = f"the shard {error}"
         finally:
-            for future in begun.values():
-                if not future.done():
-                    future.set_exception(NoPicture(why))
+            for image in left.values():
+                image.set_exception(NoPicture(why))
 
-    def _encoded(self, data: bytes | None) -> bytes:
-        if data is None:
-            raise NoPicture("image file too large to show")
-        if not data:
-            raise NoPicture("zero bytes")
+    def _encode(self, image: Future[bytes | None]) -> bytes:
         try:
-            return encode_webp(data, _MOST_BYTES, LARGE_SIZES[2:], self._gate)[0]
+            return encode_webp(image.result(), _MOST_BYTES, LARGE_SIZES[2:], self._gate)[0]
         except ImageRejected as rejected:
             raise NoPicture(str(rejected)) from rejected
-
-    def _index(self, shard: ShardRef) -> ImageIndex | None:
-        with self._lock:
-            if shard.name in self._indexes:
-                self._indexes.move_to_end(shard.name)
-                return self._indexes[shard.name]
-        index = ImageIndex(shard, self._folder) if can_be_indexed(shard) else None
-        with self._lock:
-            kept = self._indexes.setdefault(shard.name, index)
-            while len(self._indexes) > _INDEXES:
-                self._indexes.popitem(last=False)
-            return kept
-
-
-def _images(
-    shard: ShardRef, index: ImageIndex | None, keys: Iterable[str]
-) -> Iterator[tuple[str, bytes | None]]:
-    if index is None:
-        yield from pick_images(shard, list(keys))
-        return
-    for key in keys:
-        yield key, index.read(key)

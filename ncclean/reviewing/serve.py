@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.file_names import WORKING_FOLDER
+from ncclean.progress import SILENT, Progress
 from ncclean.reviewing.decided import Decided
 from ncclean.reviewing.pictures import Pictures
 from ncclean.reviewing.proposals import Proposals
@@ -30,7 +31,6 @@ HOST = "127.0.0.1"
 _MOST_CONNECTIONS = 16  # a browser opens six
 _ACCEPTED_AT_ONCE = 4  # before any of them can be closed
 _WAITING = 64
-_INDEXES = "images"  # of tars, in the working folder
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,14 @@ def serve(
     memory_limit: str | None = None,
     replaces: bool = False,
     announce: Callable[[str], None] = print,
+    progress: Progress = SILENT,
 ) -> Reviewed:
     """Serve the page of a review; returns when it is finished, or interrupted.
 
     `decisions` are files of earlier ones. `embeddings` propose captions; `embedding_keys` name
-    their vectors. `replaces` lets `out` be no decisions. `announce` is called with the URL,
-    once the server listens. Raises `InputError` for a port that is taken, for what cannot be
-    read, and if another review writes to `out`.
+    their vectors. `replaces` lets `out` be no decisions. `announce` is called with the URL, once
+    the server listens; `progress` reports how pictures are found. Raises `InputError` for a port
+    that is taken, for what cannot be read, and if another review writes to `out`.
     """
     if shards is not None:
         shards = as_scored(scores, shards)
@@ -125,7 +126,7 @@ def serve(
         earlier = list(Decisions.read(decisions).by_pair.values())
         decided = Decided(table.connection, out, reviewer, earlier, replaces)
         folder = Path(str(out.parent)) / WORKING_FOLDER
-        pictures = Pictures(shards, folder / _INDEXES)
+        pictures = Pictures(shards, table.place_of, progress.say)
         proposals = None
         if embeddings is not None:
             proposals = Proposals(embeddings, embedding_keys, folder)

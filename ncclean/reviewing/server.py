@@ -162,7 +162,7 @@ class Server:
                 {**card_of(row), "decision": decided.get(pair)}
                 for row, pair in zip(rows, pairs, strict=True)
             ]
-            self._pictures.expect((row["shard"], row["key"]) for row in rows)
+            self._pictures.expect(rows)
             return {"pairs": view.pairs, "start": start_, "cards": cards, **self._state()}
 
         return JSONResponse(await run_in_threadpool(read))

@@ -17,9 +17,11 @@ from typing import Any
 
 import duckdb
 
+from ncclean.data.samples import NO_PLACE, Place, SkipReason
 from ncclean.errors import InputError
 from ncclean.reviewing.conditions import PLACE, Condition, Conditions, Matches
 from ncclean.reviewing.views import PROBABILITIES, View, order_by, scores_of, views_of
+from ncclean.schema import PLACE_COLUMNS
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import identifier, quoted
@@ -36,6 +38,7 @@ CARD_COLUMNS = (
     "similarity", "noise_probability", "near_miss_probability", "part_noise_probability",
     "suspect_word", "better_word", "worst_part_number", "part_starts", "part_noise_probabilities",
     "pair_group", "image_group", "better_captions", "better_images", "is_noisy", "noise_kind",
+    *PLACE_COLUMNS,
 )  # fmt: skip
 
 
@@ -215,6 +218,16 @@ class ReviewTable:
         )
         rows = self._rows([place for (place,) in places])
         return [rows[place] for (place,) in places]
+
+    def place_of(self, shard: str, key: str) -> Place:
+        """Where a sample lies, as far as the table says it."""
+        columns = [name if name in self._there else f"NULL AS {name}" for name in PLACE_COLUMNS]
+        rows = self._run(
+            f"SELECT {', '.join(columns)} FROM pairs WHERE shard = ? AND key = ? "
+            f"AND status <> {quoted(SkipReason.DUPLICATE_KEY.value)} LIMIT 1",
+            [shard, key],
+        )
+        return Place.of(*rows[0]) if rows else NO_PLACE
 
     def batches(self, view: OpenView) -> Iterator[list[dict[str, Any]]]:
         """All rows of a view that are undecided, some at a time."""

@@ -76,8 +76,9 @@ def select(
 ) -> SelectionSummary:
     """Apply a selection policy to score files, and write the selection to `out`.
 
-    `out` is Parquet with the columns `uid, shard, key, weight, split`, in the order of the input
-    (with `dedup`, of shard and row). With `drop_parts` it has `caption`, the mended caption, null
+    `out` is Parquet with the columns `uid, shard, key, weight, split` and, where the scores have
+    them, those of `ncclean.data.samples.Place`, in the order of the input (with `dedup`, of shard
+    and row). With `drop_parts` it has `caption`, the mended caption, null
     where nothing was left out; a corrected caption of `decisions` is there too. `decisions` are
     files of `ncclean review`: what a person keeps, drops or corrects does not depend on the policy,
     but for pairs without scores, and for `sample`, which draws from what is left.

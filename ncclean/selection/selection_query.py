@@ -12,6 +12,7 @@ from ncclean import __version__
 from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, MENDED
 from ncclean.errors import InputError
 from ncclean.output_mark import mark
+from ncclean.schema import PLACE_COLUMNS
 from ncclean.selection.best_fraction import BestFraction, find_best_fraction
 from ncclean.selection.chain_steps import (
     among,
@@ -28,8 +29,11 @@ from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import identifier, quoted
 
-# Of the table, where it has them: what the summary counts, and what duplicates are compared by.
-_READ_IF_THERE = ("noise_probability", "ncu_split", "similarity", "caption_number")
+# Of the table, where it has them: what the summary counts, what duplicates are compared by, and
+# what the selection carries on.
+_READ_IF_THERE = (
+    "noise_probability", "ncu_split", "similarity", "caption_number", *PLACE_COLUMNS
+)  # fmt: skip
 
 
 class SelectionQuery:
@@ -63,6 +67,8 @@ class SelectionQuery:
         read = [name for name in columns.values() if name is not None]
         scores.prepare([*read, *_READ_IF_THERE], expressions)
         self._kind = columns_of(self._connection, "scores")
+        # Tables that were written before 0.4 lack them.
+        self._places = "".join(f", {name}" for name in PLACE_COLUMNS if name in self._kind)
         (decisions or Decisions({})).create_table(self._connection)
         self._create_candidates()
         self._has_captions = bool(self._one("SELECT max(number) FROM candidates")[0])
@@ -96,6 +102,7 @@ class SelectionQuery:
         columns = "uid, shard, key, weight, split"
         if self._policy.drop_parts or self._decisions is not None:
             columns += f", caption AS {MENDED}"
+        columns += self._places
         kept = f"SELECT * FROM ({self._chain()}) WHERE reason IS NULL"
         if self._has_captions:
             columns += f", number AS {CAPTION_NUMBER}, {CAPTION_RANK}"
@@ -149,7 +156,7 @@ class SelectionQuery:
                 f"{balance} AS balance, "
                 f"{where} AS passes_where, "
                 f"coalesce({policy.rule() or 'true'}, false) AS passes_rule, "
-                f"{weight} AS weight FROM scores"
+                f"{weight} AS weight{self._places} FROM scores"
             )
             self._connection.execute(
                 f"CREATE TEMP VIEW candidates AS {_with_decisions()}"

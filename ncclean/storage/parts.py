@@ -20,13 +20,17 @@ ROW_GROUP_ROWS = 100_000
 def table_writer(
     path: Path, kinds: pa.Schema, metadata: Mapping[str, str] | None = None
 ) -> pq.ParquetWriter:
-    """Open a Parquet writer for score tables: zstd, dictionaries where values repeat."""
+    """Open a Parquet writer for score tables: zstd, dictionaries where values repeat.
+
+    Places are stored as differences from row to row.
+    """
     return pq.ParquetWriter(
         path,
         kinds.with_metadata(dict(metadata) if metadata else None),
         compression="zstd",
         compression_level=1,
         use_dictionary=list(schema.DICTIONARY_COLUMNS),
+        column_encoding=schema.DELTA_COLUMNS,
         write_statistics=True,
     )
 

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean.data.embeddings import units
-from ncclean.data.embeddings.layout import Source
+from ncclean.data.embeddings.layout import EmbeddingLayout
 from ncclean.data.embeddings.pairs import embedding_dim, read_pairs
-from ncclean.data.embeddings.units import layout_of, resolve_embeddings, vector_keys
+from ncclean.data.embeddings.units import find_embeddings, resolve_embeddings, vector_keys
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.sources import are_embeddings, resolve_sources
 from ncclean.errors import InputError, ShardError
@@ -124,7 +123,8 @@ def test_datacomp(tmp_path):
 def test_a_parquet_with_two_vector_columns(tmp_path, kind):
     image = pa.array(unit(5).astype(np.float32).tolist(), kind)
     file = vectors(tmp_path / "v.parquet", image, image, uid=list(range(5)))
-    assert [layout_of(Source(str(place))).name for place in (file, tmp_path)] == ["vectors"] * 2
+    for place in (file, tmp_path):
+        assert [one.layout.name for one in find_embeddings(str(place))] == ["vectors"]
     pairs = only([file])
     assert pairs.facts.column("uid").to_pylist() == ["0", "1", "2", "3", "4"]
     assert np.allclose(pairs.image, unit(5), atol=1e-6)
@@ -208,7 +208,7 @@ def test_names_of_vectors(tmp_path):
 
 
 def test_large_files_are_several_shards(tmp_path, monkeypatch):
-    monkeypatch.setattr(units, "_SHARD_ROWS", 2)
+    monkeypatch.setattr(EmbeddingLayout, "unit_rows", 2)
     (tmp_path / "e").mkdir()
     for name in ("img_emb", "text_emb", "metadata"):
         (tmp_path / "e" / name).mkdir()

@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from ncclean import stores
+from ncclean.data.fetch import ImageFetcher
 from ncclean.data.images import files
 from ncclean.data.images.files import ImageRoot
 from ncclean.data.images.layout import ImageLayout
 from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
-from ncclean.data.sample_images import pick_images
 from ncclean.data.samples import SkipReason
 from ncclean.data.sources import resolve_pairs, resolve_sources
 from ncclean.errors import InputError, ShardError
@@ -299,10 +299,14 @@ def test_only_the_files_that_are_wanted_are_read(layout, tmp_path, monkeypatch):
     monkeypatch.setattr(
         ImageRoot, "_read_local", lambda root, path: opened.append(path) or read_local(root, path)
     )
+    there = {sample.key: sample.place for sample in read_samples(shard) if sample.key in wanted}
+    opened.clear()
     found = [one for one in read_samples(shard, wanted=wanted) if one.key in wanted]
     assert [(one.image, one.caption) for one in found] == [PAIRS[7][1:], PAIRS[21][1:]]
     assert len(opened) == (6 if layout == "files" else 2)
-    assert dict(pick_images(shard, wanted)).keys() == wanted
+    opened.clear()
+    assert dict(ImageFetcher().fetch(shard, there)).keys() == wanted
+    assert len(opened) == 2
 
 
 def test_a_folder_that_has_gone_is_a_failed_unit(tmp_path):

@@ -27,7 +27,7 @@ NAMES = st.sampled_from(
 
 def as_scoring_reads(path: Path, reader=None) -> dict[str, dict[str, tuple[int, int]]]:
     """Whole members of the first sample of each key, with a json that came late."""
-    reader = reader or TarSamples(resolve_shards([str(path)])[0], locate=True)
+    reader = reader or TarSamples(resolve_shards([str(path)])[0])
     samples = []
     with contextlib.suppress(ShardError):
         samples += reader
@@ -35,7 +35,7 @@ def as_scoring_reads(path: Path, reader=None) -> dict[str, dict[str, tuple[int, 
     for sample in sorted(samples, key=lambda sample: sample.row):
         if not sample.members or sample.status is SkipReason.DUPLICATE_KEY:
             continue
-        places = {member.extension: (member.begin, member.end) for member in sample.members}
+        places = {name: (member.begin, member.end) for name, member in sample.members.items()}
         late = reader.late_members.get(sample.row)
         if late is not None:
             places.setdefault("json", (late.begin, late.end))

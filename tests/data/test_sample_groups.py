@@ -6,11 +6,11 @@ import tarfile
 
 import pytest
 
-from ncclean.data.image_index import ImageIndex
+from ncclean.data.fetch import ImageFetcher
 from ncclean.data.member_samples import Contents
 from ncclean.data.options import SourceOptions
 from ncclean.data.sample_groups import SampleGroups, picture_of
-from ncclean.data.sample_images import pick_images
+from ncclean.data.samples import NO_PLACE
 from ncclean.data.shard_index import index_shard
 from ncclean.data.shards import resolve_shards
 from ncclean.data.sources import resolve_sources
@@ -83,11 +83,10 @@ def test_every_picture_with_a_caption_is_a_sample(tmp_path, names, expected, ima
     located = sorted(LocatedSamples(shard), key=lambda one: one.row)
     assert [one.key for one in located] == [key for key, _, _ in read]
     for one in located:
-        picture = data[one.picture.begin : one.picture.end]
-        assert read_content(picture) == pictures[one.key]
-    assert dict(pick_images(shard, keys)) == pictures
-    index = ImageIndex(shard, tmp_path / "kept")
-    assert {key: index.read(key) for key in keys} == pictures
+        member = one.members[one.picture]
+        assert read_content(data[member.begin : member.end]) == pictures[one.key]
+    for there in ({one.key: one.place for one in TarSamples(shard)}, dict.fromkeys(keys, NO_PLACE)):
+        assert dict(ImageFetcher().fetch(shard, there)) == pictures
     indexed = index_shard(shard)
     spans = indexed.members[indexed.images, 2:4].tolist()
     assert [read_content(data[begin:end]).decode() for begin, end in spans] == [
@@ -107,8 +106,9 @@ def test_an_image_key_names_the_picture(tmp_path):
         "image_missing",
         "no member ends in .depth.png",
     )
-    assert dict(pick_images(shard, ["b", "d"])) == {"b": b"b.depth.png"}
-    assert ImageIndex(shard, tmp_path / "kept").read("c") == b"c.depth.png"
+    for there in ({one.key: one.place for one in samples}, dict.fromkeys("abcd", NO_PLACE)):
+        fetched = dict(ImageFetcher().fetch(shard, there))
+        assert fetched == {key: f"{key}.depth.png".encode() for key in "abc"}
     indexed = index_shard(shard)
     assert indexed.rows.tolist() == [0, 1, 2]
 

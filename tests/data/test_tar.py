@@ -1,9 +1,13 @@
 """Samples of hostile shards, before any image is decoded."""
 
+import gzip
+import io
+import tarfile
+
 import pytest
 
 from ncclean.data.member_samples import sample_uid
-from ncclean.data.samples import SkipReason
+from ncclean.data.samples import NO_PLACE, SkipReason
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
 from ncclean.errors import ShardError
@@ -30,6 +34,39 @@ def test_one_sample_per_row_in_input_order(tmp_path, case):
     assert error is None
     assert [s.key for s in samples] == [key for key, _ in case.rows]
     assert [s.row for s in samples] == list(range(len(samples))) == list(range(reader.samples))
+
+
+@pytest.mark.parametrize("case", hostile.cases(), ids=lambda case: case.name)
+def test_places_have_the_bytes_of_pictures_and_of_whole_samples(tmp_path, case):
+    data = hostile.tar_bytes(case.members)
+    samples, _, _ = read(tmp_path, data)
+    for sample in samples:
+        _, begin, size, sample_begin, sample_size = sample.place
+        picture = sample.members.get(sample.picture or "")
+        assert (begin is None) == (picture is None or picture.is_sparse)
+        if sample.image is not None:
+            assert data[begin : begin + size] == sample.image
+        assert (sample_begin is None) == (sample_size is None)
+        if sample_begin is not None:
+            alone = data[sample_begin : sample_begin + sample_size] + bytes(1024)
+            with tarfile.open(fileobj=io.BytesIO(alone)) as tar:
+                assert len([one for one in tar if one.isfile()]) == len(sample.members)
+
+
+def test_a_sample_between_whose_members_others_lie_has_no_range_of_its_own(tmp_path):
+    names = ["a.jpg", "b.jpg", "a.txt", "b.txt", "c.jpg", "__notes__.txt", "c.txt", "d.jpg"]
+    samples, _, _ = read(tmp_path, hostile.tar_bytes([(name, b"data") for name in names]))
+    assert {one.key: one.place.sample_offset is not None for one in samples} == {
+        "a": False, "b": False, "c": False, "d": True,
+    }  # fmt: skip
+    assert [one.place.image_offset for one in samples] == [512, 1536, 4608, 7680]
+
+
+def test_packed_tars_have_no_places(tmp_path):
+    data = gzip.compress(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
+    samples, _, _ = read(tmp_path, data)
+    assert [one.place for one in samples] == [NO_PLACE]
+    assert samples[0].members["jpg"].size == len(hostile.JPEG)
 
 
 @pytest.mark.parametrize("shard", hostile.broken_shards(), ids=lambda shard: shard.name)

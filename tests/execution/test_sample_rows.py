@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from ncclean.data.samples import Caption, Sample, SkipReason
+from ncclean.data.samples import Caption, Place, Sample, SkipReason
 from ncclean.data.stream import DecodedSample
 from ncclean.execution.sample_rows import (
     Row,
@@ -37,6 +37,24 @@ def test_a_late_json_adds_fields_and_changes_none():
     assert found["uid"] == ["own", "late"]
     assert found["url"] == ["http://a", None]
     assert found["is_noisy"] == [True, None]
+
+
+def test_places_are_in_the_table_and_a_late_json_leaves_no_range_of_the_sample():
+    samples = [sample(row, [Caption(0, None, "x"), Caption(1, None, "y")]) for row in range(2)]
+    for one in samples:
+        one.sample.place = Place(None, 512, 90, 0, 2048)
+    table = {name: facts(samples, {1: {"uid": "late"}})[1][name] for name in Place._fields}
+    assert table["image_offset"] == [512] * 4
+    assert table["image_size"] == [90] * 4
+    assert table["sample_offset"] == [0, 0, None, None]
+    assert table["sample_size"] == [2048, 2048, None, None]
+
+
+def test_a_path_that_is_not_utf8_is_left_out():
+    samples = [sample(row, []) for row in range(2)]
+    for one, name in zip(samples, ("a.jpg", "\udcff.jpg"), strict=True):
+        one.sample.place = Place(name)
+    assert facts(samples, {})[1]["image_path"] == ["a.jpg", None]
 
 
 def test_truth_of_a_text_table_is_read():

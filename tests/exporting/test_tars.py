@@ -125,7 +125,7 @@ def placed(folder, keys, **columns):
     (shard,) = resolve_shards([str(folder / "0.tar")])
     places = {}
     for sample in LocatedSamples(shard):
-        first, last = sample.members[0], sample.members[-1]
+        first, *_, last = [*sample.members.values()]
         places.setdefault(sample.key, (first.begin, last.end - first.begin))
     offsets, sizes = zip(*(places[key] for key in keys), strict=True)
     return selection(folder, keys, sample_offset=offsets, sample_size=sizes, **columns)

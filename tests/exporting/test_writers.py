@@ -22,9 +22,11 @@ def test_further_pictures_are_left_out_of_tars_alone(source, left_out, form, tmp
         pq.write_table(pa.table(table), tmp_path / "in" / "c.parquet")
     else:
         members = [
-            *hostile.sample("a", picture(1)), ("a.mask.png", picture(2)),
-            *hostile.sample("b", picture(2)), ("b.mask.png", picture(1)),
-        ]  # fmt: skip
+            *hostile.sample("a", picture(1)),
+            ("a.mask.png", picture(2)),
+            *hostile.sample("b", picture(2)),
+            ("b.mask.png", picture(1)),
+        ]
         (tmp_path / "in" / "c.tar").write_bytes(hostile.tar_bytes(members))
     chosen, shards = select(tmp_path / "in", folder=tmp_path)
     out = str(tmp_path / "out")

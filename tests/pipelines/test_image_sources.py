@@ -18,6 +18,7 @@ from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.errors import ResumeError
+from ncclean.schema import PLACE_COLUMNS
 from tests.data.image_layouts import LAYOUTS, PEOPLES, write_karpathy, write_open_clip
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
@@ -27,7 +28,8 @@ ALL = {**LAYOUTS, **PEOPLES}
 TO_TARS = ("Karpathy", "Lance", "COCO", "LLaVA", "RedCaps")
 OTHERS = [name for name in ALL if name != "tar"]
 IN_TWO = ("Arrow", "hive")  # shards
-OF_THE_PLACE = {"uid", "shard", "key", "url"}  # not known in all layouts, or of another name
+# Not known in all layouts, or of another name.
+OF_THE_PLACE = {"uid", "shard", "key", "url", *PLACE_COLUMNS}
 
 
 @pytest.fixture(scope="module")

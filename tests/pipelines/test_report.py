@@ -13,9 +13,11 @@ from ncclean_cli.app import app
 from ncclean_pipelines.report import Report
 from typer.testing import CliRunner
 
+from ncclean.data import fetch
 from ncclean.errors import InputError
 from ncclean.report.measurements import measure_table
 from ncclean.report.table import ScoreTable
+from ncclean.schema import PLACE_COLUMNS
 from ncclean.storage.joined import query
 from tests import hostile, object_store
 from tests.report.tables import graded, write_scores
@@ -217,3 +219,52 @@ def test_the_python_example_of_the_docs_runs(tmp_path, monkeypatch):
     exec(compile(code, str(page), "exec"), {})
     assert (tmp_path / "cosines.pdf").stat().st_size > 1000
     assert (tmp_path / "threshold.pdf").exists()
+
+
+@pytest.mark.parametrize("command", ["report", "audit"])
+def test_a_table_of_before_0_4_shows_the_same_pictures_and_says_how(
+    tables, corpus, tmp_path, command
+):
+    pages, said = {}, {}
+    for age in ("new", "old"):
+        folder = tmp_path / age
+        folder.mkdir()
+        table = pq.read_table(tables / "scores.parquet")
+        metadata = table.schema.metadata
+        if age == "old":
+            table = table.drop_columns(list(PLACE_COLUMNS)).replace_schema_metadata(metadata)
+        pq.write_table(table, folder / "scores.parquet")
+        out = folder / "out.html" if command == "report" else folder / "out"
+        words = [command, folder / "scores.parquet", "--shards", corpus, "--out", out,
+                 "--title", "t"]  # fmt: skip
+        result = CliRunner().invoke(app, list(map(str, words)))
+        assert result.exit_code == 0, result.output
+        page = out.read_text() if command == "report" else (out / "audit.html").read_text()
+        pages[age] = re.findall("data:image/webp;base64,[^\"']+", page)
+        said[age] = result.stderr.count("before 0.4")
+    assert len(pages["new"]) > 10
+    assert pages["new"] == pages["old"]
+    assert said == {"new": 0, "old": 1}
+
+
+def test_places_of_another_type_are_looked_for(tables, corpus, tmp_path):
+    table = pq.read_table(tables / "scores.parquet")
+    for name in PLACE_COLUMNS:
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, pa.array([[b"x"]] * len(table)))
+    pq.write_table(table, tmp_path / "s.parquet")
+    result = run(tmp_path / "s.parquet", "--shards", corpus, "--out", tmp_path / "r.html",
+                 "--json", "--pairs", 5)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["pictures"] >= 15
+
+
+def test_a_report_reads_no_shard_from_its_front(tables, corpus, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(fetch, "read_samples", refuse)
+    result = run(tables / "scores.parquet", "--shards", corpus, "--out", tmp_path / "r.html",
+                 "--json", "--pairs", 5)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["pictures"] >= 15

@@ -7,16 +7,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ncclean.data.fetch import ImageFetcher
 from ncclean.data.images.resolve import resolve_images
 from ncclean.data.open_image import ImageRejected
 from ncclean.data.shards import resolve_shards
 from ncclean.report.pairs import ShownPair
-from ncclean.report.thumbnails import encode_thumbnail, read_thumbnails
+from ncclean.report.thumbnails import encode_thumbnail
+from ncclean.report.thumbnails import read_thumbnails as read_by_places
 from tests import hostile
 
 
 def opened(url):
     return Image.open(io.BytesIO(base64.b64decode(url.split(",", 1)[1])))
+
+
+def read_thumbnails(pairs, shards):
+    """The thumbnails of a table without places."""
+    return read_by_places(pairs, shards, {}, ImageFetcher())
 
 
 def pair(shard, key, row, status="ok", error=None):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -29,6 +30,22 @@ def test_the_selection_has_its_columns_and_the_order_of_the_input(tmp_path):
     assert summary.dropped_by_reason == {"where": 66}
     policy = json.loads(pq.read_schema(tmp_path / "selection.parquet").metadata[b"policy"])
     assert policy == Policy(where="row % 3 = 0").to_json()
+
+
+@pytest.mark.parametrize("options", [{}, {"best_caption": True}, {"balance_by": "shard", "cap": 9}])
+def test_the_selection_carries_the_places_on(tmp_path, options):
+    places = {
+        "image_path": [None, *(f"{row}.jpg" for row in range(1, 20))],
+        "image_offset": [row * 512 for row in range(20)],
+        "image_size": [*range(19), None],
+        "sample_offset": [row * 1024 for row in range(20)],
+        "sample_size": [1024] * 20,
+    }
+    scores = table(20, caption_number=pa.array([0, 1] * 10, pa.int16()), **places)
+    _, selection = run(tmp_path, scores, where="row > 0", **options)
+    chosen = scores.filter(pc.is_in(scores["uid"], selection["uid"].combine_chunks()))
+    assert len(chosen) == len(selection) > 5
+    assert selection.select(list(places)).to_pylist() == chosen.select(list(places)).to_pylist()
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,18 @@ def test_rows_are_those_of_the_parts_with_the_calibrated_columns(layout):
     assert [path.name for path in layout.work.iterdir()] == ["manifest.jsonl"]
 
 
+def test_places_are_stored_as_differences(layout):
+    manifest = scored(layout)
+    finalize(layout, manifest, calibration())
+    files = sorted(layout.out.glob("*.parquet")) if layout.out.is_dir() else [layout.out]
+    for file in files:
+        group = pq.read_metadata(str(file)).row_group(0)
+        columns = [group.column(number) for number in range(group.num_columns)]
+        encodings = {one.path_in_schema: one.encodings for one in columns}
+        for name, encoding in schema.DELTA_COLUMNS.items():
+            assert encoding in encodings[name]
+
+
 def test_again_with_another_shift_once_the_parts_are_gone(layout):
     manifest = scored(layout)
     finalize(layout, manifest, calibration())

@@ -15,10 +15,10 @@ from ncclean.data.images.layout import ImageLayout, OutForm, Reading
 from ncclean.data.images.listing import Entry, entries_of, has_image_files
 from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.layout import Found
-from ncclean.data.member_samples import MemberSamples, too_large
+from ncclean.data.member_samples import Contents, MemberSamples, too_large
 from ncclean.data.options import SourceOptions
 from ncclean.data.sample_groups import is_image, utf8
-from ncclean.data.samples import CaptionKeys, Sample, SkipReason, Unread
+from ncclean.data.samples import CaptionKeys, Place, Sample, SkipReason, Unread
 from ncclean.data.shards import ShardRef
 from ncclean.data.source import Source
 
@@ -83,18 +83,21 @@ class FolderSamples(MemberSamples):
     def __iter__(self) -> Iterator[Sample]:
         yield from self._grouped()
 
-    def _members(self) -> Iterator[tuple[str, str, bytes | Unread]]:
+    def _locate(self, sample: Sample, group: Contents) -> None:
+        sample.place = Place(group.located.get(sample.picture or ""))
+
+    def _members(self) -> Iterator[tuple[str, str, bytes | Unread, str]]:
         entries = entries_of(
             self.shard.url, self.shard.span, self.caption_keys, self.shard.image_key
         )
         yield from self._files.map(self._member, entries)
 
-    def _member(self, entry: Entry) -> tuple[str, str, bytes | Unread]:
+    def _member(self, entry: Entry) -> tuple[str, str, bytes | Unread, str]:
         key = utf8(entry.key)
         data: bytes | Unread = b""
         if self._files.is_wanted(key) and self._is_used(key, entry.extension):
             data = too_large(entry.extension, entry.size) or self._read(entry)
-        return key, entry.extension, data
+        return key, entry.extension, data, entry.name
 
     def _read(self, entry: Entry) -> bytes | Unread:
         try:

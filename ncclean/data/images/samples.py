@@ -13,6 +13,7 @@ from ncclean.data.images.columns import (
     PATH_COLUMNS,
     by_image,
     further_images,
+    image_column,
     image_of,
     key_of,
 )
@@ -22,7 +23,15 @@ from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.member_samples import caption_keys, take_captions
 from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.sample_groups import usual_caption
-from ncclean.data.samples import TRUTH, CaptionKeys, FurtherMembers, Sample, SkipReason, of_caption
+from ncclean.data.samples import (
+    TRUTH,
+    CaptionKeys,
+    FurtherMembers,
+    Place,
+    Sample,
+    SkipReason,
+    of_caption,
+)
 from ncclean.data.shards import ShardRef
 from ncclean.data.text_budget import TextBudget
 from ncclean.errors import ShardError
@@ -111,7 +120,7 @@ class TableSamples:
         for name, value in row.items():
             if isinstance(value, LeftOut) and name in self._used:
                 return _broken(number, place, value.what), None
-        image, path = image_of(row, self.shard.image_key)
+        column, image, path = image_column(row, self.shard.image_key)
         further = list(further_images(row, self.shard.image_key))
         for name in further:
             self.further.add(self.further.images, name)
@@ -120,12 +129,20 @@ class TableSamples:
             (name, [field_at(one, name) for one in whole]) for name in self._caption_keys
         ] or [(None, [usual_caption(one, CAPTION_COLUMNS) for one in whole])]
         metadata = _metadata(whole, [values for _, values in named])
+        if image is not None and column is not None:
+            metadata.pop(column, None)  # it may be a text
         key = key_of(row, path)
         identity = path if image is None or key is None else hash(image)
         if key is not None and self._keys.get(key) not in (None, identity):
             # A table made of several shards has their keys, which may each count from 0.
             key = key_of({}, path)
-        sample = Sample(row=number, key=key or place, metadata=metadata, further_images=further)
+        sample = Sample(
+            row=number,
+            key=key or place,
+            metadata=metadata,
+            place=Place(path if image is None else None),
+            further_images=further,
+        )
         if sample.key in self._keys:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         self._keys[sample.key] = identity

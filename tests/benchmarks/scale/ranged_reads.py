@@ -82,7 +82,7 @@ def _located(shard: Path) -> list[Sample]:
 
 
 def _bounds(sample) -> tuple[list[int], list[int]]:  # type: ignore[no-untyped-def]
-    begins, ends = zip(*((one.begin, one.end) for one in sample.members), strict=True)
+    begins, ends = zip(*((one.begin, one.end) for one in sample.members.values()), strict=True)
     return list(begins), list(ends)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import os
 import random
@@ -34,10 +35,14 @@ from records import ROOT, make_record, write_record
 
 from ncclean import schema
 from ncclean.data.member_samples import hashed_uid
+from ncclean.data.reader import read_samples
+from ncclean.data.shards import resolve_shards
+from ncclean.storage.parts import table_writer
 from tests.report.browser import chromium
 from tests.reviewing.served import Served, served
 
 _JPEGS = 64
+_LINKS = 5  # names of each tar
 _STEPS = 20  # scrolls and jumps
 # When all that the window shows is there: the time, and how many pictures that is.
 _THERE = """
@@ -70,8 +75,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="ncclean-review-", dir=args.scratch) as name:
         folder = Path(name)
-        scores = write_table(folder, args.shards, args.pairs_of_shard)
         size = write_tars(folder / "shards", args.shards, args.pairs_of_shard)
+        scores = write_table(folder, args.shards, args.pairs_of_shard)
         cold(folder / "shards")
         rows.append({"source": "tars on a disk", **review(folder, scores, folder / "shards")})
         print(rows[-1], flush=True)
@@ -179,17 +184,30 @@ def peak_mb(pid: int) -> int:
     return round(int(status.partition("VmHWM:")[2].split()[0]) / 1000)
 
 
+@functools.cache
+def places(tar: Path) -> dict[str, pa.Array]:
+    """The columns that say where the samples of a tar lie."""
+    [shard] = resolve_shards([str(tar)])
+    columns = zip(*(sample.place for sample in read_samples(shard)), strict=True)
+    return {
+        name: pa.array(values, schema.SCORES.field(name).type)
+        for name, values in zip(schema.PLACE_COLUMNS, columns, strict=True)
+    }
+
+
 def write_table(folder: Path, shards: int, pairs: int) -> Path:
     """A score table in the order of the shards; a tenth of the pairs is mismatched."""
     path, rng = folder / "scores.parquet", np.random.default_rng(0)
     floats = [field.name for field in schema.SCORES if field.type == pa.float32()]
-    with pq.ParquetWriter(path, schema.SCORES, compression="zstd") as writer:
+    kinds = -(-shards // _LINKS)
+    with table_writer(path, schema.SCORES) as writer:
         for number in range(shards):
             noise = np.where(rng.random(pairs) < 0.1, 1, 0) * 0.5 + 0.49 * rng.random(pairs)
             shard = f"{number:05d}"
             columns: dict[str, Any] = {field.name: pa.nulls(pairs, field.type)
                                        for field in schema.SCORES}  # fmt: skip
             columns |= {name: pa.array(rng.random(pairs), pa.float32()) for name in floats}
+            columns |= places(folder / "shards" / f"{number % kinds:05d}.tar")
             columns |= {
                 "uid": [hashed_uid(shard, _key(row)) for row in range(pairs)],
                 "shard": [shard] * pairs,
@@ -220,7 +238,7 @@ def write_tars(folder: Path, shards: int, pairs: int) -> int:
         buffer = io.BytesIO()
         small.resize((256, 256)).save(buffer, "JPEG", quality=75)
         jpegs.append(buffer.getvalue())
-    kinds = -(-shards // 5)
+    kinds = -(-shards // _LINKS)
     for number in range(shards):
         path = folder / f"{number:05d}.tar"
         if number >= kinds:
