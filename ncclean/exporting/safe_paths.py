@@ -17,16 +17,9 @@ def safe_path(path: str) -> str:
     """The path itself if it leads downwards in plain names, else one name that ends in its hash."""
     parts = path.split("/")
     is_plain = all(_PART.fullmatch(part) and short_name(part) == part for part in parts)
-    if is_plain and len(path) <= _LONGEST and _is_utf8(path):
+    text = path.encode("utf-8", "replace").decode()  # without lone surrogates
+    if is_plain and len(path) <= _LONGEST and text == path:
         return path
     digest = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES)
-    plain = re.sub(r"[^\w-]+", "_", path.encode("utf-8", "replace").decode())[-60:].strip("_")
+    plain = re.sub(r"[^\w-]+", "_", text)[-60:].strip("_")
     return f"{plain or 'image'}-{digest.hexdigest()}"
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

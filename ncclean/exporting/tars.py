@@ -22,8 +22,8 @@ from ncclean.data.tar import LocatedSamples
 from ncclean.data.tar_members import END_OF_ARCHIVE, member_bytes, member_header, read_header
 from ncclean.data.tar_walk import BLOCK, TAR_ERRORS, TarMember, TarWalk
 from ncclean.data.text_budget import LARGEST_TEXT
-from ncclean.data.unpacking import UNPACKING_ERRORS, is_packed, unpacked
-from ncclean.errors import ShardError
+from ncclean.data.unpacking import UNPACKING_ERRORS, unpacked
+from ncclean.errors import ShardError, one_line
 from ncclean.exporting.captions import ExportedCaptions, exported_captions
 from ncclean.exporting.choices import Choice, Choices
 from ncclean.exporting.plan import Segment
@@ -261,30 +261,21 @@ def _local(shard: ShardRef, problems: list[str]) -> Iterator[Path]:
 
     What keeps one from being whole is added to `problems`.
     """
-    if not stores.is_url(shard.url) and not _is_packed(shard):
-        yield Path(shard.url)
-        return
-    with scratch_folder() as folder:
-        file = folder / "shard.tar"
+    with contextlib.ExitStack() as stack:
+        try:
+            raw = stack.enter_context(shard.open())
+            stream = stack.enter_context(unpacked(raw))
+        except UNPACKING_ERRORS as error:
+            raise ShardError(f"cannot be read: {one_line(error)}") from error
+        if stream is raw and not stores.is_url(shard.url):
+            yield Path(shard.url)
+            return
+        file = stack.enter_context(scratch_folder()) / "shard.tar"
         with open(file, "wb") as out:
-            out.writelines(_pieces(shard, problems))
-        yield file
-
-
-def _is_packed(shard: ShardRef) -> bool:
-    try:
-        with shard.open() as raw:
-            return is_packed(raw)
-    except OSError as error:
-        raise ShardError(f"cannot be read: {error.strerror or error}") from error
-
-
-def _pieces(shard: ShardRef, problems: list[str]) -> Iterator[bytes]:
-    """A shard uncompressed, as far as it can be read."""
-    try:
-        with shard.open() as raw, unpacked(raw) as stream:
             read = getattr(stream, "read1", stream.read)
-            while data := read(_BUFFER_BYTES):
-                yield data
-    except UNPACKING_ERRORS as error:
-        problems.append(f"cannot be read to its end: {error}")
+            try:
+                while data := read(_BUFFER_BYTES):
+                    out.write(data)
+            except UNPACKING_ERRORS as error:
+                problems.append(f"cannot be read to its end: {error}")
+        yield file

@@ -141,20 +141,21 @@ def export_segments(writer: Writer) -> None:
     """
     task, options, report = writer.task, writer.options, writer.report
     begin = time.time()
+    problems: dict[str, list[str]] = {}
     with open_choices(
         options.selection, options.fixes, options.repeats, options.scores, options.columns
     ) as choices_of:
         for segment in task.segments:
-            writer.problems = []
+            writer.problems = problems.setdefault(segment.name, [])
             try:
                 _export_segment(segment, choices_of(segment), writer)
             except ShardError as error:
                 writer.problems.append(str(error))
-            add_problems(report.errors, segment.name, writer.problems)
-    writer.problems = []
+    writer.problems = problems[task.segments[0].name]
     writer.finish()
+    for name, several in problems.items():
+        add_problems(report.errors, name, several)
     writer.stack.close()
-    add_problems(report.errors, task.segments[0].name, writer.problems)
     report.seconds = time.time() - begin
     with published(options.targets.stats(report.number)) as aside:
         aside.write_text(json.dumps(report.statistics(task, begin), indent=2) + "\n")
