@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import yaml
 from upath import UPath
@@ -12,7 +13,7 @@ from upath import UPath
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
-from ncclean.exporting.out_layout import OutLayout, Targets
+from ncclean.exporting.out_layout import PARQUET, OutLayout, Targets
 from ncclean.text_files import read_text
 
 CARD = "README.md"
@@ -25,7 +26,7 @@ def exported_card(layout: OutLayout) -> str | None:
     """The card beside the input as it goes with the output; None if there is none.
 
     Its `dataset_info` states sizes, and columns, of the data set before. The files that it names
-    have their names in Parquet alone.
+    are found by patterns in Parquet, and are others elsewhere.
     """
     if not layout.root or not stores.present_files([stores.location(layout.root) / CARD]):
         return None
@@ -40,12 +41,25 @@ def exported_card(layout: OutLayout) -> str | None:
         fields = yaml.safe_load(head[1])
     except (yaml.YAMLError, RecursionError):
         return text
-    gone = (_COUNTS,) if layout.name == "parquet" else (_COUNTS, _FILES)
-    if not isinstance(fields, dict) or fields.keys().isdisjoint(gone):
+    if not isinstance(fields, dict) or fields.keys().isdisjoint((_COUNTS, _FILES)):
         return text
-    kept = {name: value for name, value in fields.items() if name not in gone}
+    kept = {name: value for name, value in fields.items() if name not in (_COUNTS, _FILES)}
+    if layout.name == "parquet" and _FILES in fields:
+        kept[_FILES] = _with_patterns(fields[_FILES], layout)
     lines = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True) if kept else ""
     return f"---\n{lines}---\n{text[head.end() :]}"
+
+
+def _with_patterns(value: Any, layout: OutLayout) -> Any:
+    """A value of a card with a pattern for each Parquet file: it may become several files."""
+    if isinstance(value, dict):
+        return {name: _with_patterns(inner, layout) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_patterns(inner, layout) for inner in value]
+    if not isinstance(value, str) or not value.endswith(PARQUET) or "*" in value:
+        return value
+    group = layout.group_of_path(value)
+    return f"{group}{'' if not group or group.endswith('/') else '-'}*{PARQUET}"
 
 
 def card_digest(layout: OutLayout) -> str | None:

@@ -118,7 +118,10 @@ class OutLayout:
         """
         if self.name != "parquet" or self.table or not self.root:
             return ""
-        path = posixpath.relpath(_absolute(shard.url), self.root)
+        return self.group_of_path(posixpath.relpath(_absolute(shard.url), self.root))
+
+    def group_of_path(self, path: str) -> str:
+        """The group of a file of Parquet by its path below the root of the input."""
         folder, name = posixpath.split(path)
         folder = "".join(f"{safe_path(part)}/" for part in folder.split("/") if part)
         stem, ending = posixpath.splitext(name)[0], ""

@@ -235,6 +235,21 @@ def test_the_card_goes_along_without_what_is_no_longer_true(form, names, tmp_pat
         assert text == "# Pictures\n"
 
 
+def test_files_that_a_card_names_are_found_under_their_new_names(tmp_path):
+    names = ["train.parquet", "data/test-0.parquet", "more/some.parquet"]
+    source = repository(tmp_path / "source", {name: rows(range(2)) for name in names})
+    files = [{"split": name[0], "path": name} for name in names]
+    head = yaml.safe_dump({"configs": [{"config_name": "a", "data_files": files}]})
+    (source / "README.md").write_text(f"---\n{head}---\n")
+    chosen, shards = select(source, folder=tmp_path)
+    out = tmp_path / "out"
+    layout = out_layout("auto", str(out), shards, [str(source)])
+    export_shards(chosen, shards, UPath(out), layout=layout, samples_per_shard=1)
+    [config] = yaml.safe_load((out / "README.md").read_text().split("---\n")[1])["configs"]
+    for file in config["data_files"]:
+        assert len(list(out.glob(file["path"]))) == 2, file
+
+
 def test_a_card_that_lies_at_the_output_stays(tmp_path):
     source = LAYOUTS["tar"]([("k", picture(1), "a caption")], tmp_path / "source")
     (source / "README.md").write_text(CARD)
