@@ -181,6 +181,17 @@ def test_a_table_outside_of_the_root_reads_nothing_beside_it(tmp_path):
     assert "No such file" in sample.error
 
 
+def test_files_of_a_parquet_repository_lie_in_folders_too(tmp_path):
+    names = ["train.parquet", "more/test/0.parquet", ".hidden/lists.parquet"]
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        table = pa.table({"image": [b"image"], "file": ["a.jpg"], "text": [str(number)]})
+        pq.write_table(table, tmp_path / name)
+    (tmp_path / "more" / "a.jpg").write_bytes(b"of no row")
+    samples, _ = read(tmp_path)
+    assert sorted(sample.caption for sample in samples) == ["0", "1"]
+
+
 def test_loose_files_of_all_kinds(hostile):
     for name in ("good", "link", "pipe", "lone"):
         (hostile / f"{name}.txt").write_text(f"caption of {name}")

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import os
 import posixpath
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from ncclean import stores
 from ncclean.data.images.files import UnreadableFile
@@ -27,10 +27,12 @@ class Folder(ImageLayout):
     """Folders of files, one by one; a unit has the files of some keys."""
 
     name = "folder"
-    has_more_below = True
 
     def sources(self, source: Source, options: SourceOptions) -> list[str]:
         return [source.url] if has_image_files(source.url) else []
+
+    def below(self, layouts: Sequence[ImageLayout]) -> Sequence[ImageLayout]:
+        return layouts
 
     def root(self, url: str) -> str:
         return url

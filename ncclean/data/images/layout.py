@@ -60,12 +60,7 @@ class Samples(Protocol):
 
 
 class ImageLayout(Layout):
-    """How files hold images with their captions.
-
-    What lies below a source is not looked into, unless the layout `has_more_below`.
-    """
-
-    has_more_below = False
+    """How files hold images with their captions."""
 
     @abstractmethod
     def sources(self, source: Source, options: SourceOptions) -> list[str]:
@@ -80,6 +75,10 @@ class ImageLayout(Layout):
             Found(self, url, (options.image_root or self.root(url),))
             for url in self.sources(source, options)
         ]
+
+    def below(self, layouts: Sequence[ImageLayout]) -> Sequence[ImageLayout]:
+        """The layouts to look for below a folder of this one; none where it stands for all."""
+        return ()
 
     def root(self, url: str) -> str:
         """The folder that the images of a file lie below, unless another one is named."""

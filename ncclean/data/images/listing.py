@@ -92,8 +92,9 @@ def unread_image(folder: str) -> str | None:
 
 
 def subfolders(folder: str) -> list[str]:
-    """The folders in a folder, sorted; links to folders are not followed."""
-    return [f"{folder}/{entry.name}" for entry in _entries(folder) if entry.is_folder]
+    """The folders in a folder that are not hidden, sorted; links to folders are not followed."""
+    entries = (entry for entry in _entries(folder) if entry.is_folder)
+    return [f"{folder}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
 
 
 def _files(folder: str) -> Iterator[stores.Entry]:

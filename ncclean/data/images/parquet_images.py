@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from ncclean import stores
 from ncclean.data.images.arrow_rows import rows_of_batch
+from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.tables import METADATA, PARQUET, TableLayout
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, row_keys
 from ncclean.data.layout import Cut, Facts, Found
@@ -29,6 +30,9 @@ class ParquetImages(TableLayout):
     name = "parquet"
     endings = files = (PARQUET,)
     form = "parquet"
+
+    def below(self, layouts: Sequence[ImageLayout]) -> Sequence[ImageLayout]:
+        return (self,)  # files of a repository lie in folders of splits
 
     def is_unreadable(self, url: str) -> bool:
         """The same; a Parquet file may hold anything unless it is an imagefolder's metadata."""

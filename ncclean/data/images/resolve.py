@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ncclean import stores
 from ncclean.data.images.columns import PATH_COLUMNS
 from ncclean.data.images.json_layout import JSON
+from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.listing import is_image_name, subfolders, unread_image
 from ncclean.data.images.registry import LAYOUTS, table_at
 from ncclean.data.images.tables import METADATA, TEXTS, TableLayout
@@ -89,15 +90,18 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
 
 def _found(place: str, options: SourceOptions) -> Iterator[Found]:
     """Yield what a file or folder is or has in it; a table stands for the images below it."""
-    waiting = [Source(place)]
+    waiting: list[tuple[Source, Sequence[ImageLayout]]] = [(Source(place), LAYOUTS)]
     while waiting:
-        source = waiting.pop()
+        source, layouts = waiting.pop()
         try:
-            layouts = ((layout, layout.found(source, options)) for layout in LAYOUTS)
-            layout, here = next((one for one in layouts if one[1]), (None, []))
-            yield from here
-            if layout is None or layout.has_more_below:
-                waiting += [Source(one) for one in reversed(subfolders(source.url))]
+            asked = ((layout, layout.found(source, options)) for layout in layouts)
+            layout, found = next((one for one in asked if one[1]), (None, []))
+            yield from found
+            if layout is not None:
+                layouts = layout.below(layouts)
+            if layouts:
+                folders = reversed(subfolders(source.url))
+                waiting += [(Source(folder), layouts) for folder in folders]
         except ShardError:
             continue
 
