@@ -13,6 +13,7 @@ from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.recalibration import Audited
 from ncclean.scoring.stats import unpack_histogram
+from ncclean.scoring.vague_rate import is_usable
 from ncclean.storage.tables import table_metadata
 
 # All files of one run have the same metadata; at most about this many are compared.
@@ -61,6 +62,16 @@ class RunFacts:
     context_length: int | None = None
     image_key: str | None = None
     further: FurtherMembers = field(default_factory=FurtherMembers)
+
+    @property
+    def tells_near_misses(self) -> bool:
+        """Whether `--words` was asked for and the estimator could tell."""
+        return is_usable(self.near_miss_rate)
+
+    @property
+    def tells_parts(self) -> bool:
+        """Whether `--caption-parts` was asked for and the estimator could tell."""
+        return is_usable(self.part_noise_rate)
 
     @property
     def model_name(self) -> str | None:
