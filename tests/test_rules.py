@@ -24,15 +24,8 @@ def table():
         "noise_probability": [0.0, half, 0.5, 1.0],
         "clean_posterior": [0.0, half, 0.5, 1.0],
     }
-    types = {
-        "bool": "BOOLEAN",
-        "float": "FLOAT",
-        "string": "VARCHAR",
-        "int32": "INTEGER",
-        "int16": "SMALLINT",
-    }
     connection = duckdb.connect()
-    columns = ", ".join(f"{c.name} {types[str(c.type)]}" for c in SCORE_COLUMNS)
+    columns = ", ".join(f"{c.name} {c.sql_type}" for c in SCORE_COLUMNS)
     connection.execute(f"CREATE TABLE scores ({columns})")
     for name, column in values.items():
         for value in column:
