@@ -12,9 +12,8 @@ from __future__ import annotations
 import contextlib
 import json
 import tarfile
-from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
@@ -228,22 +227,14 @@ class _NoisySample:
 
 
 def _read_ahead(sources: Sequence[ImageSource]) -> Generator[bytes, None, None]:
-    """The bytes of each source in order; those in a store are fetched many at a time."""
-    if not any(stores.is_url(source.url) for source in sources):
-        for source in sources:
-            yield stores.read_range(source.url, source.begin, source.end)
-        return
+    """The bytes of each source in order, many fetched at a time."""
     with ThreadPoolExecutor(_READERS, "ncclean-images") as pool:
-        waiting: deque[Future[bytes]] = deque()
-        try:
-            for source in sources:
-                waiting.append(pool.submit(stores.read_range, source.url, source.begin, source.end))
-                if len(waiting) > _AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for start in range(0, len(sources), _AHEAD):
+            yield from pool.map(_image_bytes, sources[start : start + _AHEAD])
+
+
+def _image_bytes(source: ImageSource) -> bytes:
+    return stores.read_range(source.url, source.begin, source.end)
 
 
 def _first_of(captions: Sequence[str]) -> str:

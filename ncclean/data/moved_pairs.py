@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,18 +29,6 @@ _DECL = CODES.index("decl")
 
 
 @dataclass(frozen=True)
-class IndexedShard:
-    """The captions of a shard's pairs, and the images of it that move: (L,) of the columns `IMAGE`.
-
-    These lie in the file `images_url`.
-    """
-
-    texts: pa.ChunkedArray
-    images: pa.Table
-    images_url: str
-
-
-@dataclass(frozen=True)
 class MovedPairs:
     """Captions of the K pairs that an edit needs, and the L images that move.
 
@@ -48,7 +36,7 @@ class MovedPairs:
     captions before each image as the corpus has it, `first` (I + 1,) as the plan has it, `changes`
     (I,) bool the images that do not stay as they are. `captions` are by their number in the corpus,
     `donated` by their number among all captions of the donors. `images` (L,) are those of the plan
-    that move, with the columns `IMAGE` of an index, and lie in the file of their shard in `urls`.
+    that move: the columns `IMAGE` of an index, and the `url` of the file that they lie in.
     """
 
     plan: NoisePlan
@@ -56,7 +44,6 @@ class MovedPairs:
     own_first: np.ndarray
     first: np.ndarray
     seed: int
-    urls: list[str]
     captions: ChosenCaptions
     donated: ChosenCaptions
     changes: np.ndarray
@@ -137,8 +124,8 @@ class MovedPairs:
         own, new = self.images.take(places).to_pylist()
         if own["hash"] == new["hash"]:
             return None
-        url = self.urls[int(np.searchsorted(self.starts, shown, side="right")) - 1]
-        return SampleEdit(("decl",) * captions, image=ImageSource(url, new["begin"], new["end"]))
+        source = ImageSource(new["url"], new["begin"], new["end"])
+        return SampleEdit(("decl",) * captions, image=source)
 
 
 def gather_moved(
@@ -146,23 +133,16 @@ def gather_moved(
     starts: np.ndarray,
     own: np.ndarray,
     seed: int,
-    shards: Iterable[IndexedShard],
-    donors: Iterable[pa.ChunkedArray] = (),
+    captions: Iterable[pa.ChunkedArray],
+    donors: Iterable[pa.ChunkedArray],
+    images: pa.Table,
 ) -> MovedPairs:
-    """Read the captions and images that injected noise moves between pairs, shard by shard.
+    """Gather the captions that injected noise changes or moves, shard by shard.
 
     `starts` (S + 1,) is the number of images before each shard, `own` (C,) the image that each
-    caption of the corpus comes with. `donors` are the captions of each shard of donors.
+    caption of the corpus comes with. `captions` and `donors` are those of the pairs of each shard,
+    and of each shard of donors; `images` as in `MovedPairs`.
     """
-    urls: list[str] = []
-    images: list[pa.Table] = []
-
-    def captions() -> Iterator[pa.ChunkedArray]:
-        for shard in shards:
-            urls.append(shard.images_url)
-            images.append(shard.images)
-            yield shard.texts
-
     numbers = np.arange(int(starts[-1]) + 1)
     own_first, first = np.searchsorted(own, numbers), np.searchsorted(plan.images, numbers)
     changes = np.diff(own_first) != np.diff(first)
@@ -178,10 +158,9 @@ def gather_moved(
         first=first,
         changes=changes,
         seed=seed,
-        urls=urls,
-        captions=ChosenCaptions.among(captions(), needed),
+        captions=ChosenCaptions.among(captions, needed),
         donated=ChosenCaptions.among(donors, np.unique(from_outside)),
-        images=pa.concat_tables(images).combine_chunks(),
+        images=images,
     )
 
 

@@ -8,7 +8,7 @@ shards with it. Both take a shard at a time, in any order and by any number of p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +19,12 @@ from ncclean import stores
 from ncclean.config import TaskOptions
 from ncclean.data.captions import error_of, read_captions
 from ncclean.data.estimate import estimate_samples
-from ncclean.data.moved_pairs import IndexedShard, MovedPairs, gather_moved, side_by_side
+from ncclean.data.moved_pairs import gather_moved, side_by_side
 from ncclean.data.noise import NoisePlan, plan_noise
 from ncclean.data.noise_files import FilePlaces, write_noise_file
 from ncclean.data.shard_index import (
     FACTS,
+    IMAGE,
     images_of,
     index_shard,
     is_first,
@@ -33,7 +34,7 @@ from ncclean.data.shard_index import (
 )
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.execution.noise_shards import WriteTask, pack_images, write_shard
+from ncclean.execution.noise_shards import pack_images, write_shard
 from ncclean.formats import counted
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.opened import open_runner
@@ -101,10 +102,14 @@ class _Planned:
 def _plan(run: Injection, workers: Runner, progress: Progress) -> _Planned:
     """Plan the noise of the whole corpus. Indexes what is not indexed."""
     identity = run.identity
-    for number, index in _missing(run.index, identity.shards, index_shard, run, workers, progress):
-        keep_table(run.index(number), index)
-    _read_donors(run, workers, progress)
-    parts = [_kept(run, run.index(number), FACTS) for number in range(len(identity.shards))]
+    _read_shards(run, "index", index_shard, workers, progress)
+    _read_shards(run, "donors", read_captions, workers, progress)
+    donors = sum(len(table) for table in _tables(run, "donors", ["text"]))
+    if identity.donors and not donors:
+        raise InputError(
+            f"{identity.donors[0].url} holds no captions: name another corpus with --donors"
+        )
+    parts = list(_tables(run, "index", FACTS))
     samples = np.cumsum([0, *map(samples_in, parts)])
     facts = pa.concat_tables(parts)
     listed = facts["row"].to_numpy() + np.repeat(samples[:-1], [len(part) for part in parts])
@@ -129,7 +134,7 @@ def _plan(run: Injection, workers: Runner, progress: Progress) -> _Planned:
                 batch_size=identity.batch_size,
                 changeable=facts["changeable"].drop_null().to_numpy(),
                 stream=_STREAM,
-                donors=sum(map(len, _donated(run))),
+                donors=donors,
                 images=own if len(own) > len(images) else None,
             )
     except InputError:
@@ -139,32 +144,25 @@ def _plan(run: Injection, workers: Runner, progress: Progress) -> _Planned:
     return _Planned(plan, np.searchsorted(images, samples), own, places)
 
 
-def _missing(
-    place: Callable[[int], UPath],
-    shards: Sequence[ShardRef],
-    read: Callable[[ShardRef, str | None], pa.Table],
+def _read_shards(
     run: Injection,
+    name: str,
+    read: Callable[[ShardRef, str | None], pa.Table],
     workers: Runner,
     progress: Progress,
-) -> Iterator[tuple[int, pa.Table]]:
-    """The tables of shards that are not kept, by the number of the shard."""
-    missing = [number for number in range(len(shards)) if kept_table(place(number), []) is None]
+) -> None:
+    """Keep the tables of the shards, or of the `donors`, that are not kept yet."""
+    shards, of_donors = run.sources(name), " of donors" if name == "donors" else ""
+    places = [run.working_file(name, number) for number in range(len(shards))]
+    missing = [number for number, place in enumerate(places) if kept_table(place, []) is None]
     if missing:
-        of_donors = " of donors" if shards is run.identity.donors else ""
         progress.say(f"reading captions of {counted(len(missing), 'shard')}{of_donors}")
     key = run.identity.caption_key
-    yield from workers.map(read, ((number, (shards[number].absolute(), key)) for number in missing))
-
-
-def _read_donors(run: Injection, workers: Runner, progress: Progress) -> None:
-    """Keep the captions of the donors' shards that are not kept. Raises `InputError` for none."""
-    shards = run.identity.donors
-    for number, captions in _missing(run.donated, shards, read_captions, run, workers, progress):
-        if error := error_of(captions):
+    tasks = ((number, (shards[number].absolute(), key)) for number in missing)
+    for number, table in workers.map(read, tasks):
+        if of_donors and (error := error_of(table)):
             progress.say(f"donors {shards[number].name}: {error}")
-        keep_table(run.donated(number), captions)
-    if shards and not any(map(len, _donated(run))):
-        raise InputError(f"{shards[0].url} holds no captions: name another corpus with --donors")
+        keep_table(places[number], table)
 
 
 def _write_all(
@@ -178,12 +176,26 @@ def _write_all(
         planned.starts,
         planned.own,
         run.identity.seed,
-        _indexed(run, planned.plan, planned.starts),
-        _donated(run),
+        (pairs_of(table)["text"] for table in _tables(run, "index", [*FACTS, "text"])),
+        (table["text"] for table in _tables(run, "donors", ["text"])),
+        _moved_images(run, planned.plan, planned.starts),
+    )
+    tasks = (
+        (
+            number,
+            (
+                run.identity.shards[number].absolute(),
+                _table(run, "index", number, FACTS),
+                *moved.edits_of(number),
+                stores.absolute(str(run.shard(run.identity.shards[number]))),
+                run.identity.caption_key,
+            ),
+        )
+        for number in pending
     )
     written = shards = 0
     failed: dict[str, str] = {}
-    for number, outcome in workers.map(write_shard, _write_tasks(run, moved, pending)):
+    for number, outcome in workers.map(write_shard, tasks):
         shard = run.identity.shards[number]
         if isinstance(outcome, ShardRecord):
             run.commit(shard, outcome)
@@ -197,46 +209,32 @@ def _write_all(
     return written, failed
 
 
-def _indexed(run: Injection, plan: NoisePlan, starts: np.ndarray) -> Iterator[IndexedShard]:
-    """Every shard as a source of captions and images."""
+def _moved_images(run: Injection, plan: NoisePlan, starts: np.ndarray) -> pa.Table:
+    """(L,) places of the images that move, see `MovedPairs`."""
+    moved = [pa.table({"hash": [], "begin": [], "end": [], "url": []})]
     bounds = np.searchsorted(plan.images_moved, starts)
-    for number, shard in enumerate(run.identity.shards):
-        index = _kept(run, run.index(number))
-        pairs = pairs_of(index)
-        moved = plan.images_moved[bounds[number] : bounds[number + 1]] - starts[number]
-        images, url = images_of(pairs).take(moved), shard.url
-        if is_packed_index(index) and len(images):
-            place = run.images(number)
+    for number in np.flatnonzero(np.diff(bounds)).tolist():
+        index = _table(run, "index", number, [*FACTS, *IMAGE])
+        local = plan.images_moved[bounds[number] : bounds[number + 1]] - starts[number]
+        images, shard = images_of(pairs_of(index)).take(local), run.identity.shards[number]
+        url = shard.url
+        if is_packed_index(index):
+            place = run.working_file("images", number)
             if not stores.ask("read", place, place.exists):
                 pack_images(shard, run.identity.caption_key, images, place)
             images, url = side_by_side(images), str(place)
-        yield IndexedShard(pairs["text"], images, stores.absolute(url))
+        urls = pa.array([stores.absolute(url)] * len(images)).dictionary_encode()
+        moved.append(images.append_column("url", urls))
+    return pa.concat_tables(moved[1:] or moved).unify_dictionaries().combine_chunks()
 
 
-def _donated(run: Injection) -> Iterator[pa.ChunkedArray]:
-    """The captions of each shard of donors."""
-    for number in range(len(run.identity.donors)):
-        yield _kept(run, run.donated(number))["text"]
+def _tables(run: Injection, name: str, columns: list[str]) -> Iterator[pa.Table]:
+    """The tables of all shards, or of all `donors`."""
+    return (_table(run, name, number, columns) for number in range(len(run.sources(name))))
 
 
-def _write_tasks(
-    run: Injection, moved: MovedPairs, pending: list[int]
-) -> Iterator[tuple[int, tuple[WriteTask]]]:
-    for number in pending:
-        shard = run.identity.shards[number]
-        edits, unchanged = moved.edits_of(number)
-        task = WriteTask(
-            shard.absolute(),
-            _kept(run, run.index(number), FACTS),
-            edits,
-            unchanged,
-            stores.absolute(str(run.shard(shard))),
-            run.identity.caption_key,
-        )
-        yield number, (task,)
-
-
-def _kept(run: Injection, path: UPath, columns: list[str] | None = None) -> pa.Table:
+def _table(run: Injection, name: str, number: int, columns: list[str]) -> pa.Table:
+    path = run.working_file(name, number)
     table = kept_table(path, columns)
     if table is None:
         raise InputError(f"{path.name} of {run.out} is gone: run the command again")

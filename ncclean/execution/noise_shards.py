@@ -7,7 +7,6 @@ import dataclasses
 import gzip
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import IO, cast
 
 import pyarrow as pa
@@ -24,38 +23,36 @@ from ncclean.errors import ShardError
 from ncclean.storage.injection import ShardRecord
 
 
-@dataclass(frozen=True)
-class WriteTask:
-    """One shard to write: everything a process needs to know. The index has the columns `FACTS`."""
+def write_shard(
+    shard: ShardRef,
+    index: pa.Table,
+    edits: dict[int, SampleEdit],
+    unchanged: dict[str, int],
+    target: str,
+    caption_key: str | None,
+) -> ShardRecord | str:
+    """Write and publish a shard with noise; returns a sentence if its bytes cannot be read.
 
-    shard: ShardRef
-    index: pa.Table
-    edits: dict[int, SampleEdit]
-    unchanged: dict[str, int]
-    target: str
-    caption_key: str | None
-
-
-def write_shard(task: WriteTask) -> ShardRecord | str:
-    """Write and publish a shard with noise; returns a sentence if its bytes cannot be read."""
-    shard, key, pairs = task.shard, task.caption_key, pairs_of(task.index)["row"].to_numpy()
+    Of its index the columns `FACTS` are needed.
+    """
+    pairs = pairs_of(index)["row"].to_numpy()
     rows = pairs[is_first(pairs)].tolist()
     try:
         with (
-            published(stores.location(task.target)) as aside,
-            local_tar(shard, key, []) as source,
+            published(stores.location(target)) as aside,
+            local_tar(shard, caption_key, []) as source,
             aside.open("wb") as file,
-            _compressing(file, task.target) as sink,
+            _compressing(file, target) as sink,
         ):
-            rewritten = write_noisy(source, shard, rows, task.edits, sink, key)
+            rewritten = write_noisy(source, shard, rows, edits, sink, caption_key)
     except ShardError as error:
         return str(error)
     return ShardRecord(
-        samples=samples_in(task.index),
+        samples=samples_in(index),
         pairs=len(pairs),
-        noisy=dict(Counter(kind for edit in task.edits.values() for kind in edit.kinds if kind)),
-        unchanged=task.unchanged,
-        error=error_of(task.index),
+        noisy=dict(Counter(kind for edit in edits.values() for kind in edit.kinds if kind)),
+        unchanged=unchanged,
+        error=error_of(index),
         **dataclasses.asdict(rewritten),
     )
 

@@ -124,17 +124,17 @@ class Injection:
         finished = {name for name, target in targets.items() if str(target) in present}
         return [number for number, shard in enumerate(shards) if shard.name not in finished]
 
-    def index(self, number: int) -> UPath:
-        """Path of the table that indexes a shard."""
-        return self._working_file("index", number)
+    def sources(self, name: str) -> list[ShardRef]:
+        """The shards that working files of a name are made of."""
+        return self.identity.donors if name == "donors" else self.identity.shards
 
-    def donated(self, number: int) -> UPath:
-        """Path of the table with the captions of a donors' shard."""
-        return self._working_file("donors", number)
+    def working_file(self, name: str, number: int) -> UPath:
+        """Path of a file that only an unfinished run needs.
 
-    def images(self, number: int) -> UPath:
-        """Path of the file with the moved images of a compressed shard."""
-        return self._working_file("images", number)
+        The `index` of a shard, the captions of one of `donors`, the moved `images` of a compressed
+        shard.
+        """
+        return self.work / f"{name}-{number:06d}.{'bin' if name == 'images' else 'parquet'}"
 
     def record_plan(self, planned: dict[str, int]) -> None:
         if self.planned is None:
@@ -161,12 +161,9 @@ class Injection:
     def close(self) -> None:
         self._record.close()
 
-    def _working_file(self, name: str, number: int) -> UPath:
-        return self.work / f"{name}-{number:06d}.{'bin' if name == 'images' else 'parquet'}"
-
     def _working_files(self, shards: int, donors: int) -> Iterator[UPath]:
         for name, count in (("index", shards), ("images", shards), ("donors", donors)):
-            yield from (self._working_file(name, number) for number in range(count))
+            yield from (self.working_file(name, number) for number in range(count))
 
     def _files(self, identity: Mapping[str, Any]) -> Iterator[UPath]:
         """Every file that a run with this identity may write, but for its record."""

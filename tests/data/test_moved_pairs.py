@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.data.inject import ImageSource, SampleEdit
-from ncclean.data.moved_pairs import IndexedShard, gather_moved, side_by_side
+from ncclean.data.moved_pairs import gather_moved, side_by_side
 from ncclean.data.noise import CODES, KINDS, NoisePlan
 
 STARTS = np.array([0, 3, 6])
@@ -21,11 +21,13 @@ def index(captions, hashes):
     return texts(captions), pa.table({"hash": hashes, "begin": begin, "end": end})
 
 
-def indexed(plan, shards):
-    bounds = np.searchsorted(plan.images_moved, STARTS)
-    for number, (captions, images) in enumerate(shards):
-        local = plan.images_moved[bounds[number] : bounds[number + 1]] - STARTS[number]
-        yield IndexedShard(captions, images.take(local), f"{number}.tar")
+def gather(plan, shards, donors=()):
+    images = [
+        table.append_column("url", [[f"{number}.tar"] * len(table)])
+        for number, (_, table) in enumerate(shards)
+    ]
+    moved = pa.concat_tables(images).take(plan.images_moved)
+    return gather_moved(plan, STARTS, np.arange(6), 0, [one for one, _ in shards], donors, moved)
 
 
 SHARDS = [index(["one", "two", "three"], [1, 2, 3]), index(["four", "two", "six"], [4, 5, 1])]
@@ -40,7 +42,7 @@ def moved(kind, images=None, captions=None, donors=()):
         for pair, source in changes.items():
             arrays[name][pair], code[pair] = source, KINDS.index(kind) + 1
     plan = NoisePlan(**arrays, images=np.arange(6), code=code, planned={})
-    return plan, gather_moved(plan, STARTS, np.arange(6), 0, indexed(plan, SHARDS), donors)
+    return plan, gather(plan, SHARDS, donors)
 
 
 def test_an_image_comes_from_the_pair_that_the_plan_names():
@@ -90,7 +92,7 @@ def with_partners(kind, partners, captions):
     plan = NoisePlan(
         np.arange(6), np.arange(6), np.arange(6), code, {}, np.array([*partners.values()])
     )
-    gathered = gather_moved(plan, STARTS, np.arange(6), 0, indexed(plan, shards))
+    gathered = gather(plan, shards)
     return gathered.edits_of(0), gathered.edits_of(1)
 
 

@@ -91,11 +91,11 @@ def test_interrupted_between_shards_and_resumed(clean, tmp_path, monkeypatch):
     inject(clean, tmp_path / "whole")
     write, calls = module.write_shard, []
 
-    def interrupted(task):
+    def interrupted(*task):
         calls.append(task)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return write(task)
+        return write(*task)
 
     monkeypatch.setattr(module, "write_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -113,11 +113,11 @@ def test_interrupted_with_donors_and_resumed(clean, tmp_path, monkeypatch):
     inject(clean, tmp_path / "whole", **options)
     write, read, calls = module.write_shard, module.read_captions, []
 
-    def interrupted(task):
+    def interrupted(*task):
         calls.append(task)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return write(task)
+        return write(*task)
 
     monkeypatch.setattr(module, "write_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -105,7 +105,7 @@ def test_overwrite_removes_shards_indexes_and_images_of_the_run_and_nothing_else
     run = reopen(tmp_path)
     for number in range(3):
         write(run, number)
-        run.images(number).write_text("images")
+        run.working_file("images", number).write_text("images")
     mine = [
         tmp_path / name for name in ("mine.tar", "x/mine.tar.gz", ".ncclean/index-mine.parquet")
     ]
@@ -129,15 +129,15 @@ def test_indexes_are_kept_and_removed_at_the_end(tmp_path):
     (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
     index = index_shard(resolve_shards([str(tmp_path / "s.tar")])[0])
     run = open_run(tmp_path / "out")
-    assert kept_table(run.index(1)) is None
-    keep_table(run.index(1), index)
-    run.images(2).write_text("images")
-    again = kept_table(run.index(1))
+    assert kept_table(run.working_file("index", 1)) is None
+    keep_table(run.working_file("index", 1), index)
+    run.working_file("images", 2).write_text("images")
+    again = kept_table(run.working_file("index", 1))
     assert again.equals(index, check_metadata=True)
-    assert kept_table(run.index(1), ["row"]).column_names == ["row"]
+    assert kept_table(run.working_file("index", 1), ["row"]).column_names == ["row"]
     for cut in (0, 1, 40, 300, -1):
-        run.index(0).write_bytes(run.index(1).read_bytes()[:cut])
-        assert kept_table(run.index(0)) is None
+        run.working_file("index", 0).write_bytes(run.working_file("index", 1).read_bytes()[:cut])
+        assert kept_table(run.working_file("index", 0)) is None
     run.remove_working_files()
     assert [path.name for path in (tmp_path / "out" / ".ncclean").iterdir()] == ["manifest.jsonl"]
     run.close()
