@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import io
-import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from ncclean.data.embeddings.facts import SOURCES, facts_of
 from ncclean.data.embeddings.registry import LAYOUTS
@@ -22,83 +21,49 @@ from ncclean.errors import InputError, ShardError
 
 
 @dataclass(frozen=True)
-class Captions:
-    """n captions: UTF-8 `text`, of which each has the bytes between two of the (n + 1,) `ends`.
-
-    `error` is why there may be more that cannot be read, or "".
-    """
-
-    text: np.ndarray
-    ends: np.ndarray
-    error: str = ""
-
-    @classmethod
-    def of(cls, texts: Sequence[str], error: str = "") -> Captions:
-        encoded = [text.encode("utf-8", "replace") for text in texts]
-        ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-        return cls(np.frombuffer(b"".join(encoded), np.uint8), ends, error)
-
-    def __len__(self) -> int:
-        return len(self.ends) - 1
-
-    def to_bytes(self) -> bytes:
-        """Pack the captions of a shard into a compressed npz archive."""
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, text=self.text, ends=self.ends, error=np.asarray(self.error))
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Captions:
-        """Unpack the captions of a shard from an npz archive. Raises `ValueError`."""
-        try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                return cls(arrays["text"], arrays["ends"], arrays["error"].item())
-        except (KeyError, OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-            raise ValueError("not captions") from error
-
-
-@dataclass(frozen=True)
 class ChosenCaptions:
-    """The captions of a corpus with the (K,) sorted `numbers`: bytes and (K + 1,) `ends`."""
+    """The captions of a corpus with the (K,) sorted `numbers`: (K,) `texts`."""
 
     numbers: np.ndarray
-    text: np.ndarray
-    ends: np.ndarray
+    texts: pa.LargeStringArray
 
     @classmethod
-    def among(cls, shards: Iterable[Captions], numbers: np.ndarray) -> ChosenCaptions:
+    def among(cls, shards: Iterable[pa.ChunkedArray], numbers: np.ndarray) -> ChosenCaptions:
         """Collect chosen captions from the captions of all shards, in order."""
-        text, lengths = [np.empty(0, np.uint8)], [np.zeros(1, np.int64)]
+        chosen = [pa.array([], pa.large_string())]
         start = 0
-        for captions in shards:
-            first, last = np.searchsorted(numbers, [start, start + len(captions)])
-            local = numbers[first:last] - start
-            begins, ends = captions.ends[local], captions.ends[local + 1]
-            text += [captions.text[b:e] for b, e in zip(begins, ends, strict=True)]
-            lengths.append(ends - begins)
-            start += len(captions)
-        return cls(numbers, np.concatenate(text), np.cumsum(np.concatenate(lengths)))
+        for texts in shards:
+            first, last = np.searchsorted(numbers, [start, start + len(texts)])
+            chosen += texts.take(numbers[first:last] - start).chunks
+            start += len(texts)
+        return cls(numbers, pa.concat_arrays(chosen))
 
     def of(self, number: int) -> str:
-        place = int(np.searchsorted(self.numbers, number))
-        return self.text[self.ends[place] : self.ends[place + 1]].tobytes().decode("utf-8")
+        text: str = self.texts[int(np.searchsorted(self.numbers, number))].as_py()
+        return text
 
 
-def read_captions(shard: ShardRef, caption_key: str | None = None) -> Captions:
-    """The captions of each sample, all that it has, in input order; no image is decoded.
+def read_captions(shard: ShardRef, caption_key: str | None = None) -> pa.Table:
+    """The captions of each sample, all that it has, in input order, as the column `text`.
 
-    Of a table of paths, and of embeddings, the rows alone are read. A shard that is cut short has
-    the captions of what comes before. Raises `InputError` if it cannot be read for a reason that
-    is not in its bytes.
+    No image is decoded; of a table of paths, and of embeddings, the rows alone are read. A shard
+    that is cut short has the captions of what comes before, see `error_of`. Raises `InputError` if
+    it cannot be read for a reason that is not in its bytes.
     """
     texts: list[str] = []
+    error = ""
     try:
         for text in read_texts(shard, caption_key):
             texts.append(text)
-    except ShardError as error:
-        check_is_of_the_bytes(shard, error)
-        return Captions.of(texts, str(error))
-    return Captions.of(texts)
+    except ShardError as broken:
+        check_is_of_the_bytes(shard, broken)
+        error = str(broken)
+    return pa.table({"text": pa.array(texts, pa.large_string())}, metadata={"error": error})
+
+
+def error_of(table: pa.Table) -> str:
+    """Why a shard may have more captions that cannot be read, or ""."""
+    return str(table.schema.metadata[b"error"].decode())
 
 
 def check_is_of_the_bytes(shard: ShardRef, error: ShardError) -> None:

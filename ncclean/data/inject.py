@@ -12,28 +12,25 @@ from __future__ import annotations
 import contextlib
 import json
 import tarfile
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import IO, Any
-
-import numpy as np
+from typing import IO, Any, cast
 
 from ncclean import stores
 from ncclean.data.member_samples import LARGEST_FILE
 from ncclean.data.nested_fields import field_at, put_at
-from ncclean.data.sample_groups import json_object
-from ncclean.data.samples import TRUTH, noise_of, of_caption
-from ncclean.data.shard_index import CAPTIONS, Role, ShardIndex
+from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_image, json_object
+from ncclean.data.samples import TRUTH, Sample, noise_of, of_caption
+from ncclean.data.shards import ShardRef
+from ncclean.data.tar import LocatedSamples
 from ncclean.data.tar_members import member_bytes, read_member
-from ncclean.data.unpacking import UNPACKING_ERRORS
+from ncclean.data.tar_ranges import RangeWriter, from_start
+from ncclean.data.tar_walk import TarMember
 from ncclean.errors import ShardError
 
-_CHUNK = 1 << 20
 _READERS = 16  # ranged reads of a store at a time
 _AHEAD = 64  # images fetched before their place is reached
-_MOST_PADDING = 64 << 20  # zeros that are copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,138 +73,154 @@ class Rewritten:
 
 def write_noisy(
     source: IO[bytes],
-    index: ShardIndex,
+    shard: ShardRef,
+    rows: Sequence[int],
     edits: Mapping[int, SampleEdit],
     sink: IO[bytes],
     caption_key: str | None = None,
 ) -> Rewritten:
     """Copy an uncompressed tar, replacing captions or images, and note the truth about each pair.
 
-    Raises `ShardError` if the source ends before its index does, `InputError` if the image of
-    another sample cannot be read.
+    `rows` (P,) are those of the scorable samples, which `edits` numbers. Raises `ShardError` if the
+    source does not have them, `InputError` if the image of another sample cannot be read.
     """
-    copier = _Copier(source, sink)
-    rewriter = _Rewriter(index, edits, caption_key)
-    with contextlib.closing(_read_ahead(rewriter.images_wanted)) as images:
-        for place, (begin, end) in enumerate(index.members[:, 2:4].tolist()):
-            copier.copy(begin)
-            if not rewriter.changes(place):
-                copier.copy(end)
-                continue
-            for piece in rewriter.rewrite(place, copier.take(end), images):
-                sink.write(piece)
-    copier.copy_rest()
-    return rewriter.result
+    result = Rewritten()
+    places: list[tuple[TarMember, _NoisySample, str]] = []
+    scorable = _scorable(source, shard, frozenset(rows), caption_key)
+    for number, row in enumerate(rows):
+        if row not in scorable:
+            raise ShardError("is shorter than it was when it was indexed")
+        sample = _NoisySample(scorable[row], edits.get(number), caption_key, result)
+        places += [(sample.members[name], sample, name) for name in sample.changed]
+    places.sort(key=lambda place: place[0].begin)
+    pictures = [sample.edit.image for _, sample, name in places if name == sample.picture]
+    out, position = RangeWriter(sink), 0
+    out.read_from(source)
+    with contextlib.closing(_read_ahead([one for one in pictures if one is not None])) as images:
+        for member, sample, name in places:
+            out.copy(position, member.begin)
+            for data in sample.replaced(name, out.read(member.begin, member.end), images):
+                out.write(data)
+            position = member.end
+    out.copy_rest(position)
+    return result
 
 
-class _Rewriter:
-    """Decides what is written in place of each member."""
+def _scorable(
+    source: IO[bytes], shard: ShardRef, rows: Collection[int], caption_key: str | None
+) -> dict[int, Sample]:
+    """The scorable samples of a tar by row, without what they hold but their captions."""
+    samples: dict[int, Sample] = {}
+    reader = LocatedSamples(shard, caption_key, lambda: from_start(source), read=None)
+    with contextlib.suppress(ShardError):  # what comes before is there
+        for sample in reader:
+            if sample.row in rows:
+                sample.metadata = {}
+                samples[sample.row] = sample
+    for row, late in reader.late_members.items():
+        if row in samples:  # unless there was one before
+            samples[row].members.setdefault("json", late)
+    return samples
+
+
+class _NoisySample:
+    """Decides what is written in place of the members of a scorable sample that are `changed`.
+
+    Others are copied piece by piece: what no sample uses may be of any size.
+    """
 
     def __init__(
-        self, index: ShardIndex, edits: Mapping[int, SampleEdit], caption_key: str | None
+        self, sample: Sample, edit: SampleEdit | None, caption_key: str | None, result: Rewritten
     ) -> None:
-        self.result = Rewritten()
-        self._index, self._edits = index, edits
+        self.members, self.picture = sample.members, cast(str, sample.picture)
+        self._result = result
+        self._entries = len(sample.captions)
+        self._numbers = [one.number for one in sample.captions if one.text is not None]
+        self.edit = edit or SampleEdit((None,) * len(self._numbers))
         self._field = (caption_key or "caption").lower()
-        self._fields = list(dict.fromkeys(("caption", "text", self._field)))
-        self._ends_without_json = _last_members_without_json(index)
-        samples, roles = index.members[:, 0], index.members[:, 1]
-        self._has_further = set(samples[roles == Role.FURTHER_IMAGE].tolist())
-        is_read = roles == (Role.NAMED if caption_key else Role.CAPTION)
-        self._in_member = set(samples[is_read].tolist())
-        replaced = {int(index.images[sample]): edit.image for sample, edit in edits.items()}
-        self._replaced = {place for place, image in replaced.items() if image is not None}
-        self.images_wanted = [image for _, image in sorted(replaced.items()) if image is not None]
+        names = {*CAPTION_EXTENSIONS, self._field} - {self.picture}
+        self._captions = names & self.members.keys()
+        self._is_in_member = self._field in self._captions if caption_key else bool(self._captions)
+        texts = {"json"} | (self._captions if self.edit.captions is not None else set())
+        self.changed = {
+            name
+            for name, member in self.members.items()
+            if name in texts and member.end - member.begin <= LARGEST_FILE
+        }
+        if self.edit.image is not None:
+            self.changed.add(self.picture)
+        self._before_json = None
+        if "json" not in self.members:
+            read = (self.picture, *self._captions)
+            self._before_json = max(read, key=lambda name: self.members[name].begin)
+            self.changed.add(self._before_json)
 
-    def changes(self, place: int) -> bool:
-        """Whether anything else is written for a member, or anything behind it.
-
-        Others are copied piece by piece: what no sample uses may be of any size.
-        """
-        _, role, begin, end, _ = self._index.members[place].tolist()
-        is_text = role in (Role.JSON, *CAPTIONS) and end - begin <= LARGEST_FILE
-        return is_text or place in self._replaced or place in self._ends_without_json
-
-    def rewrite(self, place: int, raw: bytes, images: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the bytes to write for the member at `place`; `images` gives the next new image."""
-        sample, role, _, _, length = self._index.members[place].tolist()
-        edit = self._edits.get(sample)
-        if place in self._replaced:
-            info, _ = read_member(raw)
-            yield self._with_image(info, place, next(images))
-        elif role == Role.JSON:
-            info, content = read_member(raw)
-            yield member_bytes(info.name, self._with_truth(content, sample), info)
-        elif role in CAPTIONS and edit is not None and edit.captions is not None:
-            info, _ = read_member(raw)
-            if not (sample in self._in_member and len(edit.captions) > 1):
-                yield member_bytes(info.name, _first_of(edit.captions).encode(), info)
-        else:
+    def replaced(self, name: str, raw: bytes, images: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the bytes to write for the member `raw`; `images` gives the next new image."""
+        edit = self.edit
+        info, content = read_member(raw)
+        key = info.name[: -len(name) - 1]
+        if name == self.picture:
+            yield raw if edit.image is None else self._with_image(info, next(images))
+        elif name == "json":
+            yield member_bytes(info.name, self._with_truth(content), info)
+        elif edit.captions is None:
             yield raw
-        if place in self._ends_without_json:
-            info, _ = read_member(raw)
-            self.result.json_added += 1
-            truth = self._with_truth(b"{}", sample)
-            yield member_bytes(f"{info.name[: -length - 1]}.json", truth, info)
+        elif not (self._is_in_member and len(edit.captions) > 1):
+            yield member_bytes(info.name, _first_of(edit.captions).encode(), info)
+        if name == self._before_json:
+            self._result.json_added += 1
+            yield member_bytes(f"{key}.json", self._with_truth(b"{}"), info)
 
-    def _with_image(self, info: tarfile.TarInfo, place: int, raw: bytes) -> bytes:
+    def _with_image(self, info: tarfile.TarInfo, raw: bytes) -> bytes:
         """Another sample's image under this one's key, with the extension it came with."""
-        sample, _, _, _, length = self._index.members[place].tolist()
         donor, content = read_member(raw)
+        length = len(self.picture)
         key, extension = info.name[: -length - 1], info.name[-length:]
+        has_further = any(is_image(name) for name in self.members if name != self.picture)
         # Two images of one sample must not end up with one name, nor one change its meaning.
-        if "." not in extension and sample not in self._has_further:
+        if "." not in extension and not has_further:
             extension = donor.name.rpartition(".")[2]
         return member_bytes(f"{key}.{extension}", content, info)
 
-    def _with_truth(self, content: bytes, sample: int) -> bytes:
+    def _with_truth(self, content: bytes) -> bytes:
         record = json_object(content)
         if record is None:
             record = {}
-            self.result.json_replaced += 1
-        edit = self._edits.get(sample)
-        truth = self._truth(record, sample)
-        if edit is not None and edit.captions is not None:
-            is_in_member = sample in self._in_member
-            has_one = int(self._index.entries[self._index.rows[sample]]) == 1
-            grows = has_one and len(edit.captions) > 1
+            self._result.json_replaced += 1
+        truth, captions = self._truth(record), self.edit.captions
+        if captions is not None:
+            grows = self._entries == 1 and len(captions) > 1
             # Names may differ in case alone, so each is replaced under its own.
-            there = [name for name in record if name.lower() in self._fields]
-            for path in dict.fromkeys((*there, *self._fields)):
+            fields = ("caption", "text", self._field)
+            there = [name for name in record if name.lower() in fields]
+            for path in dict.fromkeys((*there, *fields)):
                 value = field_at(record, path)
-                if isinstance(value, list) and not is_in_member:
-                    numbers = self._numbers(sample)
-                    put_at(truth, path, _replaced_in(value, numbers, edit.captions))
+                if isinstance(value, list) and not self._is_in_member:
+                    put_at(truth, path, _replaced_in(value, self._numbers, captions))
                 elif isinstance(value, str):
-                    put_at(truth, path, edit.captions if grows else _first_of(edit.captions))
-            if grows and is_in_member:
-                truth[self._field] = edit.captions
+                    put_at(truth, path, captions if grows else _first_of(captions))
+            if grows and self._is_in_member:
+                truth[self._field] = captions
         return json.dumps(truth).encode()
 
-    def _numbers(self, sample: int) -> list[int]:
-        """The places that the usable captions of a sample have in its list."""
-        first, last = self._index.first[sample : sample + 2]
-        numbers: list[int] = self._index.numbers[first:last].tolist()
-        return numbers
-
-    def _truth(self, record: dict[str, Any], sample: int) -> dict[str, Any]:
+    def _truth(self, record: dict[str, Any]) -> dict[str, Any]:
         """The record with what is known of each pair: noisy by this injection or before it."""
         lowered = {name.lower(): value for name, value in record.items()}
         kept = {name: value for name, value in record.items() if name.lower() not in TRUTH}
-        entries, numbers = int(self._index.entries[self._index.rows[sample]]), self._numbers(sample)
-        edit = self._edits.get(sample, SampleEdit((None,) * len(numbers)))
-        before = [_truth_of(lowered, number) for number in range(entries)]
+        edit, numbers = self.edit, self._numbers
+        before = [_truth_of(lowered, number) for number in range(self._entries)]
         own = range(len(edit.kinds)) if edit.own is None else edit.own
         parts = edit.noisy_parts or (None,) * len(edit.kinds)
         new = [
             (True, kind, part) if kind else before[numbers[place]]
             for kind, part, place in zip(edit.kinds, parts, own, strict=True)
         ]
-        self.result.already_noisy += sum(
+        self._result.already_noisy += sum(
             flag for kind, (flag, _, _) in zip(edit.kinds, new, strict=True) if not kind
         )
         after = _replaced_in(before, numbers, new)
-        is_one = entries == 1 and len(after) == 1
+        is_one = self._entries == 1 and len(after) == 1
         columns = zip(*after, strict=True) if after else ((),) * len(TRUTH)
         truth = dict(zip(TRUTH, (one[0] if is_one else list(one) for one in columns), strict=True))
         if not any(part is not None for _, _, part in after):
@@ -215,66 +228,15 @@ class _Rewriter:
         return {**kept, **truth}
 
 
-class _Copier:
-    """Reads the source from front to back."""
-
-    def __init__(self, source: IO[bytes], sink: IO[bytes]) -> None:
-        self._source, self._sink, self._position = source, sink, 0
-
-    def copy(self, until: int) -> None:
-        """Copy what lies before `until`."""
-        while self._position < until:
-            self._sink.write(self.take(min(until, self._position + _CHUNK)))
-
-    def take(self, until: int) -> bytes:
-        """Read what lies before `until`."""
-        try:
-            data = self._source.read(until - self._position)
-        except UNPACKING_ERRORS as error:
-            raise ShardError(f"cannot be read: {error}") from error
-        if len(data) != until - self._position:
-            raise ShardError("is shorter than it was when it was indexed")
-        self._position = until
-        return data
-
-    def copy_rest(self) -> None:
-        """Copy to the end. A compressed shard that is cut short has none, and zeros no end."""
-        read = getattr(self._source, "read1", self._source.read)
-        zeros = 0
-        with contextlib.suppress(*UNPACKING_ERRORS):
-            while zeros < _MOST_PADDING and (data := read(_CHUNK)):
-                zeros = 0 if data.strip(b"\0") else zeros + len(data)
-                self._sink.write(data)
-
-
 def _read_ahead(sources: Sequence[ImageSource]) -> Generator[bytes, None, None]:
-    """The bytes of each source in order; those in a store are fetched many at a time."""
-    if not any(stores.is_url(source.url) for source in sources):
-        for source in sources:
-            yield stores.read_range(source.url, source.begin, source.end)
-        return
+    """The bytes of each source in order, many fetched at a time."""
     with ThreadPoolExecutor(_READERS, "ncclean-images") as pool:
-        waiting: deque[Future[bytes]] = deque()
-        try:
-            for source in sources:
-                waiting.append(pool.submit(stores.read_range, source.url, source.begin, source.end))
-                if len(waiting) > _AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for start in range(0, len(sources), _AHEAD):
+            yield from pool.map(_image_bytes, sources[start : start + _AHEAD])
 
 
-def _last_members_without_json(index: ShardIndex) -> set[int]:
-    """Places of the last image or caption of the samples that have no json."""
-    samples, roles = index.members[:, 0], index.members[:, 1]
-    places = np.arange(len(samples))
-    is_read = np.isin(roles, CAPTIONS) | (places == index.images[samples])
-    last = index.images.copy()
-    last[samples[is_read]] = places[is_read]  # the last assignment stays
-    last[samples[roles == Role.JSON]] = -1
-    return set(last[last >= 0].tolist())
+def _image_bytes(source: ImageSource) -> bytes:
+    return stores.read_range(source.url, source.begin, source.end)
 
 
 def _first_of(captions: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """The pairs that take part in the noise: captions that change places, images and where they lie.
 
 Of a corpus only what the noise concerns is held: the UTF-8 of the captions of each image with noise
-and 16 bytes for each caption, and of a donor's as well, or 40 bytes for an image that moves. Images
+and 16 bytes for each caption, and of a donor's as well, or 32 bytes for an image that moves. Images
 stay where they are.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from ncclean.data.caption_noise import (
     change_one_word,
@@ -20,25 +21,11 @@ from ncclean.data.caption_noise import (
     with_added_detail,
     with_foreign_sentence,
 )
-from ncclean.data.captions import Captions, ChosenCaptions
+from ncclean.data.captions import ChosenCaptions
 from ncclean.data.inject import ImageSource, SampleEdit
 from ncclean.data.noise import CODES, WITH_PARTNER, NoisePlan
-from ncclean.data.shard_index import ShardIndex
 
 _DECL = CODES.index("decl")
-
-
-@dataclass(frozen=True)
-class IndexedShard:
-    """A shard's index and the file that images are read from.
-
-    `packed` is true where that file holds nothing but the members of the images that move, in the
-    order of the samples: a compressed shard cannot be read from the middle.
-    """
-
-    index: ShardIndex
-    images_url: str
-    packed: bool
 
 
 @dataclass(frozen=True)
@@ -48,9 +35,8 @@ class MovedPairs:
     `starts` (S + 1,) is the number of images before each shard, `own_first` (I + 1,) the number of
     captions before each image as the corpus has it, `first` (I + 1,) as the plan has it, `changes`
     (I,) bool the images that do not stay as they are. `captions` are by their number in the corpus,
-    `donated` by their number among all captions of the donors. `images_moved` (L,) is sorted;
-    `images` (L, 3) has the shard and the `begin` and `end` of each, `hashes` (L,) tells images of
-    other bytes apart.
+    `donated` by their number among all captions of the donors. `images` (L,) are those of the plan
+    that move: the columns `IMAGE` of an index, and the `url` of the file that they lie in.
     """
 
     plan: NoisePlan
@@ -58,13 +44,10 @@ class MovedPairs:
     own_first: np.ndarray
     first: np.ndarray
     seed: int
-    urls: list[str]
     captions: ChosenCaptions
     donated: ChosenCaptions
     changes: np.ndarray
-    images_moved: np.ndarray
-    images: np.ndarray
-    hashes: np.ndarray
+    images: pa.Table
 
     def edits_of(self, shard: int) -> tuple[dict[int, SampleEdit], dict[str, int]]:
         """The edits of a shard by sample, and the number of pairs left unchanged, by kind.
@@ -136,12 +119,13 @@ class MovedPairs:
         return after, None
 
     def _moved_image(self, image: int, captions: int) -> SampleEdit | None:
-        own, source = np.searchsorted(self.images_moved, [image, self.plan.image_source[image]])
-        if self.hashes[own] == self.hashes[source]:
+        shown = self.plan.image_source[image]
+        places = np.searchsorted(self.plan.images_moved, [image, shown])
+        own, new = self.images.take(places).to_pylist()
+        if own["hash"] == new["hash"]:
             return None
-        shard, begin, end = self.images[source].tolist()
-        new = ImageSource(self.urls[shard], begin, end)
-        return SampleEdit(("decl",) * captions, image=new)
+        source = ImageSource(new["url"], new["begin"], new["end"])
+        return SampleEdit(("decl",) * captions, image=source)
 
 
 def gather_moved(
@@ -149,27 +133,16 @@ def gather_moved(
     starts: np.ndarray,
     own: np.ndarray,
     seed: int,
-    shards: Iterable[IndexedShard],
-    donors: Iterable[Captions] = (),
+    captions: Iterable[pa.ChunkedArray],
+    donors: Iterable[pa.ChunkedArray],
+    images: pa.Table,
 ) -> MovedPairs:
-    """Read the captions and images that injected noise moves between pairs, shard by shard.
+    """Gather the captions that injected noise changes or moves, shard by shard.
 
     `starts` (S + 1,) is the number of images before each shard, `own` (C,) the image that each
-    caption of the corpus comes with.
+    caption of the corpus comes with. `captions` and `donors` are those of the pairs of each shard,
+    and of each shard of donors; `images` as in `MovedPairs`.
     """
-    images_moved = _moving(plan)
-    urls: list[str] = []
-    images, hashes = [np.empty((0, 3), np.int64)], [np.empty(0, np.uint64)]
-
-    def captions() -> Iterator[Captions]:
-        for number, shard in enumerate(shards):
-            urls.append(shard.images_url)
-            local = _within(images_moved, starts, number)
-            spans = image_spans(shard.index, local, packed=shard.packed)
-            images.append(np.insert(spans, 0, number, axis=1))
-            hashes.append(shard.index.image_hash[local])
-            yield Captions(shard.index.text, shard.index.captions)
-
     numbers = np.arange(int(starts[-1]) + 1)
     own_first, first = np.searchsorted(own, numbers), np.searchsorted(plan.images, numbers)
     changes = np.diff(own_first) != np.diff(first)
@@ -185,38 +158,14 @@ def gather_moved(
         first=first,
         changes=changes,
         seed=seed,
-        urls=urls,
-        captions=ChosenCaptions.among(captions(), needed),
+        captions=ChosenCaptions.among(captions, needed),
         donated=ChosenCaptions.among(donors, np.unique(from_outside)),
-        images_moved=images_moved,
-        images=np.concatenate(images),
-        hashes=np.concatenate(hashes),
+        images=images,
     )
 
 
-def _moving(plan: NoisePlan) -> np.ndarray:
-    """(L,) sorted numbers of the images that another one shows."""
-    images: np.ndarray = np.unique(plan.images[plan.code == _DECL])
-    return images
-
-
-def moving_images(plan: NoisePlan, starts: np.ndarray, shard: int) -> np.ndarray:
-    """(L,) samples of a shard, numbered within it, whose images others receive."""
-    return _within(_moving(plan), starts, shard)
-
-
-def image_spans(index: ShardIndex, samples: np.ndarray, *, packed: bool = False) -> np.ndarray:
-    """(L, 2) byte offsets at which the image members of (L,) `samples` begin and end.
-
-    In the uncompressed shard or, `packed`, in a file of these members alone.
-    """
-    spans = index.members[index.images[samples], 2:4]
-    if not packed:
-        return spans
-    ends = np.cumsum(spans[:, 1] - spans[:, 0])
-    return np.stack([ends - (spans[:, 1] - spans[:, 0]), ends], axis=1)
-
-
-def _within(images: np.ndarray, starts: np.ndarray, shard: int) -> np.ndarray:
-    first, last = np.searchsorted(images, starts[shard : shard + 2])
-    return np.asarray(images[first:last] - starts[shard])
+def side_by_side(images: pa.Table) -> pa.Table:
+    """The columns `IMAGE` of (L,) images in a file of their members alone."""
+    sizes = images["end"].to_numpy() - images["begin"].to_numpy()
+    ends = np.cumsum(sizes)
+    return pa.table({"hash": images["hash"], "begin": ends - sizes, "end": ends})

@@ -54,6 +54,11 @@ class NoisePlan:
         return dict(zip(np.flatnonzero(takes).tolist(), self.partner.tolist(), strict=True))
 
     @functools.cached_property
+    def images_moved(self) -> np.ndarray:
+        """(L,) sorted numbers of the images that another one shows."""
+        return np.asarray(np.unique(self.images[self.code == CODES.index("decl")]))
+
+    @functools.cached_property
     def kind(self) -> np.ndarray:
         """(C,) names of the kinds, "" for clean."""
         return np.asarray(np.array(CODES)[self.code])

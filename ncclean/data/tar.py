@@ -126,8 +126,8 @@ class TarSamples(MemberSamples):
 class LocatedSamples(TarSamples):
     """The samples of a tar by the places of their members; no picture is read.
 
-    Of samples with the keys `read`, captions and fields are there. Of others a json is read only
-    where it may tell whether the sample is complete.
+    Of samples with the keys `read`, all without any, captions and fields are there. Of others a
+    json is read only where it may tell whether the sample is complete.
     """
 
     def __init__(
@@ -135,13 +135,13 @@ class LocatedSamples(TarSamples):
         shard: ShardRef,
         caption_key: CaptionKeys = None,
         opened: Callable[[], BinaryIO] | None = None,
-        read: Collection[str] = (),
+        read: Collection[str] | None = (),
     ) -> None:
         super().__init__(shard, caption_key, opened)
-        self._read = with_shorter_keys(read)
+        self._read = None if read is None else with_shorter_keys(read)
 
     def _is_used(self, key: str, extension: str) -> bool:
-        is_read = key in self._read or self._may_complete(key, extension)
+        is_read = self._read is None or key in self._read or self._may_complete(key, extension)
         return is_read and not is_image(extension) and super()._is_used(key, extension)
 
     def _may_complete(self, key: str, extension: str) -> bool:
@@ -154,7 +154,7 @@ class LocatedSamples(TarSamples):
         return group.members.keys().isdisjoint(CAPTION_EXTENSIONS)
 
     def _sample(self, group: Contents) -> Sample:
-        if group.key in self._read:
+        if self._read is None or group.key in self._read:
             return super()._sample(group)
         sample = Sample(group.row, group.key, members=group.located, picture=group.picture)
         if group.is_repeat:

@@ -1,6 +1,6 @@
 """The injection of noise: shards to the same shards with known noise.
 
-Two passes. The first indexes every shard: pairs, captions, where members lie, and reads the
+Two passes. The first indexes every shard: its captions and where images lie, and reads the
 captions of donors. With the number of pairs known, the noise is planned; the second pass copies the
 shards with it. Both take a shard at a time, in any order and by any number of processes.
 """
@@ -8,34 +8,45 @@ shards with it. Both take a shard at a time, in any order and by any number of p
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from upath import UPath
 
 from ncclean import stores
 from ncclean.config import TaskOptions
-from ncclean.data.captions import Captions, read_captions
+from ncclean.data.captions import error_of, read_captions
 from ncclean.data.estimate import estimate_samples
-from ncclean.data.moved_pairs import (
-    IndexedShard,
-    MovedPairs,
-    gather_moved,
-    image_spans,
-    moving_images,
-)
+from ncclean.data.moved_pairs import gather_moved, side_by_side
 from ncclean.data.noise import NoisePlan, plan_noise
 from ncclean.data.noise_files import FilePlaces, write_noise_file
-from ncclean.data.shard_index import ShardIndex, index_shard
+from ncclean.data.shard_index import (
+    FACTS,
+    IMAGE,
+    images_of,
+    index_shard,
+    is_first,
+    is_packed_index,
+    pairs_of,
+    samples_in,
+)
+from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.execution.noise_shards import WriteTask, pack_images, write_shard
+from ncclean.execution.noise_shards import pack_images, write_shard
 from ncclean.formats import counted
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.opened import open_runner
 from ncclean.runners.process_runner import processes_worth
 from ncclean.runners.runner import Runner
-from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
+from ncclean.storage.injection import (
+    Injection,
+    InjectionIdentity,
+    ShardRecord,
+    keep_table,
+    kept_table,
+)
 from ncclean.storage.injection_summary import NoiseSummary, summarize
 
 # `synth` has stream 0: with one seed, noise in what it rendered would meet the same pairs again.
@@ -72,7 +83,7 @@ def inject_noise(
                     write_noise_file(new_file, planned.places.file(planned.plan))
                 written, failed = _write_all(run, workers, planned, pending, progress)
         if not failed:
-            run.remove_indexes()
+            run.remove_working_files()
     finally:
         run.close()
     return summarize(run, failed, written, time.perf_counter() - begin)
@@ -90,23 +101,23 @@ class _Planned:
 
 def _plan(run: Injection, workers: Runner, progress: Progress) -> _Planned:
     """Plan the noise of the whole corpus. Indexes what is not indexed."""
-    shards, identity = run.identity.shards, run.identity
-    missing = [number for number in range(len(shards)) if run.index(number) is None]
-    if missing:
-        progress.say(f"indexing {counted(len(missing), 'shard')}")
-    tasks = ((number, (shards[number].absolute(), identity.caption_key)) for number in missing)
-    for number, index in workers.map(index_shard, tasks):
-        run.keep_index(number, index)
-    _read_donors(run, workers, progress)
-    parts = [_facts(_index(run, number)) for number in range(len(shards))]
-    entries, rows, counts, numbers, changeable = (
-        np.concatenate([part[place] for part in parts]) for place in range(5)
-    )
-    starts = np.cumsum([0, *(len(part[1]) for part in parts)])
-    samples = np.cumsum([0, *(len(part[0]) for part in parts)])
-    rows = rows + np.repeat(samples[:-1], np.diff(starts))
-    own = np.repeat(np.arange(len(counts)), counts)
-    places = FilePlaces(entries, rows, own, numbers)
+    identity = run.identity
+    _read_shards(run, "index", index_shard, workers, progress)
+    _read_shards(run, "donors", read_captions, workers, progress)
+    donors = sum(len(table) for table in _tables(run, "donors", ["text"]))
+    if identity.donors and not donors:
+        raise InputError(
+            f"{identity.donors[0].url} holds no captions: name another corpus with --donors"
+        )
+    parts = list(_tables(run, "index", FACTS))
+    samples = np.cumsum([0, *map(samples_in, parts)])
+    facts = pa.concat_tables(parts)
+    listed = facts["row"].to_numpy() + np.repeat(samples[:-1], [len(part) for part in parts])
+    is_usable = facts["changeable"].is_valid().to_numpy()
+    rows = listed[is_usable]
+    is_new = is_first(rows)
+    images, own = rows[is_new], np.cumsum(is_new) - 1
+    places = FilePlaces(np.bincount(listed), images, own, facts["number"].to_numpy()[is_usable])
     try:
         if not len(own):
             raise InputError(
@@ -121,36 +132,37 @@ def _plan(run: Injection, workers: Runner, progress: Progress) -> _Planned:
                 identity.rates,
                 identity.seed,
                 batch_size=identity.batch_size,
-                changeable=changeable,
+                changeable=facts["changeable"].drop_null().to_numpy(),
                 stream=_STREAM,
-                donors=sum(map(len, _donated(run))),
-                images=own if len(own) > len(counts) else None,
+                donors=donors,
+                images=own if len(own) > len(images) else None,
             )
     except InputError:
         run.forget()  # nothing is written yet, and the mended command is another run
         raise
     run.record_plan(plan.planned)
-    return _Planned(plan, starts, own, places)
+    return _Planned(plan, np.searchsorted(images, samples), own, places)
 
 
-def _facts(index: ShardIndex) -> tuple[np.ndarray, ...]:
-    """Return what a plan needs to know of a shard, without its captions."""
-    return index.entries, index.rows, np.diff(index.first), index.numbers, index.changeable
-
-
-def _read_donors(run: Injection, workers: Runner, progress: Progress) -> None:
-    """Keep the captions of the donors' shards that are not kept. Raises `InputError` for none."""
-    shards, key = run.identity.donors, run.identity.caption_key
-    missing = [number for number in range(len(shards)) if run.donated(number) is None]
+def _read_shards(
+    run: Injection,
+    name: str,
+    read: Callable[[ShardRef, str | None], pa.Table],
+    workers: Runner,
+    progress: Progress,
+) -> None:
+    """Keep the tables of the shards, or of the `donors`, that are not kept yet."""
+    shards, of_donors = run.sources(name), " of donors" if name == "donors" else ""
+    places = [run.working_file(name, number) for number in range(len(shards))]
+    missing = [number for number, place in enumerate(places) if kept_table(place, []) is None]
     if missing:
-        progress.say(f"reading captions of {counted(len(missing), 'shard')} of donors")
+        progress.say(f"reading captions of {counted(len(missing), 'shard')}{of_donors}")
+    key = run.identity.caption_key
     tasks = ((number, (shards[number].absolute(), key)) for number in missing)
-    for number, captions in workers.map(read_captions, tasks):
-        if captions.error:
-            progress.say(f"donors {shards[number].name}: {captions.error}")
-        run.keep_donated(number, captions)
-    if shards and not any(map(len, _donated(run))):
-        raise InputError(f"{shards[0].url} holds no captions: name another corpus with --donors")
+    for number, table in workers.map(read, tasks):
+        if of_donors and (error := error_of(table)):
+            progress.say(f"donors {shards[number].name}: {error}")
+        keep_table(places[number], table)
 
 
 def _write_all(
@@ -164,12 +176,26 @@ def _write_all(
         planned.starts,
         planned.own,
         run.identity.seed,
-        _indexed(run, planned.plan, planned.starts),
-        _donated(run),
+        (pairs_of(table)["text"] for table in _tables(run, "index", [*FACTS, "text"])),
+        (table["text"] for table in _tables(run, "donors", ["text"])),
+        _moved_images(run, planned.plan, planned.starts),
+    )
+    tasks = (
+        (
+            number,
+            (
+                run.identity.shards[number].absolute(),
+                _table(run, "index", number, FACTS),
+                *moved.edits_of(number),
+                stores.absolute(str(run.shard(run.identity.shards[number]))),
+                run.identity.caption_key,
+            ),
+        )
+        for number in pending
     )
     written = shards = 0
     failed: dict[str, str] = {}
-    for number, outcome in workers.map(write_shard, _write_tasks(run, moved, pending)):
+    for number, outcome in workers.map(write_shard, tasks):
         shard = run.identity.shards[number]
         if isinstance(outcome, ShardRecord):
             run.commit(shard, outcome)
@@ -183,51 +209,36 @@ def _write_all(
     return written, failed
 
 
-def _indexed(run: Injection, plan: NoisePlan, starts: np.ndarray) -> Iterator[IndexedShard]:
-    """Every shard as a source of captions and images."""
-    for number, shard in enumerate(run.identity.shards):
-        index = _index(run, number)
-        samples = moving_images(plan, starts, number)
-        if not index.compressed or not len(samples):
-            yield IndexedShard(index, stores.absolute(shard.url), packed=False)
-            continue
-        packed = run.images(number)
-        if not stores.ask("read", packed, packed.exists):
-            pack_images(shard, run.identity.caption_key, image_spans(index, samples), packed)
-        yield IndexedShard(index, stores.absolute(str(packed)), packed=True)
+def _moved_images(run: Injection, plan: NoisePlan, starts: np.ndarray) -> pa.Table:
+    """(L,) places of the images that move, see `MovedPairs`."""
+    moved = [pa.table({"hash": [], "begin": [], "end": [], "url": []})]
+    bounds = np.searchsorted(plan.images_moved, starts)
+    for number in np.flatnonzero(np.diff(bounds)).tolist():
+        index = _table(run, "index", number, [*FACTS, *IMAGE])
+        local = plan.images_moved[bounds[number] : bounds[number + 1]] - starts[number]
+        images, shard = images_of(pairs_of(index)).take(local), run.identity.shards[number]
+        url = shard.url
+        if is_packed_index(index):
+            place = run.working_file("images", number)
+            if not stores.ask("read", place, place.exists):
+                pack_images(shard, run.identity.caption_key, images, place)
+            images, url = side_by_side(images), str(place)
+        urls = pa.array([stores.absolute(url)] * len(images)).dictionary_encode()
+        moved.append(images.append_column("url", urls))
+    return pa.concat_tables(moved[1:] or moved).unify_dictionaries().combine_chunks()
 
 
-def _donated(run: Injection) -> Iterator[Captions]:
-    """The captions of each shard of donors."""
-    for number, shard in enumerate(run.identity.donors):
-        captions = run.donated(number)
-        if captions is None:
-            raise InputError(f"the captions of {shard.url} are gone: run the command again")
-        yield captions
+def _tables(run: Injection, name: str, columns: list[str]) -> Iterator[pa.Table]:
+    """The tables of all shards, or of all `donors`."""
+    return (_table(run, name, number, columns) for number in range(len(run.sources(name))))
 
 
-def _write_tasks(
-    run: Injection, moved: MovedPairs, pending: list[int]
-) -> Iterator[tuple[int, tuple[WriteTask]]]:
-    for number in pending:
-        shard = run.identity.shards[number]
-        edits, unchanged = moved.edits_of(number)
-        task = WriteTask(
-            shard.absolute(),
-            _index(run, number),
-            edits,
-            unchanged,
-            stores.absolute(str(run.shard(shard))),
-            run.identity.caption_key,
-        )
-        yield number, (task,)
-
-
-def _index(run: Injection, number: int) -> ShardIndex:
-    index = run.index(number)
-    if index is None:
-        raise InputError(f"the index of shard {number} in {run.out} is gone: run the command again")
-    return index
+def _table(run: Injection, name: str, number: int, columns: list[str]) -> pa.Table:
+    path = run.working_file(name, number)
+    table = kept_table(path, columns)
+    if table is None:
+        raise InputError(f"{path.name} of {run.out} is gone: run the command again")
+    return table
 
 
 def _check_apart(out: UPath, identity: InjectionIdentity, new_file: UPath | None) -> None:

@@ -7,59 +7,52 @@ import dataclasses
 import gzip
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import IO, cast
 
-import numpy as np
+import pyarrow as pa
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published
+from ncclean.data.captions import error_of
 from ncclean.data.inject import SampleEdit, write_noisy
-from ncclean.data.shard_index import ShardIndex, open_tar
+from ncclean.data.shard_index import is_first, pairs_of, samples_in
 from ncclean.data.shards import ShardRef
+from ncclean.data.tar_ranges import RangeWriter, local_tar
 from ncclean.errors import ShardError
 from ncclean.storage.injection import ShardRecord
-from ncclean.store_errors import explain
 
 
-@dataclass(frozen=True)
-class WriteTask:
-    """One shard to write: everything a process needs to know."""
+def write_shard(
+    shard: ShardRef,
+    index: pa.Table,
+    edits: dict[int, SampleEdit],
+    unchanged: dict[str, int],
+    target: str,
+    caption_key: str | None,
+) -> ShardRecord | str:
+    """Write and publish a shard with noise; returns a sentence if its bytes cannot be read.
 
-    shard: ShardRef
-    index: ShardIndex
-    edits: dict[int, SampleEdit]
-    unchanged: dict[str, int]
-    target: str
-    caption_key: str | None
-
-
-def write_shard(task: WriteTask) -> ShardRecord | str:
-    """Write and publish a shard with noise; returns a sentence if its bytes cannot be read."""
-    index = task.index
-    try:
-        source = open_tar(task.shard, task.caption_key)
-    except OSError as error:
-        return explain(task.shard.url, error, "read")
-    except ValueError as error:  # packed in a way that is not read
-        return f"cannot be read: {error}"
+    Of its index the columns `FACTS` are needed.
+    """
+    pairs = pairs_of(index)["row"].to_numpy()
+    rows = pairs[is_first(pairs)].tolist()
     try:
         with (
-            source,
-            published(stores.location(task.target)) as aside,
+            published(stores.location(target)) as aside,
+            local_tar(shard, caption_key, []) as source,
             aside.open("wb") as file,
-            _compressing(file, task.target) as sink,
+            _compressing(file, target) as sink,
         ):
-            rewritten = write_noisy(source, index, task.edits, sink, task.caption_key)
+            rewritten = write_noisy(source, shard, rows, edits, sink, caption_key)
     except ShardError as error:
         return str(error)
     return ShardRecord(
-        samples=index.samples,
-        pairs=index.pairs,
-        noisy=dict(Counter(kind for edit in task.edits.values() for kind in edit.kinds if kind)),
-        unchanged=task.unchanged,
-        error=index.error,
+        samples=samples_in(index),
+        pairs=len(pairs),
+        noisy=dict(Counter(kind for edit in edits.values() for kind in edit.kinds if kind)),
+        unchanged=unchanged,
+        error=error_of(index),
         **dataclasses.asdict(rewritten),
     )
 
@@ -74,18 +67,15 @@ def _compressing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
         yield cast(IO[bytes], sink)
 
 
-def pack_images(shard: ShardRef, caption_key: str | None, spans: np.ndarray, target: UPath) -> None:
-    """Copy members of a compressed shard, which has no random access, to a file of their own."""
-    # In the order of the shard; rows of interleaved samples need not be in it.
-    order = np.argsort(spans[:, 0])
-    places = np.concatenate([[0], np.cumsum(spans[:, 1] - spans[:, 0])])
+def pack_images(shard: ShardRef, caption_key: str | None, images: pa.Table, target: UPath) -> None:
+    """Copy images of a compressed shard, which has no random access, to a file of their own."""
     with (
         published(target) as aside,
-        open_tar(shard, caption_key) as source,
+        local_tar(shard, caption_key, []) as source,
         aside.open("wb") as sink,
     ):
-        for which in order.tolist():
-            begin, end = spans[which].tolist()
-            source.seek(begin)
-            sink.seek(int(places[which]))
-            sink.write(source.read(end - begin))
+        out = RangeWriter(sink)
+        out.read_from(source)
+        for image in images.to_pylist():
+            out.copy(image["begin"], image["end"])
+        out.flush()

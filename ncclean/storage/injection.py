@@ -2,7 +2,7 @@
 
 The working folder of the output holds the record, which gains an entry for each finished
 shard, and, until all are finished, the indexes of the input's shards, the moving images of
-compressed ones and the captions of donors.
+compressed ones and the captions of donors. Indexes and captions are tables in Parquet files.
 """
 
 from __future__ import annotations
@@ -10,23 +10,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published, remove_leftovers
-from ncclean.data.captions import Captions
-from ncclean.data.shard_index import ShardIndex
 from ncclean.data.shards import SUFFIXES, ShardRef
 from ncclean.storage.differences import differences
 from ncclean.storage.run_record import RunRecord
 from ncclean.storage.work_folder import work_folder
-
-T = TypeVar("T")
 
 COMMAND = "inject-noise"
 _RECORD = "manifest.jsonl"
@@ -84,7 +82,7 @@ class Injection:
     identity: InjectionIdentity
     done: dict[str, ShardRecord] = field(default_factory=dict)
     planned: dict[str, int] | None = None
-    _record: RunRecord | None = None
+    _record: RunRecord = field(init=False, repr=False)
 
     @classmethod
     def open(cls, out: UPath, identity: InjectionIdentity, *, overwrite: bool) -> Injection:
@@ -104,7 +102,7 @@ class Injection:
             compare=lambda before, now: differences(before, now, _LABELS),
         )
         for entry in run._record.entries:
-            run._take(entry)
+            run._take(**entry)
         return run
 
     @functools.cached_property
@@ -126,90 +124,77 @@ class Injection:
         finished = {name for name, target in targets.items() if str(target) in present}
         return [number for number, shard in enumerate(shards) if shard.name not in finished]
 
-    def index(self, number: int) -> ShardIndex | None:
-        """The saved index of a shard, None if it has not been made."""
-        return self._left(self._index(number), ShardIndex.from_bytes)
+    def sources(self, name: str) -> list[ShardRef]:
+        """The shards that working files of a name are made of."""
+        return self.identity.donors if name == "donors" else self.identity.shards
 
-    def keep_index(self, number: int, index: ShardIndex) -> None:
-        with published(self._index(number)) as aside:
-            aside.write_bytes(index.to_bytes())
+    def working_file(self, name: str, number: int) -> UPath:
+        """Path of a file that only an unfinished run needs.
 
-    def donated(self, number: int) -> Captions | None:
-        """The saved captions of a donor shard, None if they have not been read."""
-        return self._left(self._captions(number), Captions.from_bytes)
-
-    def keep_donated(self, number: int, captions: Captions) -> None:
-        with published(self._captions(number)) as aside:
-            aside.write_bytes(captions.to_bytes())
-
-    def images(self, number: int) -> UPath:
-        """Path of the file with the moved images of a compressed shard."""
-        return self.work / f"images-{number:06d}.bin"
+        The `index` of a shard, the captions of one of `donors`, the moved `images` of a compressed
+        shard.
+        """
+        return self.work / f"{name}-{number:06d}.{'bin' if name == 'images' else 'parquet'}"
 
     def record_plan(self, planned: dict[str, int]) -> None:
         if self.planned is None:
             self._append("plan", planned=planned)
-            self.planned = planned
 
     def commit(self, shard: ShardRef, record: ShardRecord) -> None:
         """Record that a shard with noise is in place."""
         self._append("shard", shard=shard.name, **dataclasses.asdict(record))
-        self.done[shard.name] = record
 
-    def remove_indexes(self) -> None:
-        """Delete the indexes, which only an unfinished run needs."""
-        numbers = range(len(self.identity.shards))
-        stores.remove_files(path for number in numbers for path in self._working_files(number))
-        stores.remove_files(map(self._captions, range(len(self.identity.donors))))
-        shards = [self.shard(shard) for shard in self.identity.shards]
-        for folder in {shard.parent for shard in shards}:
-            remove_leftovers(folder, {shard.name for shard in shards if shard.parent == folder})
+    def remove_working_files(self) -> None:
+        """Delete the files that only an unfinished run needs."""
+        shards = self.identity.shards
+        stores.remove_files(self._working_files(len(shards), len(self.identity.donors)))
+        written = [self.shard(shard) for shard in shards]
+        for folder in {path.parent for path in written}:
+            remove_leftovers(folder, {path.name for path in written if path.parent == folder})
 
     def forget(self) -> None:
         """Delete the record and the indexes of a run that has not written a shard."""
-        self.remove_indexes()
+        self.remove_working_files()
         self.close()
         RunRecord.clear(self.work / _RECORD, COMMAND, base=self.out, says=False)
 
     def close(self) -> None:
-        if self._record is not None:
-            self._record.close()
-            self._record = None
+        self._record.close()
 
-    def _index(self, number: int) -> UPath:
-        return self.work / f"index-{number:06d}.npz"
-
-    def _captions(self, number: int) -> UPath:
-        return self.work / f"donors-{number:06d}.npz"
-
-    @staticmethod
-    def _left(path: UPath, parse: Callable[[bytes], T]) -> T | None:
-        if not stores.present_files([path]):
-            return None
-        try:
-            return parse(stores.ask("read", path, stores.read_bytes, path))
-        except ValueError:
-            return None
-
-    def _working_files(self, number: int) -> tuple[UPath, UPath]:
-        return self._index(number), self.images(number)
+    def _working_files(self, shards: int, donors: int) -> Iterator[UPath]:
+        for name, count in (("index", shards), ("images", shards), ("donors", donors)):
+            yield from (self.working_file(name, number) for number in range(count))
 
     def _files(self, identity: Mapping[str, Any]) -> Iterator[UPath]:
         """Every file that a run with this identity may write, but for its record."""
-        for number, shard in enumerate(identity["shards"]):
-            yield self.shard(ShardRef(**shard))
-            yield from self._working_files(number)
-        yield from map(self._captions, range(len(identity.get("donors", ()))))
+        shards = identity["shards"]
+        yield from (self.shard(ShardRef(**shard)) for shard in shards)
+        yield from self._working_files(len(shards), len(identity.get("donors", ())))
 
-    def _take(self, entry: dict[str, Any]) -> None:
-        kind = entry.pop("kind")
+    def _take(self, kind: str, **fields: Any) -> None:
         if kind == "plan":
-            self.planned = entry["planned"]
+            self.planned = fields["planned"]
         elif kind == "shard":
-            name = entry.pop("shard")
-            self.done[name] = ShardRecord(**entry)
+            name = fields.pop("shard")
+            self.done[name] = ShardRecord(**fields)
 
     def _append(self, kind: str, **fields: Any) -> None:
-        if self._record is None:
-            raise RuntimeError("the record is closed")
         self._record.append(kind, **fields)
+        self._take(kind, **fields)
+
+
+def keep_table(path: UPath, table: pa.Table) -> None:
+    """Write an index, or the captions of donors."""
+    with published(path) as aside:
+        pq.write_table(table, aside, compression="zstd")
+
+
+def kept_table(path: UPath, columns: list[str] | None = None) -> pa.Table | None:
+    """Read such a table, or some of its columns; None if it is missing or torn."""
+    if not stores.present_files([path]):
+        return None
+    data = stores.ask("read", path, stores.read_bytes, path)
+    try:
+        return pq.read_table(pa.BufferReader(data), columns=columns)
+    except (OSError, ValueError):
+        return None

@@ -7,15 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean.data.captions import Captions, ChosenCaptions, read_captions
+from ncclean.data.captions import ChosenCaptions, error_of, read_captions
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import InputError
 from tests import hostile
 
 
 def texts(captions):
-    chosen = ChosenCaptions.among([captions], np.arange(len(captions)))
-    return [chosen.of(number) for number in range(len(captions))]
+    return captions["text"].to_pylist()
 
 
 def read(path, caption_key=None):
@@ -64,9 +63,9 @@ def test_of_a_shard_that_is_cut_short(tmp_path):
     (tmp_path / "s.tar").write_bytes(data[: len(data) // 2])
     captions = read(tmp_path / "s.tar")
     assert 5 < len(captions) < 15
-    assert "is cut short" in captions.error
+    assert "is cut short" in error_of(captions)
     (tmp_path / "s.tar").write_bytes(gzip.compress(data)[:-200])
-    assert "is cut short" in read(tmp_path / "s.tar").error
+    assert "is cut short" in error_of(read(tmp_path / "s.tar"))
 
 
 def test_of_a_shard_that_is_gone(tmp_path):
@@ -78,15 +77,10 @@ def test_of_a_shard_that_is_gone(tmp_path):
 
 
 def test_chosen_among_shards():
-    shards = [Captions.of(["a", "bb"]), Captions.of([]), Captions.of(["ccc", "", "é"])]
+    shards = [
+        pa.chunked_array([texts], pa.large_string())
+        for texts in (["a", "bb"], [], ["ccc", "", "é"])
+    ]
     chosen = ChosenCaptions.among(shards, np.array([1, 2, 4]))
     assert [chosen.of(number) for number in (1, 2, 4)] == ["bb", "ccc", "é"]
-    assert len(ChosenCaptions.among(shards, np.array([], int)).text) == 0
-
-
-def test_kept_as_bytes():
-    captions = Captions.of(["a", "é"], "is cut short")
-    again = Captions.from_bytes(captions.to_bytes())
-    assert (texts(again), again.error) == (["a", "é"], "is cut short")
-    with pytest.raises(ValueError, match="not captions"):
-        Captions.from_bytes(captions.to_bytes()[:50])
+    assert len(ChosenCaptions.among(shards, np.array([], int)).texts) == 0

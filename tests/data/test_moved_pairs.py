@@ -1,32 +1,39 @@
 """Which pair gets whose caption or image, of two shards with three pairs each."""
 
 import numpy as np
+import pyarrow as pa
 
-from ncclean.data.captions import Captions
 from ncclean.data.inject import ImageSource, SampleEdit
-from ncclean.data.moved_pairs import IndexedShard, gather_moved, image_spans, moving_images
+from ncclean.data.moved_pairs import gather_moved, side_by_side
 from ncclean.data.noise import CODES, KINDS, NoisePlan
-from ncclean.data.shard_index import ShardIndex
 
 STARTS = np.array([0, 3, 6])
 
 
+def texts(captions):
+    return pa.chunked_array([captions], pa.large_string())
+
+
 def index(captions, hashes):
     """A shard whose pair n has its image in the bytes 1000 n to 1000 n + 100 * (n + 1)."""
-    text = "".join(captions).encode()
-    return ShardIndex(
-        samples=3, entries=np.ones(3, int), rows=np.arange(3), first=np.arange(4),
-        numbers=np.zeros(3, int), text=np.frombuffer(text, np.uint8),
-        captions=np.cumsum([0, *map(len, captions)]), changeable=np.ones(3, bool),
-        members=np.array([[n, 0, 1000 * n, 1000 * n + 100 * (n + 1)] for n in range(3)]),
-        images=np.arange(3), image_hash=np.array(hashes, np.uint64), compressed=False, error="",
-    )  # fmt: skip
+    begin = 1000 * np.arange(3)
+    end = begin + 100 * np.arange(1, 4)
+    return texts(captions), pa.table({"hash": hashes, "begin": begin, "end": end})
+
+
+def gather(plan, shards, donors=()):
+    images = [
+        table.append_column("url", [[f"{number}.tar"] * len(table)])
+        for number, (_, table) in enumerate(shards)
+    ]
+    moved = pa.concat_tables(images).take(plan.images_moved)
+    return gather_moved(plan, STARTS, np.arange(6), 0, [one for one, _ in shards], donors, moved)
 
 
 SHARDS = [index(["one", "two", "three"], [1, 2, 3]), index(["four", "two", "six"], [4, 5, 1])]
 
 
-def moved(kind, images=None, captions=None, packed=False, donors=()):
+def moved(kind, images=None, captions=None, donors=()):
     """The plan in which the pairs named move; `kind` is of all that do."""
     sources = {"image_source": images or {}, "caption_source": captions or {}}
     arrays = {name: np.arange(6) for name in sources}
@@ -35,8 +42,7 @@ def moved(kind, images=None, captions=None, packed=False, donors=()):
         for pair, source in changes.items():
             arrays[name][pair], code[pair] = source, KINDS.index(kind) + 1
     plan = NoisePlan(**arrays, images=np.arange(6), code=code, planned={})
-    shards = [IndexedShard(one, f"{n}.tar", packed) for n, one in enumerate(SHARDS)]
-    return plan, gather_moved(plan, STARTS, np.arange(6), 0, shards, donors)
+    return plan, gather(plan, SHARDS, donors)
 
 
 def test_an_image_comes_from_the_pair_that_the_plan_names():
@@ -51,8 +57,7 @@ def test_an_image_comes_from_the_pair_that_the_plan_names():
     second, same = gathered.edits_of(1)
     assert second == {1: SampleEdit(("decl",), image=ImageSource("0.tar", 2000, 2300))}
     assert same == {"decl": 1}
-    assert moving_images(plan, STARTS, 0).tolist() == [0, 2]
-    assert moving_images(plan, STARTS, 1).tolist() == [1, 2]
+    assert plan.images_moved.tolist() == [0, 2, 4, 5]
 
 
 def test_a_caption_comes_from_the_pair_that_the_plan_names():
@@ -65,7 +70,7 @@ def test_a_caption_comes_from_the_pair_that_the_plan_names():
 
 def test_a_caption_of_a_donor_that_is_the_same_is_clean():
     """Of two shards of donors with two and one captions, numbered after the six of the corpus."""
-    outside = [Captions.of(["far", "two"]), Captions.of(["away"])]
+    outside = [texts(["far", "two"]), texts(["away"])]
     _, gathered = moved("donor", captions={1: 7, 2: 8, 3: 6, 5: 8}, donors=outside)
     assert gathered.edits_of(0) == ({2: SampleEdit(("donor",), ("away",))}, {"donor": 1})
     edits, same = gathered.edits_of(1)
@@ -74,11 +79,9 @@ def test_a_caption_of_a_donor_that_is_the_same_is_clean():
 
 
 def test_images_of_a_compressed_shard_lie_side_by_side():
-    assert image_spans(SHARDS[0], np.array([0, 2])).tolist() == [[0, 100], [2000, 2300]]
-    packed = image_spans(SHARDS[0], np.array([0, 2]), packed=True)
-    assert packed.tolist() == [[0, 100], [100, 400]]
-    _, gathered = moved("decl", images={0: 2, 2: 0}, packed=True)
-    assert gathered.edits_of(0)[0][0].image == ImageSource("0.tar", 100, 400)
+    images = SHARDS[0][1].take([0, 2])
+    packed = {"hash": [1, 3], "begin": [0, 100], "end": [100, 400]}
+    assert side_by_side(images).to_pydict() == packed
 
 
 def with_partners(kind, partners, captions):
@@ -89,8 +92,7 @@ def with_partners(kind, partners, captions):
     plan = NoisePlan(
         np.arange(6), np.arange(6), np.arange(6), code, {}, np.array([*partners.values()])
     )
-    shards = [IndexedShard(one, f"{n}.tar", False) for n, one in enumerate(shards)]
-    gathered = gather_moved(plan, STARTS, np.arange(6), 0, shards)
+    gathered = gather(plan, shards)
     return gathered.edits_of(0), gathered.edits_of(1)
 
 

@@ -11,7 +11,7 @@ from ncclean.data.member_samples import Contents
 from ncclean.data.options import SourceOptions
 from ncclean.data.sample_groups import SampleGroups, picture_of
 from ncclean.data.samples import NO_PLACE
-from ncclean.data.shard_index import index_shard
+from ncclean.data.shard_index import images_of, index_shard, pairs_of
 from ncclean.data.shards import resolve_shards
 from ncclean.data.sources import resolve_sources
 from ncclean.data.tar import LocatedSamples, TarSamples
@@ -87,9 +87,8 @@ def test_every_picture_with_a_caption_is_a_sample(tmp_path, names, expected, ima
         assert read_content(data[member.begin : member.end]) == pictures[one.key]
     for there in ({one.key: one.place for one in TarSamples(shard)}, dict.fromkeys(keys, NO_PLACE)):
         assert dict(ImageFetcher().fetch(shard, there)) == pictures
-    indexed = index_shard(shard)
-    spans = indexed.members[indexed.images, 2:4].tolist()
-    assert [read_content(data[begin:end]).decode() for begin, end in spans] == [
+    places = images_of(pairs_of(index_shard(shard))).to_pylist()
+    assert [read_content(data[one["begin"] : one["end"]]).decode() for one in places] == [
         picture for _, picture, _ in read
     ]
 
@@ -109,8 +108,7 @@ def test_an_image_key_names_the_picture(tmp_path):
     for there in ({one.key: one.place for one in samples}, dict.fromkeys("abcd", NO_PLACE)):
         fetched = dict(ImageFetcher().fetch(shard, there))
         assert fetched == {key: f"{key}.depth.png".encode() for key in "abc"}
-    indexed = index_shard(shard)
-    assert indexed.rows.tolist() == [0, 1, 2]
+    assert pairs_of(index_shard(shard))["row"].to_pylist() == [0, 1, 2]
 
 
 def test_members_in_no_row_are_counted(tmp_path):

@@ -50,7 +50,7 @@ def test_counts_truth_and_untouched_members(clean, tmp_path):
         stayed = summary.left_in_place.get(kind, 0) + summary.unchanged[kind]
         assert summary.noisy[kind] == kinds[kind] == planned - stayed
     assert summary.shortage == {}
-    assert not (tmp_path / "noisy" / ".ncclean" / "index-000000.npz").exists()
+    assert not (tmp_path / "noisy" / ".ncclean" / "index-000000.parquet").exists()
 
 
 def test_broken_samples_are_copied_byte_for_byte(clean, tmp_path):
@@ -245,7 +245,7 @@ def test_captions_of_another_corpus(clean, donors, tmp_path):
     # 200 captions are enough for each to be drawn once; a text may be that of several.
     of_text = Counter(sample.caption for sample in samples(folder / "00000.tar"))
     assert all(count <= of_text[text] for text, count in taken.items())
-    assert not list((tmp_path / "out" / ".ncclean").glob("*.npz"))
+    assert not list((tmp_path / "out" / ".ncclean").glob("*.parquet"))
 
 
 def test_donors_from_embeddings_and_tables_are_the_same_captions(clean, scored, tmp_path):

@@ -62,10 +62,10 @@ def test_finished_shards_are_kept_and_others_refused(clean, tmp_path):
     inject(clean, out)
     assert digests(out) == before
     (out / "mine.tar").write_bytes(b"mine")
-    (out / ".ncclean" / "mine.npz").write_bytes(b"mine")
+    (out / ".ncclean" / "mine.parquet").write_bytes(b"mine")
     assert inject(clean / "00000.tar", out, {"ncr": 0.3}, overwrite=True).shards == 1
     assert list(digests(out)) == ["00000.tar", "mine.tar"]
-    assert (out / ".ncclean" / "mine.npz").read_bytes() == b"mine"
+    assert (out / ".ncclean" / "mine.parquet").read_bytes() == b"mine"
 
 
 def test_a_changed_input_is_refused(clean, tmp_path):
@@ -91,11 +91,11 @@ def test_interrupted_between_shards_and_resumed(clean, tmp_path, monkeypatch):
     inject(clean, tmp_path / "whole")
     write, calls = module.write_shard, []
 
-    def interrupted(task):
+    def interrupted(*task):
         calls.append(task)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return write(task)
+        return write(*task)
 
     monkeypatch.setattr(module, "write_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -113,11 +113,11 @@ def test_interrupted_with_donors_and_resumed(clean, tmp_path, monkeypatch):
     inject(clean, tmp_path / "whole", **options)
     write, read, calls = module.write_shard, module.read_captions, []
 
-    def interrupted(task):
+    def interrupted(*task):
         calls.append(task)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return write(task)
+        return write(*task)
 
     monkeypatch.setattr(module, "write_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -2,14 +2,19 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 from upath import UPath
 
 from ncclean.data.shard_index import index_shard
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.errors import InputError, ResumeError
-from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
+from ncclean.storage.injection import (
+    Injection,
+    InjectionIdentity,
+    ShardRecord,
+    keep_table,
+    kept_table,
+)
 from tests import hostile
 
 SHARDS = [
@@ -100,8 +105,10 @@ def test_overwrite_removes_shards_indexes_and_images_of_the_run_and_nothing_else
     run = reopen(tmp_path)
     for number in range(3):
         write(run, number)
-        run.images(number).write_text("images")
-    mine = [tmp_path / name for name in ("mine.tar", "x/mine.tar.gz", ".ncclean/index-mine.npz")]
+        run.working_file("images", number).write_text("images")
+    mine = [
+        tmp_path / name for name in ("mine.tar", "x/mine.tar.gz", ".ncclean/index-mine.parquet")
+    ]
     for path in mine:
         path.write_text("mine")
     fewer = dataclasses.replace(IDENTITY, shards=SHARDS[:1], seed=3)
@@ -122,14 +129,16 @@ def test_indexes_are_kept_and_removed_at_the_end(tmp_path):
     (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
     index = index_shard(resolve_shards([str(tmp_path / "s.tar")])[0])
     run = open_run(tmp_path / "out")
-    assert run.index(1) is None
-    run.keep_index(1, index)
-    run.images(2).write_text("images")
-    assert np.array_equal(run.index(1).members, index.members)
-    torn = tmp_path / "out" / ".ncclean" / "index-000000.npz"
-    torn.write_bytes(index.to_bytes()[:40])
-    assert run.index(0) is None
-    run.remove_indexes()
+    assert kept_table(run.working_file("index", 1)) is None
+    keep_table(run.working_file("index", 1), index)
+    run.working_file("images", 2).write_text("images")
+    again = kept_table(run.working_file("index", 1))
+    assert again.equals(index, check_metadata=True)
+    assert kept_table(run.working_file("index", 1), ["row"]).column_names == ["row"]
+    for cut in (0, 1, 40, 300, -1):
+        run.working_file("index", 0).write_bytes(run.working_file("index", 1).read_bytes()[:cut])
+        assert kept_table(run.working_file("index", 0)) is None
+    run.remove_working_files()
     assert [path.name for path in (tmp_path / "out" / ".ncclean").iterdir()] == ["manifest.jsonl"]
     run.close()
     with pytest.raises(RuntimeError, match="closed"):
