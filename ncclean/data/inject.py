@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tarfile
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,10 +20,16 @@ from ncclean import stores
 from ncclean.data.member_samples import LARGEST_FILE
 from ncclean.data.nested_fields import field_at, put_at
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_image, json_object
-from ncclean.data.samples import TRUTH, Sample, noise_of, of_caption
+from ncclean.data.samples import TRUTH, Sample, SkipReason, noise_of, of_caption
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar import LocatedSamples
-from ncclean.data.tar_members import member_bytes, read_member
+from ncclean.data.tar_members import (
+    member_bytes,
+    read_content,
+    read_header,
+    read_member,
+    with_content,
+)
 from ncclean.data.tar_ranges import RangeWriter, from_start
 from ncclean.data.tar_walk import TarMember
 from ncclean.errors import ShardError
@@ -114,7 +119,8 @@ def _scorable(
     reader = LocatedSamples(shard, caption_key, lambda: from_start(source), read=None)
     with contextlib.suppress(ShardError):  # what comes before is there
         for sample in reader:
-            if sample.row in rows:
+            is_whole = sample.status is not SkipReason.SAMPLE_TRUNCATED
+            if sample.row in rows and sample.picture is not None and is_whole:
                 sample.metadata = {}
                 samples[sample.row] = sample
     for row, late in reader.late_members.items():
@@ -158,30 +164,31 @@ class _NoisySample:
     def replaced(self, name: str, raw: bytes, images: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the bytes to write for the member `raw`; `images` gives the next new image."""
         edit = self.edit
-        info, content = read_member(raw)
-        key = info.name[: -len(name) - 1]
         if name == self.picture:
-            yield raw if edit.image is None else self._with_image(info, next(images))
+            yield raw if edit.image is None else self._with_image(raw, next(images))
         elif name == "json":
-            yield member_bytes(info.name, self._with_truth(content), info)
+            yield with_content(raw, self._with_truth(read_content(raw)))
         elif edit.captions is None:
             yield raw
         elif not (self._is_in_member and len(edit.captions) > 1):
-            yield member_bytes(info.name, _first_of(edit.captions).encode(), info)
+            yield with_content(raw, _first_of(edit.captions).encode())
         if name == self._before_json:
             self._result.json_added += 1
+            info, _ = read_member(raw)
+            key = info.name[: -len(name) - 1]
             yield member_bytes(f"{key}.json", self._with_truth(b"{}"), info)
 
-    def _with_image(self, info: tarfile.TarInfo, raw: bytes) -> bytes:
+    def _with_image(self, raw: bytes, image: bytes) -> bytes:
         """Another sample's image under this one's key, with the extension it came with."""
-        donor, content = read_member(raw)
-        length = len(self.picture)
-        key, extension = info.name[: -length - 1], info.name[-length:]
         has_further = any(is_image(name) for name in self.members if name != self.picture)
         # Two images of one sample must not end up with one name, nor one change its meaning.
-        if "." not in extension and not has_further:
-            extension = donor.name.rpartition(".")[2]
-        return member_bytes(f"{key}.{extension}", content, info)
+        is_fixed = "." in self.picture or has_further
+        extension = self.picture if is_fixed else read_header(image).name.rpartition(".")[2]
+        content = read_content(image)
+        if extension == self.picture:
+            return with_content(raw, content)
+        info, _ = read_member(raw)
+        return member_bytes(f"{info.name[: -len(self.picture)]}{extension}", content, info)
 
     def _with_truth(self, content: bytes) -> bytes:
         record = json_object(content)
@@ -229,7 +236,10 @@ class _NoisySample:
 
 
 def _read_ahead(sources: Sequence[ImageSource]) -> Generator[bytes, None, None]:
-    """The bytes of each source in order, many fetched at a time."""
+    """The bytes of each source in order; those in a store are fetched many at a time."""
+    if not any(stores.is_url(source.url) for source in sources):
+        yield from map(_image_bytes, sources)
+        return
     with ThreadPoolExecutor(_READERS, "ncclean-images") as pool:
         for start in range(0, len(sources), _AHEAD):
             yield from pool.map(_image_bytes, sources[start : start + _AHEAD])

@@ -25,6 +25,18 @@ def member_bytes(name: str, content: bytes, like: tarfile.TarInfo | None = None)
     return _encoded(info) + content + bytes(-len(content) % BLOCK)
 
 
+def with_content(raw: bytes, content: bytes) -> bytes:
+    """The member `raw` with another content, and headers that tell the size of this one."""
+    if ordinary_header(raw[:BLOCK]) is None:
+        info, _ = read_member(raw)
+        return member_bytes(info.name, content, info)
+    header = bytearray(raw[:BLOCK])
+    header[124:136] = b"%011o\0" % len(content)
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + content + bytes(-len(content) % BLOCK)
+
+
 def member_header(name: str, size: int) -> bytes:
     """Tar headers, without time and owner, for a member whose content is copied."""
     return _encoded(_header(name, size))
