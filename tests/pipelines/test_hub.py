@@ -82,7 +82,7 @@ def test_parquet_of_a_dataset_is_read_in_ranges(root, hub):
     folder.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pa.table(rows), folder / "train-00000.parquet")
     (shard,) = resolve_sources(["hf://datasets/org/table/data/train-*.parquet"])
-    assert (shard.layout, shard.rows) == ("table", (0, 3))
+    assert (shard.layout, shard.rows) == ("parquet", (0, 3))
     assert stores.read_range(shard.url, 0, 4) == b"PAR1"
 
 
