@@ -8,7 +8,7 @@ CAPTIONS = [Caption(0, None, "zero"), Caption(1, None, "one"), Caption(3, None, 
 
 
 def fields(numbers, metadata=None, captions=CAPTIONS, **mended):
-    """The caption fields of a sample; `mended` are texts by `nNUMBER`."""
+    """The caption fields of a sample; `mended` are texts, `n3` that of caption 3."""
     texts = {int(name[1:]): text for name, text in mended.items()}
     sample = Sample(0, "a", captions=list(captions))
     exported = exported_captions(sample, Choice(1, numbers, texts))
