@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, BinaryIO
 
-from ncclean import stores
-from ncclean.data.images.as_tar import open_as_tar
-from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import reason_of
 from ncclean.data.tar_walk import BLOCK
 from ncclean.data.unpacking import UNPACKING_ERRORS, unpacked
@@ -22,19 +19,21 @@ _MOST_PADDING = 64 << 20  # zeros that are copied
 
 
 @contextlib.contextmanager
-def local_tar(shard: ShardRef, caption_key: str | None, problems: list[str]) -> Iterator[IO[bytes]]:
-    """Open a shard as an uncompressed local tar; others are fetched, unpacked or made for the time.
+def local_tar(
+    opened: Callable[[], BinaryIO], is_remote: bool, problems: list[str]
+) -> Iterator[IO[bytes]]:
+    """Open a tar as an uncompressed local file; others are fetched or unpacked for the time.
 
     What keeps one from being whole is added to `problems`. Raises `ShardError` for one that cannot
     be read at all.
     """
     with contextlib.ExitStack() as stack:
         try:
-            raw = stack.enter_context(open_as_tar(shard, caption_key))
+            raw = stack.enter_context(opened())
             stream = unpacked(raw)
         except (OSError, ValueError) as error:
             raise ShardError(f"cannot be read: {reason_of(error)}") from error
-        if stream is raw and not (shard.layout == WEBDATASET and stores.is_url(shard.url)):
+        if stream is raw and not is_remote:
             yield raw
             return
         local = stack.enter_context(tempfile.TemporaryFile())

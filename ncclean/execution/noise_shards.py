@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gzip
 from collections import Counter
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ from upath import UPath
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.data.captions import error_of
+from ncclean.data.images.as_tar import open_as_tar
 from ncclean.data.inject import SampleEdit, write_noisy
 from ncclean.data.shard_index import is_first, pairs_of, samples_in
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_ranges import RangeWriter, local_tar
 from ncclean.errors import ShardError
 from ncclean.storage.injection import ShardRecord
@@ -40,7 +42,7 @@ def write_shard(
     try:
         with (
             published(stores.location(target)) as aside,
-            local_tar(shard, caption_key, []) as source,
+            _local(shard, caption_key) as source,
             aside.open("wb") as file,
             _compressing(file, target) as sink,
         ):
@@ -57,6 +59,13 @@ def write_shard(
     )
 
 
+def _local(
+    shard: ShardRef, caption_key: str | None
+) -> contextlib.AbstractContextManager[IO[bytes]]:
+    is_remote = shard.layout == WEBDATASET and stores.is_url(shard.url)
+    return local_tar(functools.partial(open_as_tar, shard, caption_key), is_remote, [])
+
+
 @contextlib.contextmanager
 def _compressing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
     """A sink that compresses if the name says so; the same bytes whenever it is written."""
@@ -69,11 +78,7 @@ def _compressing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
 
 def pack_images(shard: ShardRef, caption_key: str | None, images: pa.Table, target: UPath) -> None:
     """Copy images of a compressed shard, which has no random access, to a file of their own."""
-    with (
-        published(target) as aside,
-        local_tar(shard, caption_key, []) as source,
-        aside.open("wb") as sink,
-    ):
+    with published(target) as aside, _local(shard, caption_key) as source, aside.open("wb") as sink:
         out = RangeWriter(sink)
         out.read_from(source)
         for image in images.to_pylist():

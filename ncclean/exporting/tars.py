@@ -51,7 +51,8 @@ class TarWriter(Writer):
         if segment.shard.layout != WEBDATASET:
             yield from super().samples(segment, choices)
             return
-        with local_tar(segment.shard, None, self.problems) as source:
+        shard = segment.shard
+        with local_tar(shard.open, stores.is_url(shard.url), self.problems) as source:
             self._out.read_from(source)
             samples = None
             if choices and all(choice.place is not None for choice in choices.values()):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ncclean.data.images.as_tar import open_as_tar
 from ncclean.data.inject import ImageSource, SampleEdit, write_noisy
 from ncclean.data.shard_index import images_of, index_shard, pairs_of
 from ncclean.data.shards import resolve_shards
@@ -34,13 +35,17 @@ def shard(tmp_path):
     return resolve_shards([str(tmp_path / "s.tar")])[0]
 
 
+def opened(shard):
+    return lambda: open_as_tar(shard)
+
+
 def rewrite(shard, edits):
     return rewritten(shard, edits, rows_of(shard))
 
 
 def rewritten(shard, edits, rows):
     sink = io.BytesIO()
-    with local_tar(shard, None, []) as source:
+    with local_tar(opened(shard), False, []) as source:
         result = write_noisy(source, shard, rows, edits, sink)
     return sink.getvalue(), result
 

@@ -6,6 +6,7 @@ import io
 import pytest
 
 from ncclean.data import tar_ranges
+from ncclean.data.images.as_tar import open_as_tar
 from ncclean.data.shards import resolve_shards
 from ncclean.data.sources import resolve_sources
 from ncclean.data.tar_ranges import RangeWriter, from_start, local_tar
@@ -17,6 +18,10 @@ DATA = hostile.tar_bytes(
 )
 
 
+def opened(shard):
+    return lambda: open_as_tar(shard)
+
+
 def write(folder, data, name="s.tar"):
     (folder / name).write_bytes(data)
     return resolve_shards([str(folder / name)])[0]
@@ -25,11 +30,11 @@ def write(folder, data, name="s.tar"):
 def test_a_compressed_tar_is_unpacked_as_far_as_it_can_be(tmp_path):
     """Its runs of zeros are holes, which need no room."""
     problems = []
-    with local_tar(write(tmp_path, gzip.compress(DATA)), None, problems) as file:
+    with local_tar(opened(write(tmp_path, gzip.compress(DATA))), False, problems) as file:
         assert from_start(file).read() == DATA
     assert problems == []
     cut = write(tmp_path, gzip.compress(DATA)[:-100], "cut.tar")
-    with local_tar(cut, None, problems) as file:
+    with local_tar(opened(cut), False, problems) as file:
         data = from_start(file).read()
     assert DATA.startswith(data)
     assert len(data) > len(DATA) // 2
@@ -37,25 +42,25 @@ def test_a_compressed_tar_is_unpacked_as_far_as_it_can_be(tmp_path):
 
 
 def test_a_plain_tar_is_itself_and_a_folder_becomes_one(tmp_path):
-    with local_tar(write(tmp_path, DATA), None, []) as file:
+    with local_tar(opened(write(tmp_path, DATA)), False, []) as file:
         assert file.name == str(tmp_path / "s.tar")
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "x.jpg").write_bytes(hostile.JPEG)
     (tmp_path / "f" / "x.txt").write_text("words")
     [folder] = resolve_sources([str(tmp_path / "f")])
-    with local_tar(folder, None, []) as file:
+    with local_tar(opened(folder), False, []) as file:
         assert b"x.jpg" in from_start(file).read()
 
 
 def test_what_cannot_be_opened_says_why(tmp_path):
     with (
         pytest.raises(ShardError, match="Zstandard"),
-        local_tar(write(tmp_path, b"\x28\xb5\x2f\xfd" * 9), None, []),
+        local_tar(opened(write(tmp_path, b"\x28\xb5\x2f\xfd" * 9)), False, []),
     ):
         pass
     gone = write(tmp_path, DATA)
     (tmp_path / "s.tar").unlink()
-    with pytest.raises(ShardError, match="No such file"), local_tar(gone, None, []):
+    with pytest.raises(ShardError, match="No such file"), local_tar(opened(gone), False, []):
         pass
 
 
