@@ -18,8 +18,8 @@ from typing import IO, Any, cast
 
 from ncclean import stores
 from ncclean.data.member_samples import LARGEST_FILE
-from ncclean.data.nested_fields import field_at, put_at
-from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_image, json_object
+from ncclean.data.nested_fields import field_at, lines_of, put_at, without_lines
+from ncclean.data.sample_groups import caption_members, is_image, json_object
 from ncclean.data.samples import TRUTH, Sample, SkipReason, noise_of, of_caption
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar import LocatedSamples
@@ -144,7 +144,10 @@ class _NoisySample:
         self._numbers = [one.number for one in sample.captions if one.text is not None]
         self.edit = edit or SampleEdit((None,) * len(self._numbers))
         self._field = (caption_key or "caption").lower()
-        names = {*CAPTION_EXTENSIONS, self._field} - {self.picture}
+        lines = without_lines(self._field)
+        # The member that has a caption in each line.
+        self._lines = lines if lines != self._field and lines in self.members else None
+        names = {*caption_members(self.picture), self._field, lines} - {self.picture}
         self._captions = names & self.members.keys()
         self._is_in_member = self._field in self._captions if caption_key else bool(self._captions)
         texts = {"json"} | (self._captions if self.edit.captions is not None else set())
@@ -170,6 +173,11 @@ class _NoisySample:
             yield with_content(raw, self._with_truth(read_content(raw)))
         elif edit.captions is None:
             yield raw
+        elif name == self._lines:
+            before = lines_of(read_content(raw).decode("utf-8", "surrogateescape"))
+            after = _replaced_in(before, self._numbers, edit.captions)
+            text = "\n".join(" ".join(caption.splitlines()) for caption in after)
+            yield with_content(raw, text.encode("utf-8", "surrogateescape"))
         elif not (self._is_in_member and len(edit.captions) > 1):
             yield with_content(raw, _first_of(edit.captions).encode())
         if name == self._before_json:
@@ -197,13 +205,13 @@ class _NoisySample:
             self._result.json_replaced += 1
         truth, captions = self._truth(record), self.edit.captions
         if captions is not None:
-            grows = self._entries == 1 and len(captions) > 1
+            grows = self._entries == 1 and len(captions) > 1 and self._lines is None
             # Names may differ in case alone, so each is replaced under its own.
             fields = ("caption", "text", self._field)
             there = [name for name in record if name.lower() in fields]
             for path in dict.fromkeys((*there, *fields)):
                 value = field_at(record, path)
-                if isinstance(value, list) and not self._is_in_member:
+                if isinstance(value, list) and not self._is_in_member and self._lines is None:
                     put_at(truth, path, _replaced_in(value, self._numbers, captions))
                 elif isinstance(value, str):
                     put_at(truth, path, captions if grows else _first_of(captions))

@@ -19,6 +19,7 @@ from ncclean.data.sample_groups import (
     JSON_CAPTIONS,
     Group,
     SampleGroups,
+    caption_members,
     is_caption,
     is_image,
     is_unread_image,
@@ -75,11 +76,8 @@ class Contents(Group):
     @property
     def _usual_caption(self) -> str | None:
         """The extension of the caption where none is named: `txt`, or `jpg.txt` of a picture."""
-        for name in CAPTION_EXTENSIONS:
-            if name in self.members:
-                return name
-        of_picture = [f"{self.picture}.{name}" for name in CAPTION_EXTENSIONS * self.has_dots]
-        return next((name for name in of_picture if name in self.members), None)
+        names = caption_members(self.picture) if self.has_dots else CAPTION_EXTENSIONS
+        return next((name for name in names if name in self.members), None)
 
     @property
     def size(self) -> int:

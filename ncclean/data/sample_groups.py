@@ -290,6 +290,14 @@ def is_unread_image(extension: str) -> bool:
     return extension.rpartition(".")[2] in UNREAD_EXTENSIONS
 
 
+def caption_members(picture: str | None) -> tuple[str, ...]:
+    """Extensions of the members that hold a sample's caption; the first that is there is read.
+
+    Beside `001.txt`, that may be `001.jpg.txt`, named after the whole name of the picture.
+    """
+    return (*CAPTION_EXTENSIONS, *(f"{picture}.{name}" for name in CAPTION_EXTENSIONS))
+
+
 def is_caption(extension: str) -> bool:
     """Whether a tar member is a text that may be a caption, whatever its whole name."""
     return extension.rpartition(".")[2] in CAPTION_EXTENSIONS

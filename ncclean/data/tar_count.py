@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ncclean import stores
 from ncclean.data.reader import read_samples
-from ncclean.data.sample_groups import CAPTION_EXTENSIONS
+from ncclean.data.sample_groups import caption_members
 from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import LocatedSamples
@@ -58,6 +58,7 @@ def _counted(shard: ShardRef) -> int:
 
 
 def _is_pair(sample: Sample) -> bool:
-    has_caption = not sample.members.keys().isdisjoint((*CAPTION_EXTENSIONS, "json"))
+    names = (*caption_members(sample.picture), "json")
+    has_caption = not sample.members.keys().isdisjoint(names)
     is_repeat = sample.status is SkipReason.DUPLICATE_KEY
     return sample.picture is not None and has_caption and not is_repeat

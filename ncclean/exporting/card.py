@@ -56,7 +56,8 @@ def _with_patterns(value: Any, layout: OutLayout) -> Any:
         return {name: _with_patterns(inner, layout) for name, inner in value.items()}
     if isinstance(value, list):
         return [_with_patterns(inner, layout) for inner in value]
-    if not isinstance(value, str) or not value.endswith(PARQUET) or "*" in value:
+    is_file = isinstance(value, str) and value.endswith(PARQUET)
+    if not is_file or "*" in value or "://" in value:
         return value
     group = layout.group_of_path(value)
     return f"{group}{'' if not group or group.endswith('/') else '-'}*{PARQUET}"

@@ -12,7 +12,7 @@ from ncclean import stores
 from ncclean.atomic import published
 from ncclean.data.images.as_tar import sample_members, tar_key
 from ncclean.data.member_samples import caption_keys
-from ncclean.data.sample_groups import CAPTION_EXTENSIONS, json_object, utf8
+from ncclean.data.sample_groups import caption_members, json_object, utf8
 from ncclean.data.samples import Sample
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import LocatedSamples
@@ -164,8 +164,7 @@ class TarWriter(Writer):
         if captions is not None:
             record = captions.record(record, sample.metadata, self.options.caption_key)
             named = caption_keys(self.options.caption_key) if captions.is_only else ()
-            of_picture = [f"{sample.picture}.{name}" for name in CAPTION_EXTENSIONS]
-            names = dict.fromkeys((*CAPTION_EXTENSIONS, *of_picture, *named))
+            names = dict.fromkeys((*caption_members(sample.picture), *named))
             there = [name for name in names if name in places]
             changed = dict.fromkeys(there or ["txt"], captions.best.encode())
             added = {name: value for name, value in added.items() if name not in record}

@@ -167,6 +167,10 @@ def test_another_root_for_the_images_of_a_table(hostile):
     root = str(hostile.parent)
     samples, _ = read(hostile / "t.csv", image_root=root)
     assert [sample.image for sample in samples] == [b"secret"] * 2  # relative to the table
+    [shard] = resolve_sources([str(hostile / "t.csv")], options=SourceOptions(image_root=root))
+    reader = read_samples(shard)
+    assert len(list(reader)) == 2
+    assert reader.further.names == {"folder of the table": 2}
     (hostile / "t.csv").write_text("file_name,text\nsource/link.jpg,a\noutside.jpg,b\n")
     samples, _ = read(hostile / "t.csv", image_root=root)  # and to the root, which is the limit
     assert [sample.image for sample in samples] == [b"secret"] * 2

@@ -44,6 +44,8 @@ def test_a_column_of_a_file_counts_before_the_name_of_its_folder(tmp_path):
         ("s3://b/lang=en/year=2020/part=1.parquet", {"lang": "en", "year": "2020"}),
         ("/a/Lang=a%20b/x.csv", {"lang": "a b"}),
         ("/a/b=c=d/x.csv", {}),
+        ("/a/key=1/uid=2/image=3/file_name=4/b=5/x.csv", {"b": "5"}),  # of rows
+        ("/a/lang=__HIVE_DEFAULT_PARTITION__/x.csv", {}),
     ],
 )
 def test_values_in_the_names_of_folders(url, values):

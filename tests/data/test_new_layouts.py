@@ -69,8 +69,16 @@ def test_cocos_captions_come_in_the_order_of_the_file(tmp_path):
     samples, errors = read(place)
     assert not errors
     assert [one.text for one in samples[3].captions] == ["caption 3", "another"]
+    assert [one.text for one in samples[4].captions] == ["caption 4", None]  # counted
     assert samples[0].status.value == "caption_missing"
     assert statuses(samples[1:]) == 39 * ["ok"]
+
+
+def test_captions_of_coco_that_would_fill_the_memory_are_not_held(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncclean.data.images.coco._MOST_HELD", 100)
+    samples, errors = read(PEOPLES["COCO"](PAIRS, tmp_path / "c"))
+    assert len(samples) == 40
+    assert "has captions of more than 100 characters" in errors[0]
 
 
 def test_a_file_of_coco_that_is_cut_is_an_error(tmp_path):
@@ -128,6 +136,36 @@ def test_captions_inside_of_conversations(tmp_path):
     assert [sample.caption for sample in samples] == [caption for *_, caption in PAIRS]
 
 
+@pytest.mark.parametrize("second", ["data", "val"])
+def test_several_lists_of_images_are_not_passed_over(tmp_path, second, monkeypatch):
+    place = PEOPLES["LLaVA"](PAIRS, tmp_path / "c")
+    entries = json.loads(place.read_text())
+    place.write_text(json.dumps({"info": [], "train": entries[:20], second: entries[20:]}))
+    with pytest.raises(InputError, match=f"several lists of images, `train`, `{second}`"):
+        read(place)
+    # One that lies behind what is looked at when it is planned.
+    monkeypatch.setattr("ncclean.data.images.json_list._BEGINNING", 500)
+    samples, [error] = read(place)
+    assert len(samples) == 20
+    assert f"has another list, `{second}`, which is not read" in error
+
+
+def test_lists_inside_of_entries_are_no_lists_of_the_file(tmp_path):
+    place = PEOPLES["LLaVA"](PAIRS, tmp_path / "c")
+    entries = [{**one, "crops": [{"path": "x.jpg"}]} for one in json.loads(place.read_text())]
+    for whole in (entries, {"note": 'a "[{" b', "data": entries, "meta": [{"id": 1}]}):
+        place.write_text(json.dumps(whole))
+        samples, errors = read(place)
+        assert not errors
+        assert [sample.caption for sample in samples] == [caption for *_, caption in PAIRS]
+
+
+def test_a_beginning_of_quotes_alone_takes_no_time(tmp_path):
+    (tmp_path / "t.json").write_text('{"a' + 500_000 * '\\"')
+    with pytest.raises(InputError, match="is no json that is read"):
+        read(tmp_path / "t.json")
+
+
 def test_units_of_arrow_have_the_rows_of_whole_batches(tmp_path, monkeypatch):
     folder = PEOPLES["Arrow"](PAIRS, tmp_path / "c")
     whole = [(sample.image, sample.caption) for sample in read(folder)[0]]
@@ -181,6 +219,15 @@ def test_base64_with_its_kind_in_front_and_broken(tmp_path):
     samples, _ = read(tmp_path)
     assert samples[0].image == PAIRS[0][1]
     assert samples[2].status.value == "image_missing"
+
+
+def test_a_path_that_begins_like_base64_is_a_path(tmp_path):
+    name = f"9j/{'long' * 12}.jpg"
+    (tmp_path / "9j").mkdir()
+    (tmp_path / name).write_bytes(PAIRS[0][1])
+    write_csv(tmp_path / "t.csv", [{"image": f"/{name}", "caption": "a"}])
+    [sample] = read(tmp_path / "t.csv")[0]
+    assert sample.image == PAIRS[0][1]
 
 
 def test_several_lines_are_one_caption_or_one_each(tmp_path):

@@ -10,6 +10,8 @@ import webdataset
 from ncclean_pipelines.inject_noise import InjectNoise
 
 from ncclean.data.caption_parts import parts_of, sentence_starts
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from tests import hostile
@@ -309,3 +311,28 @@ def test_sentences_of_other_captions(tmp_path, kind):
             one.endswith("art.") for one in (*parts, *every[number])
         )
     assert noisy == summary.noisy[kind] == summary.planned[kind] - summary.unchanged[kind] > 50
+
+
+@pytest.mark.parametrize(("extension", "key"), [("jpg.txt", None), ("txt", "txt.lines")])
+@pytest.mark.parametrize("kind", ["ncr", "ncr_image", "hard", "junk"])
+def test_the_truth_is_true_wherever_a_caption_is_read_from(tmp_path, extension, key, kind):
+    texts = [f"a red dog {n}\na green cat {n}" if key else f"a red dog {n}" for n in range(40)]
+    members = [
+        member
+        for number, text in enumerate(texts)
+        for member in ((f"{number}.jpg", hostile.JPEG), (f"{number}.{extension}", text.encode()))
+    ]
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(members))
+    out = str(tmp_path / "out")
+    InjectNoise(
+        shards=[str(tmp_path / "s.tar")], out=out, noise=[f"{kind}=0.5"], caption_key=key
+    ).run()
+    [shard] = resolve_pairs([out])
+    noisy = 0
+    for sample in read_samples(shard, key):
+        flags = sample.metadata["is_noisy"]
+        flags = flags if isinstance(flags, list) else [flags]
+        before = texts[int(sample.key)].split("\n")
+        assert flags == [one.text not in before for one in sample.captions]
+        noisy += sum(flags)
+    assert noisy > 10

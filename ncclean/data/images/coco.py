@@ -22,6 +22,7 @@ from ncclean.errors import InputError, ShardError, one_line
 _FOLDER = "annotations"
 _FILE = re.compile(r"captions_((train|val|test)[^/]*)\.json")
 _CAPTIONS = "annotations"
+_MOST_HELD = 1 << 30  # characters; COCO has 40 million
 
 
 class Coco(JsonLayout):
@@ -55,7 +56,8 @@ class Coco(JsonLayout):
         return name[2] if name else None
 
     def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
-        if not _captions_of(found.url, facts.version)[0]:
+        captions = _captions_of(found.url, facts.version)[0].values()
+        if not any(isinstance(text, str) for several in captions for text in several):
             raise InputError(
                 f"{found.url} has no captions: name the file captions_*.json beside it"
             )
@@ -76,17 +78,21 @@ class Coco(JsonLayout):
 
 
 @functools.lru_cache(maxsize=2)  # units of one file come one after another
-def _captions_of(url: str, version: str) -> tuple[dict[int | str, list[str]], str]:
+def _captions_of(url: str, version: str) -> tuple[dict[int | str, list[Any]], str]:
     """Captions by the id of their image, and why there may be more that cannot be read, or ""."""
     del version  # another file
-    captions: dict[int | str, list[str]] = defaultdict(list)
+    captions: dict[int | str, list[Any]] = defaultdict(list)
+    held = 0
     try:
         with JsonList(url, _CAPTIONS, has_others=True) as entries:
             entries.seek(0)
             for entry in entries:
                 number = entry.get("image_id") if isinstance(entry, dict) else None
-                if isinstance(number, int | str) and isinstance(entry.get("caption"), str):
-                    captions[number].append(entry["caption"])
+                if isinstance(number, int | str):
+                    captions[number].append(entry.get("caption"))
+                    held += len(str(captions[number][-1]))
+                if held > _MOST_HELD:
+                    raise ShardError(f"{url} has captions of more than {_MOST_HELD:,} characters")
     except (OSError, ShardError) as error:
         return captions, one_line(error)
     return captions, ""

@@ -34,7 +34,8 @@ _MOST_HELD = 64 << 20  # about the bytes of rows that wait for others of their i
 _VALUE_BYTES = 64  # of a value, beside the text in it
 _BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8")  # of pictures
 _IN_BASE64 = ("/9j/", "iVBORw0KGgo", "UklGR", "R0lGOD", "data:image/")
-_SHORTEST_BASE64 = 40  # characters; paths of a folder called 9j are shorter
+_SHORTEST_BASE64 = 40  # characters
+_LONGEST_PATH = 4096  # characters, of Linux
 
 
 def image_of(row: Row, image_key: str | None = None) -> tuple[bytes | None, str | None]:
@@ -103,18 +104,19 @@ def _picture_in(value: object) -> tuple[bytes | None, str | None]:
     if isinstance(value, dict):
         image, path = value.get("bytes"), value.get("path")
     if isinstance(image, str) and image.startswith(_IN_BASE64) and len(image) >= _SHORTEST_BASE64:
-        image, path = _from_base64(image), None if image is path else path
+        decoded = _from_base64(image)
+        image, path = decoded, None if image is path and decoded is not None else path
     return image if isinstance(image, bytes) else None, path if _is_path(path) else None  # type: ignore[return-value]
 
 
 @functools.lru_cache(maxsize=4)  # a row is asked for its picture several times
-def _from_base64(text: str) -> bytes:
-    """The bytes of a picture written as text, or those of the text if it cannot be decoded."""
+def _from_base64(text: str) -> bytes | None:
+    """The bytes of a picture written as text; None for a path, and other bytes for neither."""
     data = text.rpartition(",")[2] if text.startswith("data:") else text
     try:
-        return base64.b64decode(data)
+        return base64.b64decode("".join(data.split()), validate=True)
     except ValueError:
-        return text.encode("utf-8", "replace")
+        return None if len(text) <= _LONGEST_PATH else text.encode("utf-8", "replace")
 
 
 def _is_picture(value: object) -> bool:

@@ -95,10 +95,13 @@ class ImageRoot:
     def _place(self, path: str) -> str:
         """The real path of a file, from the first folder that has it."""
         place = os.path.realpath(os.path.join(self._real, path))
-        if self._start is None or os.path.lexists(place):
+        if self._start is None or self._start == self._real or os.path.lexists(place):
             return place
         other = os.path.realpath(os.path.join(self._start, path))
-        return other if os.path.lexists(other) else place
+        if not os.path.lexists(other):
+            return place
+        self.other_names["folder of the table"] += 1
+        return other
 
     def _holds(self, real: str) -> bool:
         return real.startswith(self._real.rstrip(os.sep) + os.sep)

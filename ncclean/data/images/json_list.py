@@ -6,9 +6,11 @@ of its first entry.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ncclean.data.images.text_rows import open_text
@@ -21,7 +23,8 @@ _LONGEST_ENTRY = 4 << 20  # characters
 _LONGEST_REST = 16 << 20  # characters behind the list
 _BETWEEN = re.compile(r"[\s,]*")
 _NEXT = re.compile(r"\]\s*,\s*\"")  # behind a list
-_FIRSTS = re.compile(r'"(\w+)"\s*:\s*\[\s*(?=\{)|\A\ufeff?\s*\[\s*(?=\{)')
+# A string without an end goes on to that of the text: nothing in it is looked at again.
+_TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.S)
 _DECODER, _DECODER_OF_PAIRS = json.JSONDecoder(), json.JSONDecoder(object_pairs_hook=list)
 
 
@@ -30,11 +33,19 @@ class JsonList:
 
     The list has a `name` in the object that the file is, or is the file. Raises `ShardError` for a
     file without it, or that is broken behind its list or ends in the middle, and `OSError` if it
-    cannot be read. Of an object that `has_others`, lists that lie behind this one are not checked.
+    cannot be read. Of an object that `has_others`, lists that lie behind this one are not checked;
+    of another one, none may be of entries whose names look `is_alike`: they would not be read.
     """
 
-    def __init__(self, url: str, name: str | None = None, has_others: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str | None = None,
+        has_others: bool = False,
+        is_alike: Callable[[list[str]], bool] = lambda names: False,
+    ) -> None:
         self._url, self._name, self._has_others = url, name, has_others
+        self._is_alike = is_alike
         self._what = "its list" if name is None else f"its list `{name}`"
         self._head = "[" if name is None else f'{{"{name}": ['
         begin = r"\s*\[" if name is None else rf'"{name}"\s*:\s*\['
@@ -94,6 +105,11 @@ class JsonList:
                     raise ShardError(f"{self._url} is broken behind {self._what}{where}") from None
                 if self._name and [name for name, _ in rest].count(self._name) > 1:
                     raise ShardError(f"{self._url} has {self._what} twice: only the first is read")
+                for name, value in rest[1:] if self._name else ():
+                    if self._is_alike(_names_in(value)):
+                        raise ShardError(
+                            f"{self._url} has another list, `{name}`, which is not read"
+                        )
                 return
         if not (self._has_others and _NEXT.match(self._buffer, self._place)):
             raise ShardError(f"{self._url} has too much behind {self._what}")
@@ -134,23 +150,43 @@ class JsonList:
         self._place = end
 
 
-def first_entries(url: str) -> dict[str | None, dict[str, Any]]:
+@functools.lru_cache(maxsize=64)  # each layout asks; whoever plans clears it
+def first_entries(url: str) -> Mapping[str | None, Mapping[str, Any]]:
     """The first objects of the lists that begin in the first megabyte of a file, by their names.
 
-    A list that is the file has no name. Raises `ShardError` if the file cannot be read.
+    A list is the file, and has no name, or a value of the object that the file is. Raises
+    `ShardError` if the file cannot be read.
     """
     try:
         with open_text(url) as stream:
             text = stream.read(_BEGINNING)
     except OSError as error:
         raise ShardError(f"{url} cannot be read as json: {one_line(error)}") from error
-    found: dict[str | None, dict[str, Any]] = {}
-    for begin in _FIRSTS.finditer(text):
-        try:
-            found.setdefault(begin[1], _DECODER.raw_decode(text, begin.end())[0])
-        except (ValueError, RecursionError):
-            continue
-    return found
+    firsts: dict[str | None, dict[str, Any]] = {}
+    depth, name = 0, None
+    for token in _TOKENS.finditer(text):
+        if token[0] in "]}":
+            depth -= 1
+        elif token[0] in "[{":
+            if token[0] == "[" and depth == (name is not None):
+                with contextlib.suppress(ValueError, RecursionError, StopIteration):
+                    begin = _BETWEEN.match(text, token.end()).end()  # type: ignore[union-attr]
+                    entry, _ = _DECODER.raw_decode(text, begin)
+                    if isinstance(entry, dict):
+                        firsts.setdefault(name, entry)
+            depth += 1
+        elif depth == 1:
+            name = token[0][1:-1]
+        if depth == 0 or (depth == 1 and name is None and token[0] == "["):
+            break  # behind the object, or in a list that is the file
+    return firsts
+
+
+def _names_in(value: object) -> list[str]:
+    """The names in the first object of a list; objects are lists of pairs."""
+    first = value[0] if isinstance(value, list) and value else None
+    pairs = first if isinstance(first, list) else []
+    return [pair[0] for pair in pairs if isinstance(pair, tuple)]
 
 
 def _size(text: str) -> int:

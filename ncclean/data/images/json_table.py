@@ -16,6 +16,7 @@ from ncclean.data.layout import Facts, Found
 from ncclean.data.options import SourceOptions
 from ncclean.data.sample_groups import usual_caption
 from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError
 
 
 class JsonTable(JsonLayout):
@@ -33,10 +34,14 @@ class JsonTable(JsonLayout):
 
     def facts(self, found: Found, options: SourceOptions) -> Facts:
         size, version, _ = super().facts(found, options)
-        return Facts(size, version, _lists(first_entries(found.url), options)[0] or "")
+        first, *others = _lists(first_entries(found.url), options)
+        if others:
+            names = ", ".join(f"`{name}`" for name in (first, *others))
+            raise InputError(f"{found.url} has several lists of images, {names}: make each a file")
+        return Facts(size, version, first or "")
 
     def open(self, url: str, detail: str) -> JsonList:
-        return JsonList(url, detail or None, has_others=True)
+        return JsonList(url, detail or None, is_alike=name_images)
 
     def row(self, entry: Mapping[str, Any], shard: ShardRef) -> Row | BrokenRow:
         keys = row_keys(entry)
@@ -48,7 +53,6 @@ class RedCaps(JsonLayout):
 
     name = "redcaps"
     list_name = "annotations"
-    has_other_lists = True
 
     def matches(self, firsts: Firsts, options: SourceOptions) -> bool:
         return firsts.get(self.list_name, {}).keys() >= {"image_id", "subreddit", "raw_caption"}

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from ncclean import stores
+from ncclean.data.images.columns import IMAGE_COLUMNS, KEY_COLUMNS, is_path_column
 from ncclean.data.images.samples import TableSamples
 from ncclean.data.images.text_rows import BrokenRow, Row
 from ncclean.data.images.unit_files import UnitFiles
@@ -27,6 +28,8 @@ from ncclean.data.source import Source
 from ncclean.errors import ShardError
 
 _HIVE = re.compile(r"(\w+)=([^/=]*)")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_OF_ROWS = frozenset((*KEY_COLUMNS, *IMAGE_COLUMNS, "uid"))
 
 OutForm = Literal["webdataset", "folder", "csv", "parquet"]
 
@@ -144,10 +147,18 @@ def folder_beside(url: str, names: Sequence[str]) -> str:
 
 
 def hive_values(url: str) -> dict[str, str]:
-    """Values that the folders of a file name, as `lang=en/` does, by lower-case name."""
+    """Values that the folders of a file name, as `lang=en/` does, by lower-case name.
+
+    Keys, uids and pictures are of a row, not of all rows of a file.
+    """
     folders = stores.without_query(url).split("/")[:-1]
     pairs = filter(None, map(_HIVE.fullmatch, folders))
-    return {pair[1].lower(): unquote(pair[2]) for pair in pairs}
+    values = {pair[1].lower(): unquote(pair[2]) for pair in pairs}
+    return {
+        name: value
+        for name, value in values.items()
+        if value != _NO_VALUE and name not in _OF_ROWS and not is_path_column(name)
+    }
 
 
 def _with_values(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ncclean import stores
 from ncclean.data.images.columns import PATH_COLUMNS
 from ncclean.data.images.json_layout import JSON
+from ncclean.data.images.json_list import first_entries
 from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.listing import is_image_name, subfolders, unread_image
 from ncclean.data.images.registry import LAYOUTS, table_at
@@ -24,6 +25,7 @@ _QUESTIONS = 16  # files that are looked into at a time
 
 def has_images(place: str, image_key: str | None = None) -> bool:
     """Whether a file or a folder is a source of images that are not in tars."""
+    first_entries.cache_clear()  # files may have changed since
     return next(_found(place, SourceOptions(image_key=image_key)), None) is not None
 
 
@@ -65,6 +67,7 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
     lie, and which splits are read. Raises `InputError` for one without images, or given twice.
     """
     options = options or SourceOptions()
+    first_entries.cache_clear()  # files may have changed since
     root = options.image_root
     if root is not None and not (stores.is_url(root) or os.path.isdir(root)):
         raise InputError(f"--image-root: the folder {root} does not exist")
