@@ -66,18 +66,22 @@ class ImageFetcher:
         has been handed out by then.
         """
         left = dict(places)
-        at_places = _in_tar if shard.layout == WEBDATASET else _in_files
-        yield from _taken(left, at_places(shard, left))
+        is_tar = shard.layout == WEBDATASET
+        yield from _taken(left, (_in_tar if is_tar else _in_files)(shard, left))
         for key, place in list(left.items()):
-            if place.image_offset is None and place.sample_offset is not None:
-                del left[key]  # a sample in a tar, without a picture that is read
+            # A file that cannot be read, or a sample in a tar without a picture that is read.
+            where = place.sample_offset if is_tar else place.image_path
+            if place.image_offset is None and where is not None:
+                del left[key]
         if not left:
             return
         with self._locks[shard.name]:
             there = self._tars.get(shard.name, {})
-            found = {key: there[key] for key in left if key in there}
-            yield from _taken(left, _in_tar(shard, found))
-            has_changed = any(found[key].image_offset is not None for key in left if key in found)
+            earlier = {key: there[key] for key in left if key in there}
+            yield from _taken(left, _in_tar(shard, earlier))
+            has_changed = any(
+                earlier[key].image_offset is not None for key in left if key in earlier
+            )
             if not there or has_changed:
                 yield from _taken(left, self._in_samples(shard, left))
 

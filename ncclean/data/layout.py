@@ -32,7 +32,7 @@ class Facts(NamedTuple):
     detail: str = ""
 
 
-class Found(NamedTuple):
+class SourceFile(NamedTuple):
     """A file or folder of a layout, and its `files`: the folder of its images, or its vectors."""
 
     layout: Layout
@@ -55,7 +55,7 @@ class Layout(ABC):
     has_splits = False
 
     @abstractmethod
-    def found(self, source: Source, options: SourceOptions) -> list[Found]:
+    def files_of(self, source: Source, options: SourceOptions) -> list[SourceFile]:
         """The files of this layout that a source is or has in it, in order; none if it has none.
 
         Raises `InputError` for what can only be meant as this layout and is not.
@@ -65,39 +65,39 @@ class Layout(ABC):
         """The split that a file holds; None where that is told inside of it."""
         return None
 
-    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut] | None:
+    def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut] | None:
         """Cut a file into units of about `unit_rows`; None for one that is a shard.
 
         Raises `ShardError`.
         """
         return None
 
-    def facts(self, found: Found, options: SourceOptions) -> Facts:
+    def facts(self, file: SourceFile, options: SourceOptions) -> Facts:
         """Size and version of what the rows depend on."""
-        return Facts(*sizes_and_versions([found.url])[0])
+        return Facts(*sizes_and_versions([file.url])[0])
 
-    def units(self, found: Found, name: str, options: SourceOptions) -> list[ShardRef]:
+    def units(self, file: SourceFile, name: str, options: SourceOptions) -> list[ShardRef]:
         """The shards of a file or folder, named after `name`.
 
         What cannot be cut is one shard, which fails when it is read.
         """
-        facts = self.facts(found, options)
+        facts = self.facts(file, options)
         layout = f"{self.name}:{facts.detail}" if facts.detail else self.name
         try:
-            cuts = self.cuts(found, facts, options)
+            cuts = self.cuts(file, facts, options)
         except ShardError:
             cuts = None
         if cuts is None:
-            return [ShardRef(name, found.url, facts.size, facts.version, layout, found.files)]
+            return [ShardRef(name, file.url, facts.size, facts.version, layout, file.files)]
         total = max(cuts[-1].last, 1) if cuts else 1
         return [
             ShardRef(
                 name if len(cuts) < 2 else f"{name}-{first:0{len(str(total))}d}",
-                found.url,
+                file.url,
                 round(facts.size * (last - first) / total),
                 facts.version,
                 layout,
-                found.files,
+                file.files,
                 (first, last),
                 offset,
             )
@@ -106,21 +106,21 @@ class Layout(ABC):
 
 
 def units_of(
-    found: Sequence[Found], named_after: Sequence[str], options: SourceOptions
+    files: Sequence[SourceFile], named_after: Sequence[str], options: SourceOptions
 ) -> list[ShardRef]:
     """The shards of all files, in order, named by the paths `named_after`.
 
     Raises `InputError` for a file that is named twice.
     """
-    check_named_once([one.url for one in found])
+    check_named_once([one.url for one in files])
     endings = [
-        ending for one in dict.fromkeys(one.layout for one in found) for ending in one.endings
+        ending for one in dict.fromkeys(one.layout for one in files) for ending in one.endings
     ]
     names = distinct_names(named_after, endings)
     with ThreadPoolExecutor(_QUESTIONS) as pool:
         # In a copy of its context a thread has the listings that were kept.
         units = [
             pool.submit(copy_context().run, one.layout.units, one, name, options)
-            for one, name in zip(found, names, strict=True)
+            for one, name in zip(files, names, strict=True)
         ]
         return [unit for several in units for unit in several.result()]

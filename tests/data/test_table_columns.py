@@ -11,7 +11,7 @@ from ncclean.data.images.columns import by_image, image_of, key_of
 from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.text_rows import BrokenRow
 from ncclean.data.images.text_tables import TextTable
-from ncclean.data.layout import Facts, Found
+from ncclean.data.layout import Facts, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.samples import of_caption
 from ncclean.errors import ShardError
@@ -150,8 +150,8 @@ def test_rows_before_a_failure_come_before_it():
 
 
 def cuts(path):
-    found = Found(TextTable(), str(path))
-    return found.layout.cuts(found, Facts(0, ""), SourceOptions())
+    file = SourceFile(TextTable(), str(path))
+    return file.layout.cuts(file, Facts(0, ""), SourceOptions())
 
 
 def test_units_do_not_part_the_rows_of_an_image(tmp_path, monkeypatch):

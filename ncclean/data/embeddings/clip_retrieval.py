@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, Vectors
 from ncclean.data.embeddings.vectors import npy_shape, read_npy
-from ncclean.data.layout import Found
+from ncclean.data.layout import SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import table_rows
 from ncclean.data.shards import ShardRef
@@ -29,7 +29,7 @@ class ClipRetrieval(EmbeddingLayout):
     name = "clip-retrieval"
     files = f"{_IMAGES}, {_TEXTS} and {_METADATA} as clip-retrieval writes them"
 
-    def found(self, source: Source, options: SourceOptions) -> list[Found]:
+    def files_of(self, source: Source, options: SourceOptions) -> list[SourceFile]:
         if _METADATA not in source.names or not source.names & {_IMAGES, _TEXTS}:
             return []
         numbers = {name: _numbered(source, name) for name in _ENDINGS}
@@ -39,7 +39,7 @@ class ClipRetrieval(EmbeddingLayout):
                 raise InputError(f"{source.below(name)} holds no {name}_<i> files{hint}")
         # A number that only some of them have is a shard that fails.
         return [
-            Found(
+            SourceFile(
                 self,
                 _file(source, numbers, _METADATA, number),
                 (_file(source, numbers, _IMAGES, number), _file(source, numbers, _TEXTS, number)),

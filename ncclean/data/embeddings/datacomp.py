@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from ncclean import stores
 from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, Vectors, required
 from ncclean.data.embeddings.vectors import BROKEN, Header, check_matrix, read_header
-from ncclean.data.layout import Found
+from ncclean.data.layout import SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef
 from ncclean.data.source import Source
@@ -35,7 +35,7 @@ class DataComp(EmbeddingLayout):
     keys_of = ".npz"
     reads_rows = False
 
-    def found(self, source: Source, options: SourceOptions) -> list[Found]:
+    def files_of(self, source: Source, options: SourceOptions) -> list[SourceFile]:
         if not _is_one(source):
             return []
         if source.url.endswith((_TABLE, _ARCHIVE)):
@@ -43,7 +43,7 @@ class DataComp(EmbeddingLayout):
         else:
             files = (name for name in source.names if name.endswith((_TABLE, _ARCHIVE)))
             stems = sorted({source.below(name).rpartition(".")[0] for name in files})
-        return [Found(self, f"{stem}{_TABLE}", (f"{stem}{_ARCHIVE}",)) for stem in stems]
+        return [SourceFile(self, f"{stem}{_TABLE}", (f"{stem}{_ARCHIVE}",)) for stem in stems]
 
     def cut(self, row_groups: Sequence[int], rows: int) -> list[int]:
         return [sum(row_groups)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ncclean.data.embeddings.parquet_vectors import ParquetVectors
 from ncclean.data.lance_table import is_lance
-from ncclean.data.layout import Found
+from ncclean.data.layout import SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.source import Source
 
@@ -16,5 +16,5 @@ class LanceVectors(ParquetVectors):
     files = "Lance data sets"
     keys_of = "Lance"
 
-    def found(self, source: Source, options: SourceOptions) -> list[Found]:
-        return [Found(self, source.url)] if is_lance(source.url) else []
+    def files_of(self, source: Source, options: SourceOptions) -> list[SourceFile]:
+        return [SourceFile(self, source.url)] if is_lance(source.url) else []

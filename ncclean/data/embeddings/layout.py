@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.data.lance_table import ENDING
-from ncclean.data.layout import Cut, Facts, Found, Layout
+from ncclean.data.layout import Cut, Facts, Layout, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import table_rows
 from ncclean.data.shards import ShardRef, sizes_and_versions
@@ -42,15 +42,15 @@ class EmbeddingLayout(Layout):
     may_be_images = False
     reads_rows: bool = True  # any rows of a shard can be read without the others
 
-    def facts(self, found: Found, options: SourceOptions) -> Facts:
+    def facts(self, file: SourceFile, options: SourceOptions) -> Facts:
         try:
-            facts = sizes_and_versions((found.url, *found.files))
+            facts = sizes_and_versions((file.url, *file.files))
         except (OSError, InputError):  # said when it is read
             return Facts(0, "")
         return Facts(sum(size for size, _ in facts), " ".join(version for _, version in facts))
 
-    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
-        row_groups, _ = table_rows(found.url)
+    def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+        row_groups, _ = table_rows(file.url)
         ends = [sum(row_groups)]
         if ends[0] > 1.5 * self.unit_rows:
             ends = self.cut(row_groups, self.unit_rows)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, Vectors, required
-from ncclean.data.layout import Found
+from ncclean.data.layout import SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import read_table, table_rows, vector_columns
 from ncclean.data.shards import ShardRef
@@ -28,11 +28,11 @@ class ParquetVectors(EmbeddingLayout):
     keys_of = "Parquet"
     may_be_images = True
 
-    def found(self, source: Source, options: SourceOptions) -> list[Found]:
+    def files_of(self, source: Source, options: SourceOptions) -> list[SourceFile]:
         if source.url.endswith(_ENDING):
-            return [Found(self, source.url)]
+            return [SourceFile(self, source.url)]
         names = sorted(name for name in source.names if name.endswith(_ENDING))
-        return [Found(self, source.below(name)) for name in names]
+        return [SourceFile(self, source.below(name)) for name in names]
 
     def cut(self, row_groups: Sequence[int], rows: int) -> list[int]:
         total, ends, end, begin = sum(row_groups), [], 0, 0

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ncclean.data.embeddings.layout import Keys
 from ncclean.data.embeddings.registry import LAYOUTS
-from ncclean.data.layout import Found, units_of
+from ncclean.data.layout import SourceFile, units_of
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef, expand, places
 from ncclean.data.source import Source
@@ -29,14 +29,14 @@ _KNOWN_KEYS = (
 _QUESTIONS = 32  # asked at a time about the files of a corpus
 
 
-def find_embeddings(url: str) -> list[Found]:
+def find_embeddings(url: str) -> list[SourceFile]:
     """The files of a folder or file of embeddings; none if it has no layout of these.
 
     Raises `InputError` where some are missing, or a store does not answer.
     """
     source = Source(url)
-    found = (layout.found(source, SourceOptions()) for layout in LAYOUTS.values())
-    return next(filter(None, found), [])
+    files = (layout.files_of(source, SourceOptions()) for layout in LAYOUTS.values())
+    return next(filter(None, files), [])
 
 
 def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
@@ -47,10 +47,10 @@ def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
     """
     locations = [place for source in sources for place in expand(source, places)]
     with ThreadPoolExecutor(_QUESTIONS) as pool:  # each may be a request to a store
-        found = [one for several in pool.map(_found, locations) for one in several]
-    if not found:
+        files = [one for several in pool.map(_files_at, locations) for one in several]
+    if not files:
         raise InputError("name at least one file or folder of embeddings")
-    return units_of(found, [one.url for one in found], SourceOptions())
+    return units_of(files, [one.url for one in files], SourceOptions())
 
 
 def vector_keys(shards: Sequence[ShardRef], keys: Keys | None) -> Keys | None:
@@ -70,11 +70,11 @@ def vector_keys(shards: Sequence[ShardRef], keys: Keys | None) -> Keys | None:
     return _keys_there(named, candidates) if named else None
 
 
-def _found(url: str) -> list[Found]:
-    if not (found := find_embeddings(url)):
-        files = ", nor ".join(layout.files for layout in LAYOUTS.values())
-        raise InputError(f"{url} holds no embeddings: neither {files}")
-    return found
+def _files_at(url: str) -> list[SourceFile]:
+    if not (files := find_embeddings(url)):
+        kinds = ", nor ".join(layout.files for layout in LAYOUTS.values())
+        raise InputError(f"{url} holds no embeddings: neither {kinds}")
+    return files
 
 
 def _keys_there(shards: Sequence[ShardRef], candidates: Sequence[Keys]) -> Keys:

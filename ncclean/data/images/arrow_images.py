@@ -13,7 +13,7 @@ from ncclean import stores
 from ncclean.data.images.arrow_rows import rows_of_batch
 from ncclean.data.images.tables import TableLayout
 from ncclean.data.images.text_rows import BrokenRow, Row, row_keys
-from ncclean.data.layout import Cut, Facts, Found
+from ncclean.data.layout import Cut, Facts, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import vector_columns
 from ncclean.data.shards import ShardRef
@@ -44,10 +44,10 @@ class ArrowImages(TableLayout):
     def written_names(self, shard: ShardRef) -> dict[str, str]:
         return {key: name for name, key in row_keys(self.columns(shard.url).names).items()}
 
-    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+    def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
         cuts: list[Cut] = []
         begin = end = 0
-        with _opened(found.url) as (_, batches):
+        with _opened(file.url) as (_, batches):
             for batch in batches:
                 end += batch.num_rows
                 if end - begin >= self.unit_rows:

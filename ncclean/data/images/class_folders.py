@@ -17,7 +17,7 @@ from ncclean import stores
 from ncclean.data.images.layout import OutForm, RowLayout
 from ncclean.data.images.listing import image_files, subfolders
 from ncclean.data.images.text_rows import BrokenRow, Row
-from ncclean.data.layout import Cut, Facts, Found
+from ncclean.data.layout import Cut, Facts, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef
 from ncclean.data.source import Source
@@ -70,12 +70,12 @@ class ClassFolders(RowLayout):
     def written_as(self, urls: Collection[str]) -> OutForm:
         return "folder"
 
-    def facts(self, found: Found, options: SourceOptions) -> Facts:
-        files, version = _listed(found.url)
+    def facts(self, file: SourceFile, options: SourceOptions) -> Facts:
+        files, version = _listed(file.url)
         return Facts(sum(size for _, size in files), version, options.class_template or "")
 
-    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
-        count = len(_listed(found.url)[0])
+    def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+        count = len(_listed(file.url)[0])
         return [
             Cut(first, min(first + self.unit_rows, count))
             for first in range(0, count, self.unit_rows)

@@ -13,7 +13,7 @@ from ncclean.data.images.json_layout import Firsts, JsonLayout
 from ncclean.data.images.json_list import JsonList
 from ncclean.data.images.layout import folder_beside
 from ncclean.data.images.text_rows import BrokenRow, Row
-from ncclean.data.layout import Cut, Facts, Found
+from ncclean.data.layout import Cut, Facts, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef
 from ncclean.data.source import Source
@@ -55,13 +55,11 @@ class Coco(JsonLayout):
         name = _FILE.fullmatch(posixpath.basename(url))
         return name[2] if name else None
 
-    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
-        captions = _captions_of(found.url, facts.version)[0].values()
+    def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+        captions = _captions_of(file.url, facts.version)[0].values()
         if not any(isinstance(text, str) for several in captions for text in several):
-            raise InputError(
-                f"{found.url} has no captions: name the file captions_*.json beside it"
-            )
-        return super().cuts(found, facts, options)
+            raise InputError(f"{file.url} has no captions: name the file captions_*.json beside it")
+        return super().cuts(file, facts, options)
 
     def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
         yield from super().rows(shard, whole)

@@ -14,7 +14,7 @@ from ncclean.data.images.files import UnreadableFile
 from ncclean.data.images.layout import ImageLayout, OutForm, Reading
 from ncclean.data.images.listing import Entry, entries_of, has_image_files
 from ncclean.data.images.unit_files import UnitFiles
-from ncclean.data.layout import Found
+from ncclean.data.layout import SourceFile
 from ncclean.data.member_samples import Contents, MemberSamples, too_large
 from ncclean.data.options import SourceOptions
 from ncclean.data.sample_groups import is_image, utf8
@@ -40,10 +40,10 @@ class Folder(ImageLayout):
     def written_as(self, urls: Collection[str]) -> OutForm:
         return "folder"
 
-    def units(self, found: Found, name: str, options: SourceOptions) -> list[ShardRef]:
+    def units(self, file: SourceFile, name: str, options: SourceOptions) -> list[ShardRef]:
         """Units of as many keys; a file more in one of them leaves the others as they are."""
         units: list[ShardRef] = []
-        entries = entries_of(found.url, image_key=options.image_key)
+        entries = entries_of(file.url, image_key=options.image_key)
         by_key = itertools.groupby(entries, key=lambda entry: entry.key)
         keys = ((key, list(files)) for key, files in by_key)
         while chunk := list(itertools.islice(keys, self.unit_rows)):
@@ -53,11 +53,11 @@ class Folder(ImageLayout):
             units.append(
                 ShardRef(
                     f"{name}-{len(units):05d}",
-                    found.url,
+                    file.url,
                     sum(file.size for file in files),
                     digest.hexdigest(),
                     self.name,
-                    found.files,
+                    file.files,
                     (0, len(chunk)),
                     span=(chunk[0][0], chunk[-1][0]),
                 )

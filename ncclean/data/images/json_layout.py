@@ -12,7 +12,7 @@ from ncclean.data.images.layout import RowLayout
 from ncclean.data.images.listing import is_image_name
 from ncclean.data.images.row_units import cut_rows
 from ncclean.data.images.text_rows import BrokenRow, Row
-from ncclean.data.layout import Cut, Facts, Found
+from ncclean.data.layout import Cut, Facts, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef
 from ncclean.data.source import Source
@@ -56,15 +56,15 @@ class JsonLayout(RowLayout):
         """Whether a file in a folder is meant where the folder is named."""
         return self.matches(firsts, options)
 
-    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+    def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
         try:
-            with self.open(found.url, facts.detail) as entries:
+            with self.open(file.url, facts.detail) as entries:
                 entries.seek(0)
                 return cut_rows(
                     entries, self.unit_rows, lambda one: self.is_read(one, facts.detail)
                 )
         except OSError as error:
-            raise ShardError(f"{found.url} cannot be read: {one_line(error)}") from error
+            raise ShardError(f"{file.url} cannot be read: {one_line(error)}") from error
 
     def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
         detail = shard.layout.partition(":")[2]

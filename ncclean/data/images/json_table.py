@@ -12,7 +12,7 @@ from ncclean.data.images.json_list import JsonList, first_entries
 from ncclean.data.images.layout import folder_beside
 from ncclean.data.images.tables import name_images
 from ncclean.data.images.text_rows import BrokenRow, Row, row_keys
-from ncclean.data.layout import Facts, Found
+from ncclean.data.layout import Facts, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.sample_groups import usual_caption
 from ncclean.data.shards import ShardRef
@@ -32,12 +32,12 @@ class JsonTable(JsonLayout):
         named = [firsts[name] for name in _lists(firsts, options)]
         return any(usual_caption(first, CAPTION_COLUMNS) is not None for first in named)
 
-    def facts(self, found: Found, options: SourceOptions) -> Facts:
-        size, version, _ = super().facts(found, options)
-        first, *others = _lists(first_entries(found.url), options)
+    def facts(self, file: SourceFile, options: SourceOptions) -> Facts:
+        size, version, _ = super().facts(file, options)
+        first, *others = _lists(first_entries(file.url), options)
         if others:
             names = ", ".join(f"`{name}`" for name in (first, *others))
-            raise InputError(f"{found.url} has several lists of images, {names}: make each a file")
+            raise InputError(f"{file.url} has several lists of images, {names}: make each a file")
         return Facts(size, version, first or "")
 
     def open(self, url: str, detail: str) -> JsonList:

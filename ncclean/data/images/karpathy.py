@@ -8,7 +8,7 @@ from typing import Any
 
 from ncclean.data.images.json_layout import Firsts, JsonLayout
 from ncclean.data.images.text_rows import BrokenRow, Row
-from ncclean.data.layout import Facts, Found
+from ncclean.data.layout import Facts, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef
 
@@ -25,10 +25,10 @@ class Karpathy(JsonLayout):
     def matches(self, firsts: Firsts, options: SourceOptions) -> bool:
         return "sentences" in firsts.get(self.list_name, {})
 
-    def facts(self, found: Found, options: SourceOptions) -> Facts:
+    def facts(self, file: SourceFile, options: SourceOptions) -> Facts:
         # The rows of other splits are another version of the unit.
         named = [split for split in SPLITS if split in options.split]
-        size, version, _ = super().facts(found, options)
+        size, version, _ = super().facts(file, options)
         return Facts(size, ":".join([version, *named]), ":".join(named))
 
     def is_read(self, entry: object, detail: str) -> bool:

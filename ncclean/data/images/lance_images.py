@@ -12,7 +12,7 @@ from ncclean.data.images.layout import RowLayout
 from ncclean.data.images.tables import name_images
 from ncclean.data.images.text_rows import BrokenRow, Row, row_keys
 from ncclean.data.lance_table import ENDING, is_lance, lance_batches, lance_columns, lance_pieces
-from ncclean.data.layout import Cut, Facts, Found
+from ncclean.data.layout import Cut, Facts, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import vector_columns
 from ncclean.data.shards import ShardRef
@@ -40,15 +40,15 @@ class LanceImages(RowLayout):
     def columns(self, url: str) -> pa.Schema:
         return lance_columns(url)
 
-    def facts(self, found: Found, options: SourceOptions) -> Facts:
+    def facts(self, file: SourceFile, options: SourceOptions) -> Facts:
         return Facts(0, "")  # each piece has its own
 
-    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
-        return [Cut(*piece[:2]) for piece in lance_pieces(found.url, self.unit_rows)]
+    def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+        return [Cut(*piece[:2]) for piece in lance_pieces(file.url, self.unit_rows)]
 
-    def units(self, found: Found, name: str, options: SourceOptions) -> list[ShardRef]:
-        pieces = lance_pieces(found.url, self.unit_rows)
-        units = [] if not pieces else super().units(found, name, options)
+    def units(self, file: SourceFile, name: str, options: SourceOptions) -> list[ShardRef]:
+        pieces = lance_pieces(file.url, self.unit_rows)
+        units = [] if not pieces else super().units(file, name, options)
         return [
             dataclasses.replace(unit, size=piece.size, version=piece.version)
             for unit, piece in zip(units, pieces, strict=True)

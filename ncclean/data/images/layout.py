@@ -20,7 +20,7 @@ from ncclean.data.images.columns import IMAGE_COLUMNS, KEY_COLUMNS, is_path_colu
 from ncclean.data.images.samples import TableSamples
 from ncclean.data.images.text_rows import BrokenRow, Row
 from ncclean.data.images.unit_files import UnitFiles
-from ncclean.data.layout import Found, Layout
+from ncclean.data.layout import Layout, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.samples import CaptionKeys, FurtherMembers, Sample
 from ncclean.data.shards import ShardRef
@@ -73,9 +73,9 @@ class ImageLayout(Layout):
         be meant as this layout and is not.
         """
 
-    def found(self, source: Source, options: SourceOptions) -> list[Found]:
+    def files_of(self, source: Source, options: SourceOptions) -> list[SourceFile]:
         return [
-            Found(self, url, (options.image_root or self.root(url),))
+            SourceFile(self, url, (options.image_root or self.root(url),))
             for url in self.sources(source, options)
         ]
 

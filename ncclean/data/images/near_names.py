@@ -43,19 +43,21 @@ class NearNames:
         parts = [part for part in plain.split("/") if part not in ("", ".")]
         is_elsewhere = plain.startswith("/") or plain[1:2] == ":"
         for first in range(len(parts) if is_elsewhere else 1):
-            found = self._alike("", parts[first:])
-            if not found:
+            matches = self._alike("", parts[first:])
+            if not matches:
                 inside = [name for name in self._names("") if name in _IMAGE_FOLDERS]
-                found = [one for name in inside for one in self._alike("", [name, *parts[first:]])]
-            if found:
-                return [NearName(one, _difference(path, one, first > 0)) for one in found]
+                matches = [
+                    one for name in inside for one in self._alike("", [name, *parts[first:]])
+                ]
+            if matches:
+                return [NearName(one, _difference(path, one, first > 0)) for one in matches]
         return []
 
     def take(self, path: str) -> NearName | None:
         """The file that a path means, which no other path means from then on."""
-        found = self.find(path)
-        is_free = len(found) == 1 and self._taken.setdefault(found[0].path, path) == path
-        return found[0] if is_free else None
+        matches = self.find(path)
+        is_free = len(matches) == 1 and self._taken.setdefault(matches[0].path, path) == path
+        return matches[0] if is_free else None
 
     def _alike(self, folder: str, parts: list[str]) -> list[str]:
         """Paths below the folder whose parts are alike."""

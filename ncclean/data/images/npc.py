@@ -24,7 +24,7 @@ from ncclean import stores
 from ncclean.data.images.columns import MOST_ROWS
 from ncclean.data.images.layout import RowLayout, folder_beside
 from ncclean.data.images.text_rows import BrokenRow, Row, open_text
-from ncclean.data.layout import Cut, Facts, Found
+from ncclean.data.layout import Cut, Facts, SourceFile
 from ncclean.data.noise import FROM_FILE
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef, sizes_and_versions
@@ -71,11 +71,11 @@ class Npc(RowLayout):
         name = _CAPTIONS.fullmatch(posixpath.basename(url))
         return _SPLITS[name[1]] if name else None
 
-    def facts(self, found: Found, options: SourceOptions) -> Facts:
-        return Facts(super().facts(found, options).size, _version_of(found.url))
+    def facts(self, file: SourceFile, options: SourceOptions) -> Facts:
+        return Facts(super().facts(file, options).size, _version_of(file.url))
 
-    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
-        count = sum(1 for _ in _images(found.url, facts.version))
+    def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+        count = sum(1 for _ in _images(file.url, facts.version))
         return [
             Cut(first, min(first + self.unit_rows, count))
             for first in range(0, count, self.unit_rows)
@@ -108,8 +108,8 @@ def _caption_files(place: str) -> list[str]:
     files = [[f"{folder}/{split}{ENDING}" for split in _SPLITS] for folder in folders]
     asked = [name for several in files for file in several for name in (file, _ids_of(file))]
     there = set(map(str, stores.present_files(map(stores.location, asked))))
-    found = ([file for file in several if {file, _ids_of(file)} <= there] for several in files)
-    return next(filter(None, found), [])
+    complete = ([file for file in several if {file, _ids_of(file)} <= there] for several in files)
+    return next(filter(None, complete), [])
 
 
 def _version_of(url: str) -> str:

@@ -11,7 +11,7 @@ from ncclean.data.images.arrow_rows import rows_of_batch
 from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.tables import METADATA, PARQUET, TableLayout
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, row_keys
-from ncclean.data.layout import Cut, Facts, Found
+from ncclean.data.layout import Cut, Facts, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_bounds import check_rows, inflated_columns, is_text, rows_at_once, texts
 from ncclean.data.parquet_footer import read_chunks
@@ -48,8 +48,8 @@ class ParquetImages(TableLayout):
     def written_names(self, shard: ShardRef) -> dict[str, str]:
         return {key: name for name, key in row_keys(self.columns(shard.url).names).items()}
 
-    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
-        groups, _ = table_rows(found.url)
+    def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+        groups, _ = table_rows(file.url)
         check_rows(sum(groups), facts.size)
         cuts: list[Cut] = []
         begin = end = 0

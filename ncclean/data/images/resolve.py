@@ -13,7 +13,7 @@ from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.listing import is_image_name, subfolders, unread_image
 from ncclean.data.images.registry import LAYOUTS, table_at
 from ncclean.data.images.tables import METADATA, TEXTS, TableLayout
-from ncclean.data.layout import Found, units_of
+from ncclean.data.layout import SourceFile, units_of
 from ncclean.data.options import SourceOptions
 from ncclean.data.sample_groups import HEIC_NOT_READ
 from ncclean.data.shards import ShardRef, expand, places
@@ -26,7 +26,7 @@ _QUESTIONS = 16  # files that are looked into at a time
 def has_images(place: str, image_key: str | None = None) -> bool:
     """Whether a file or a folder is a source of images that are not in tars."""
     first_entries.cache_clear()  # files may have changed since
-    return next(_found(place, SourceOptions(image_key=image_key)), None) is not None
+    return next(_files_at(place, SourceOptions(image_key=image_key)), None) is not None
 
 
 def check_formats(place: str) -> None:
@@ -71,35 +71,35 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
     root = options.image_root
     if root is not None and not (stores.is_url(root) or os.path.isdir(root)):
         raise InputError(f"--image-root: the folder {root} does not exist")
-    found: list[Found] = []
+    files: list[SourceFile] = []
     for source in sources:
         for place in expand(source, places):
-            here = list(_found(place, options))
+            here = list(_files_at(place, options))
             if not here:
                 check_formats(place)
                 raise InputError(
                     f"{place} holds no images: neither tables (csv, tsv, jsonl, Parquet) with "
                     f"images or their paths ({', '.join(PATH_COLUMNS[:3])}), nor image files"
                 )
-            found += here
+            files += here
     if options.image_key is not None:
-        for one in found:
+        for one in files:
             if not one.layout.takes_image_key:
                 raise InputError(f"--image-key: {one.url} names one picture for each sample")
     if options.split:
-        found = _of_splits(found, options.split)
-    return units_of(found, [_named_after(one.url) for one in found], options)
+        files = _of_splits(files, options.split)
+    return units_of(files, [_named_after(one.url) for one in files], options)
 
 
-def _found(place: str, options: SourceOptions) -> Iterator[Found]:
+def _files_at(place: str, options: SourceOptions) -> Iterator[SourceFile]:
     """Yield what a file or folder is or has in it; a table stands for the images below it."""
     waiting: list[tuple[Source, Sequence[ImageLayout]]] = [(Source(place), LAYOUTS)]
     while waiting:
         source, layouts = waiting.pop()
         try:
-            asked = ((layout, layout.found(source, options)) for layout in layouts)
-            layout, found = next((one for one in asked if one[1]), (None, []))
-            yield from found
+            asked = ((layout, layout.files_of(source, options)) for layout in layouts)
+            layout, files = next((one for one in asked if one[1]), (None, []))
+            yield from files
             if layout is not None:
                 layouts = layout.below(layouts)
             if layouts:
@@ -109,18 +109,18 @@ def _found(place: str, options: SourceOptions) -> Iterator[Found]:
             continue
 
 
-def _of_splits(found: Sequence[Found], splits: Sequence[str]) -> list[Found]:
+def _of_splits(files: Sequence[SourceFile], splits: Sequence[str]) -> list[SourceFile]:
     """What holds some of the splits. Raises `InputError` for a source that states none."""
-    for one in found:
+    for one in files:
         if not one.layout.has_splits:
             raise InputError(
                 "--split is for layouts that state splits, such as Karpathy's dataset_*.json, "
                 f"COCO's captions_*.json and NPC's folders; {one.url} does not"
             )
-    chosen = [one for one in found if one.layout.split_of(one.url) in (None, *splits)]
-    if found and not chosen:
-        there = ", ".join(sorted({str(one.layout.split_of(one.url)) for one in found}))
-        raise InputError(f"{found[0].url}: there is no split {splits[0]}; there is {there}")
+    chosen = [one for one in files if one.layout.split_of(one.url) in (None, *splits)]
+    if files and not chosen:
+        there = ", ".join(sorted({str(one.layout.split_of(one.url)) for one in files}))
+        raise InputError(f"{files[0].url}: there is no split {splits[0]}; there is {there}")
     return chosen
 
 

@@ -10,7 +10,7 @@ from ncclean.data.images.layout import OutForm
 from ncclean.data.images.row_units import cut_rows
 from ncclean.data.images.tables import TEXTS, TableLayout
 from ncclean.data.images.text_rows import CAPTIONS_TXT, BrokenRow, Row, TextRows, is_lines, row_keys
-from ncclean.data.layout import Cut, Facts, Found
+from ncclean.data.layout import Cut, Facts, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.sample_groups import json_object
 from ncclean.data.shards import ShardRef
@@ -48,16 +48,16 @@ class TextTable(TableLayout):
         except OSError as error:
             raise ShardError(f"{url} cannot be read: {one_line(error)}") from error
 
-    def cuts(self, found: Found, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
+    def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
         try:
-            with TextRows(found.url, parse=False) as lines:
+            with TextRows(file.url, parse=False) as lines:
                 return cut_rows(
                     lines,
                     self.unit_rows,
                     path_of=lambda row: shared_path(lines.row_of(row), options.image_key),
                 )
         except OSError as error:
-            raise ShardError(f"{found.url} cannot be read: {one_line(error)}") from error
+            raise ShardError(f"{file.url} cannot be read: {one_line(error)}") from error
 
     def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
         try:
