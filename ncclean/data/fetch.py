@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ncclean import stores
-from ncclean.data.images.files import UnreadableFile
+from ncclean.data.images.files import UnitFiles, UnreadableFile
 from ncclean.data.images.folders import Folder
-from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.reader import read_samples
 from ncclean.data.sample_groups import utf8
 from ncclean.data.samples import Place

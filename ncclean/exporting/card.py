@@ -14,7 +14,7 @@ from ncclean import stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.exporting.out_layout import PARQUET, OutLayout, Targets
-from ncclean.text_files import read_text
+from ncclean.text_files import compose_yaml, read_text
 
 CARD = "README.md"
 _HEAD = re.compile(r"---\s*\n(.*?\n)---\s*(\n|$)", re.S)
@@ -38,8 +38,9 @@ def exported_card(layout: OutLayout) -> str | None:
     if head is None:
         return text
     try:
+        compose_yaml(head[1], CARD)  # within bounds: aliases may stand for anything
         fields = yaml.safe_load(head[1])
-    except (yaml.YAMLError, RecursionError):
+    except (yaml.YAMLError, InputError, ValueError):
         return text
     if not isinstance(fields, dict) or fields.keys().isdisjoint((_COUNTS, _FILES)):
         return text

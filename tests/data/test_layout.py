@@ -8,8 +8,8 @@ import pytest
 
 from ncclean.data.images import registry
 from ncclean.data.images.layout import RowLayout, hive_values
-from ncclean.data.images.row_units import Cut
 from ncclean.data.images.text_rows import open_text
+from ncclean.data.layout import Cut
 from tests.data.image_layouts import read, write_pictures
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"

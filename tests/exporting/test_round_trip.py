@@ -250,6 +250,20 @@ def test_files_that_a_card_names_are_found_under_their_new_names(tmp_path):
         assert len(list(out.glob(file["path"]))) == 2, file
 
 
+def test_a_card_whose_aliases_stand_for_millions_stays_as_it_is(tmp_path):
+    lines = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+    )
+    text = f"---\nconfigs: {{b: 1}}\n{lines}---\n"
+    source = repository(tmp_path / "source", {"data/train-0.parquet": rows(range(2))})
+    (source / "README.md").write_text(text)
+    chosen, shards = select(source, folder=tmp_path)
+    out = tmp_path / "out"
+    layout = out_layout("auto", str(out), shards, [str(source)])
+    export_shards(chosen, shards, UPath(out), layout=layout)
+    assert (out / "README.md").read_text() == text
+
+
 def test_a_card_that_lies_at_the_output_stays(tmp_path):
     source = LAYOUTS["tar"]([("k", picture(1), "a caption")], tmp_path / "source")
     (source / "README.md").write_text(CARD)

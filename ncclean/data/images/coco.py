@@ -22,7 +22,7 @@ from ncclean.errors import InputError, ShardError, one_line
 _FOLDER = "annotations"
 _FILE = re.compile(r"captions_((train|val|test)[^/]*)\.json")
 _CAPTIONS = "annotations"
-_MOST_HELD = 1 << 30  # characters; COCO has 40 million
+_MOST_HELD = 1 << 28  # characters; COCO has 40 million
 
 
 class Coco(JsonLayout):

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import stat
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any, TypeVar
 
 from ncclean import stores
 from ncclean.data.images.near_names import NearNames
 from ncclean.data.member_samples import LARGEST_FILE
 from ncclean.data.samples import SkipReason
+from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 from ncclean.regular_files import open_file
 from ncclean.store_errors import explain, is_store_error, is_transient
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_AT_ONCE = 32  # objects asked of a store
 
 
 class UnreadableFile(Exception):
@@ -95,7 +105,7 @@ class ImageRoot:
     def _place(self, path: str) -> str:
         """The real path of a file, from the first folder that has it."""
         place = os.path.realpath(os.path.join(self._real, path))
-        if self._start is None or self._start == self._real or os.path.lexists(place):
+        if self._start is None or os.path.lexists(place):
             return place
         other = os.path.realpath(os.path.join(self._start, path))
         if not os.path.lexists(other):
@@ -132,6 +142,32 @@ class ImageRoot:
             return UnreadableFile(SkipReason.IMAGE_MISSING, f"{what}names a folder that holds both")
         what = f"{path} is not below {self._folder}; --image-root names another folder"
         return UnreadableFile(SkipReason.IMAGE_MISSING, what, may_be_near=os.path.isabs(path))
+
+
+class UnitFiles:
+    """Reads the files of one unit; of samples that nobody wants it reads none."""
+
+    def __init__(self, shard: ShardRef, wanted: Container[str] | None = None) -> None:
+        """`wanted` are keys, see `ncclean.data.reader.read_samples`."""
+        root = shard.files[0]
+        images = ImageRoot(root, start=posixpath.dirname(shard.url))
+        self.read, self.read_exactly = images.read, images.read_exactly
+        self.other_names = images.other_names
+        self._wanted = wanted
+        self._is_remote = stores.is_url(root)
+
+    def is_wanted(self, key: str) -> bool:
+        return self._wanted is None or key in self._wanted
+
+    def map(self, read: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """`read` of every item, in order."""
+        if not self._is_remote:
+            yield from map(read, items)
+            return
+        remaining = iter(items)
+        with ThreadPoolExecutor(_AT_ONCE, "ncclean-images") as pool:
+            while chunk := list(islice(remaining, _AT_ONCE)):
+                yield from pool.map(read, chunk)
 
 
 def _start(system: Any, place: str, path: str) -> bytes:

@@ -10,10 +10,9 @@ import posixpath
 from collections.abc import Collection, Iterator, Sequence
 
 from ncclean import stores
-from ncclean.data.images.files import UnreadableFile
+from ncclean.data.images.files import UnitFiles, UnreadableFile
 from ncclean.data.images.layout import ImageLayout, OutForm, Reading
 from ncclean.data.images.listing import Entry, entries_of, has_image_files
-from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.layout import SourceFile
 from ncclean.data.member_samples import Contents, MemberSamples, too_large
 from ncclean.data.options import SourceOptions

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from ncclean import stores
 from ncclean.data.images.columns import IMAGE_COLUMNS, KEY_COLUMNS, is_path_column
+from ncclean.data.images.files import UnitFiles
 from ncclean.data.images.samples import TableSamples
 from ncclean.data.images.text_rows import BrokenRow, Row
-from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.layout import Layout, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.samples import CaptionKeys, FurtherMembers, Sample

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 from ncclean import stores
 from ncclean.errors import InputError
 
-_FOLDERS_KEPT = 100
-_MOST_NAMES = 100_000  # of a folder, which are held
+_FOLDERS_KEPT = 8  # whose names are held
+_MOST_NAMES = 100_000  # of a folder
 _IMAGE_FOLDERS = frozenset(("images", "image", "imgs", "img"))
 
 

@@ -17,9 +17,8 @@ from ncclean.data.images.columns import (
     image_of,
     key_of,
 )
-from ncclean.data.images.files import UnreadableFile
+from ncclean.data.images.files import UnitFiles, UnreadableFile
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row
-from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.member_samples import caption_keys, take_captions
 from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.sample_groups import usual_caption
