@@ -74,6 +74,21 @@ def test_cocos_captions_come_in_the_order_of_the_file(tmp_path):
     assert statuses(samples[1:]) == 39 * ["ok"]
 
 
+def test_captions_of_coco_without_their_image_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncclean.data.images.layout.ImageLayout.unit_rows", 10)
+    folder = PEOPLES["COCO"](PAIRS, tmp_path / "c")
+    place = folder / "annotations" / "captions_train2017.json"
+    whole = json.loads(place.read_text())
+    del whole["images"][5:7]
+    place.write_text(json.dumps(whole))
+    counts = []
+    for shard in resolve_sources([str(place)]):
+        reader = read_samples(shard)
+        assert len(list(reader)) in (8, 10)
+        counts.append(dict(reader.further.captions))
+    assert counts == [{"of no image": 2}, {}, {}, {}]
+
+
 def test_captions_of_coco_that_would_fill_the_memory_are_not_held(tmp_path, monkeypatch):
     monkeypatch.setattr("ncclean.data.images.coco._MOST_HELD", 100)
     samples, errors = read(PEOPLES["COCO"](PAIRS, tmp_path / "c"))

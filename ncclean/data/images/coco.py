@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import posixpath
 import re
@@ -11,7 +12,8 @@ from typing import Any
 
 from ncclean.data.images.json_layout import Firsts, JsonLayout
 from ncclean.data.images.json_list import JsonList
-from ncclean.data.images.layout import folder_beside
+from ncclean.data.images.layout import Reading, folder_beside
+from ncclean.data.images.samples import TableSamples
 from ncclean.data.images.text_rows import BrokenRow, Row
 from ncclean.data.layout import Cut, Facts, SourceFile
 from ncclean.data.options import SourceOptions
@@ -60,6 +62,24 @@ class Coco(JsonLayout):
         if not any(isinstance(text, str) for several in captions for text in several):
             raise InputError(f"{file.url} has no captions: name the file captions_*.json beside it")
         return super().cuts(file, facts, options)
+
+    def samples(self, shard: ShardRef, reading: Reading) -> TableSamples:
+        samples = super().samples(shard, reading)
+        is_first = shard.rows is None or shard.rows[0] == 0  # counted once for a file
+        if reading.wanted is None and is_first and (lost := self._of_no_image(shard)):
+            samples.further.add(samples.further.captions, "of no image", lost)
+        return samples
+
+    def _of_no_image(self, shard: ShardRef) -> int:
+        """The number of captions whose image is not in the list of images."""
+        captions = dict(_captions_of(shard.url, shard.version)[0])
+        with contextlib.suppress(OSError, ShardError), self.open(shard.url, "") as images:
+            images.seek(0)
+            for image in images:
+                number = image.get("id") if isinstance(image, dict) else None
+                if isinstance(number, int | str):
+                    captions.pop(number, None)
+        return sum(map(len, captions.values()))
 
     def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
         yield from super().rows(shard, whole)
