@@ -11,7 +11,7 @@ from typing import Any
 from upath import UPath
 
 from ncclean import stores
-from ncclean.atomic import published
+from ncclean.atomic import published, reported
 
 _NAME = re.compile(r"\d{6,}\.json")
 _AT_ONCE = 1000  # are held in memory
@@ -44,7 +44,7 @@ class Entries:
                 paths = self._paths()
                 self._next = int(paths[-1].stem) + 1 if paths else 0
             number, self._next = self._next, self._next + 1
-        with published(self.folder / f"{number:06d}.json") as aside:
+        with reported(None), published(self.folder / f"{number:06d}.json") as aside:
             aside.write_text(json.dumps(entry), encoding="utf-8")
 
     def clear(self) -> None:
