@@ -130,9 +130,11 @@ def export_shards(
         pending = [task for task in tasks if task.number not in done]
         runner = runner or InProcess()
         if table is not None and pending:
-            scores = table.prepare(["shard", "key", "row", "caption_number", *names])
-            if runner.is_remote and join:
-                scores = [_shared(targets.work, scores[0])]
+            local = table.prepare(["shard", "key", "row", "caption_number", *names])
+            if not runner.is_remote:
+                scores = local
+            elif join:
+                scores = [_shared(targets.work, local[0])]
             options = dataclasses.replace(options, scores=tuple(scores), columns=tuple(names))
         calls = ((task.number, (task.absolute(), options.absolute())) for task in pending)
         samples = size = 0
