@@ -47,6 +47,7 @@ class JoinedScores:
     names: ColumnNames
     joins: tuple[JoinedFile, ...]
     paths: Sequence[str]
+    files: list[str]  # of the scores, on this machine
     partners: dict[str, int] = field(default_factory=dict)
     work: Path = field(default_factory=temporary_folder)
 
@@ -68,8 +69,9 @@ class JoinedScores:
         files = tuple(JoinedFile.parse(text) for text in joins)
         views = {_view(number): [file.path] for number, file in enumerate(files, start=1)}
         work = temporary_folder()
+        local = local_tables(paths)
         connection = connect(
-            paths,
+            local,
             memory_limit,
             beside={**(beside or {}), **views},
             writable=writable,
@@ -80,7 +82,7 @@ class JoinedScores:
         try:
             scores, *tables = (_columns(connection, number) for number in range(len(files) + 1))
             names = ColumnNames.of(scores, zip(files, tables, strict=True))
-            joined = cls(connection, names, files, paths, work=work)
+            joined = cls(connection, names, files, paths, local, work=work)
             for number in range(1, len(files) + 1):
                 joined._check_distinct(number)
             joined._create_view(f"SELECT * EXCLUDE ({PLACE}) FROM {SCORES_ALONE}")
@@ -119,7 +121,7 @@ class JoinedScores:
         ranks = list(dict.fromkeys(rank for one in expressions for rank in one.ranks))
         if not self.joins and not ranks:
             lock(self.connection)
-            return local_tables(self.paths)
+            return self.files
         needed = {*columns}.union(*(one.columns for one in expressions))
         wanted = [name for name in self.names.types if name in needed]
         wanted = wanted or list(self.names.types)[:1]
