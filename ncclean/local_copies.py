@@ -51,7 +51,7 @@ def local_copies(files: Sequence[ListedFile]) -> list[str]:
         missing = [
             file
             for file in dict.fromkeys(files)
-            if stores.is_url(file.path) and _copies.get(file.path, (None,))[0] != file
+            if stores.is_url(file.path) and not _is_copied(file)
         ]
         _check_room(missing)
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -62,6 +62,14 @@ def local_copies(files: Sequence[ListedFile]) -> list[str]:
         return [
             str(_copies[file.path][1]) if stores.is_url(file.path) else file.path for file in files
         ]
+
+
+def _is_copied(file: ListedFile) -> bool:
+    """Whether there is a copy, of the same version; without one, from the same listing."""
+    if file.path not in _copies:
+        return False
+    before = _copies[file.path][0]
+    return before == file if file.version else before is file
 
 
 def with_original_names(text: str) -> str:

@@ -165,3 +165,13 @@ def test_other_stores(tmp_path, served):
     with pytest.raises(InputError, match=r"none.parquet does not exist"):
         query(COUNT, [f"{served}/none.parquet"])
     assert query(COUNT, [folder.as_uri()]).fetchall() == [(3, 3)]
+
+
+def test_without_a_version_one_listing_alone_is_trusted(tmp_path):
+    url = f"memory://{tmp_path.name}/a.parquet"
+    fsspec.filesystem("memory").pipe_file(f"/{tmp_path.name}/a.parquet", b"old")
+    listed = local_copies.ListedFile(url, 3, "")
+    assert local_copies.local_copies([listed]) == local_copies.local_copies([listed])
+    fsspec.filesystem("memory").pipe_file(f"/{tmp_path.name}/a.parquet", b"new")
+    (copy,) = local_copies.local_copies([local_copies.ListedFile(url, 3, "")])
+    assert Path(copy).read_bytes() == b"new"

@@ -89,6 +89,7 @@ class ShardScoring:
             captions_cut=shard.captions_cut,
             context_length=shard.context_length,
             further=shard.further,
+            bytes=table.nbytes,
         )
         check_counts(table, stats)
         embeddings = None

@@ -23,6 +23,7 @@ from ncclean.local_copies import AT_ONCE, ListedFile, local_copies, with_origina
 from ncclean.regular_files import why_missing
 from ncclean.text_files import LARGEST_TEXT
 
+FINALIZING = "finalizing"  # in the working folder
 _listed: ContextVar[dict[str, list[ListedFile]] | None] = ContextVar("listed", default=None)
 
 

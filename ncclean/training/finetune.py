@@ -22,12 +22,13 @@ from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.weighted_loader import ALL_ROWS, WeightedLoader
 from ncclean.errors import InputError
+from ncclean.file_names import WORKING_FOLDER
 from ncclean.models.estimator import Estimator
 from ncclean.models.request import ModelRequest
 from ncclean.models.saving import write_model
 from ncclean.progress import SILENT, Progress
 from ncclean.storage.run_folder import open_record, written_aside
-from ncclean.storage.run_record import RunRecord
+from ncclean.storage.run_record import RUN, RunRecord
 from ncclean.storage.same_corpus import as_scored
 from ncclean.stores import absolute
 from ncclean.training.feature_cache import CachedFeatures
@@ -49,7 +50,6 @@ from ncclean.training.selection import open_selection
 from ncclean.training.trainer import BatchSource, StepReport, Trainer
 
 _COMMAND = "finetune"
-RECORD = "_finetune.jsonl"
 _PIECES = "pieces"
 PARAMS = "params.yaml"
 RAY_FOLDER = "ray_train"  # what Ray Train notes of a run
@@ -179,8 +179,7 @@ class Finetuning:
         return dataclasses.replace(result, out=self.out)
 
     def _record(self) -> RunRecord:
-        path = Path(self.out) / RECORD
-        return open_record(path, _COMMAND, self.identity, overwrite=self.overwrite)
+        return open_record(Path(self.out), _COMMAND, self.identity, overwrite=self.overwrite)
 
     def _inputs(self) -> tuple[list[ShardRef], SelectionReader | None]:
         """Raises `InputError` if the selection is about others, or lacks what the method reads."""
@@ -264,7 +263,7 @@ def pieces_of(record: RunRecord, ranks: Ranks) -> int:
 
 def _train_on_node(run: Finetuning, on_step: OnStep) -> FinetuneSummary:
     """`train_as_rank` on a node of a cluster."""
-    if not (Path(run.out) / RECORD).exists():
+    if not (Path(run.out) / WORKING_FOLDER / RUN).exists():
         raise InputError(
             f"--out {run.out} must be on a file system that all nodes of the cluster share"
         )

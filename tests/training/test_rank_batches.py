@@ -114,7 +114,7 @@ def test_joined_batches_keep_every_field():
 
 def test_the_number_of_pieces_is_that_of_the_first_start(tmp_path):
     def open_run():
-        return open_record(tmp_path / "_finetune.jsonl", "finetune", {}, overwrite=False)
+        return open_record(tmp_path / "model", "finetune", {}, overwrite=False)
 
     with open_run() as record:
         assert pieces_of(record, Ranks(0, 4)) == 4
