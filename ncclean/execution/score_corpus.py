@@ -48,7 +48,7 @@ from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.parts import remove_embedding_leftovers
 from ncclean.storage.score_run import RunIdentity, ScoreRun
 from ncclean.storage.summary import ScoreSummary, summarize
-from ncclean.storage.tables import table_files, table_metadata
+from ncclean.storage.tables import table_metadata
 from ncclean.store_errors import explain
 
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
@@ -247,7 +247,7 @@ def calibrate_again(
 
 def _as_before(calibration: CalibrationOptions, out: str) -> CalibrationOptions:
     """The calibration with the shift, weight and score of the table, where it has the defaults."""
-    metadata = table_metadata(table_files([out])[0])
+    metadata = table_metadata(out)
     if calibration.shift == "auto":
         source = metadata.get("shift_source", "")
         shift: str | float = source if source in ("noise", "shuffled") else "auto"
