@@ -23,7 +23,8 @@ from ncclean.local_copies import AT_ONCE, ListedFile, local_copies, with_origina
 from ncclean.regular_files import why_missing
 from ncclean.text_files import LARGEST_TEXT
 
-FINALIZING = "finalizing"  # in the working folder
+# In the working folder while the files of a table do not go together.
+FINALIZING = "finalizing"
 _listed: ContextVar[dict[str, list[ListedFile]] | None] = ContextVar("listed", default=None)
 
 
@@ -73,6 +74,8 @@ def _files_at(path: str) -> list[ListedFile]:
     place = stores.location(path)
     is_pattern = any(char in path for char in "*?[")
     if not stores.is_url(path):
+        if (place / WORKING_FOLDER / FINALIZING).exists():
+            raise _in_the_making(path)
         tables = stores.ask("read", path, tables_at, place)
         names = [*map(str, tables)] or (
             sorted(glob.glob(path, recursive=True)) if is_pattern else []
@@ -93,9 +96,14 @@ def _stored_files(place: UPath, is_pattern: bool) -> list[ListedFile]:
         return []
     if facts["type"] == "file":
         return [_listed_file(str(place), facts)]
+    entries = stores.listing(place)
+    has_record = any(entry.name == WORKING_FOLDER for entry in entries)
+    working = stores.listing(place / WORKING_FOLDER) if has_record else ()
+    if any(entry.name == FINALIZING for entry in working):
+        raise _in_the_making(place)
     return [
         ListedFile(str(place / entry.name), entry.size, entry.version)
-        for entry in stores.listing(place)
+        for entry in entries
         if fnmatch.fnmatchcase(entry.name, "*.parquet")
     ]
 
@@ -143,6 +151,13 @@ def table_metadata(path: str) -> dict[str, str]:
         for key, value in raw.items()
         if len(value) <= LARGEST_TEXT
     }
+
+
+def _in_the_making(path: object) -> InputError:
+    return InputError(
+        f"{path} is being written, or its writing was interrupted: run the same command again, or "
+        f"`ncclean score --finalize-only --out {path}`"
+    )
 
 
 def _missing(path: UPath) -> str:
