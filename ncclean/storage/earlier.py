@@ -13,17 +13,22 @@ from typing import Any
 from upath import UPath
 
 from ncclean import stores
+from ncclean.file_names import WORKING_FOLDER
 
-# Of what is `run.json` now.
-_NAMES = ("manifest", "_export", "_synth", "_finetune", "_adapt", "explain", "search")
+# Of what is `run.json` now: in the working folder, and of commands that had none in the output.
+_IN_WORK, _IN_OUT = ("manifest", "explain", "search"), ("_export", "_synth", "_finetune", "_adapt")
 _LONGEST_LINE = 1 << 28  # a list of a million shards has fewer
 
 
 def earlier_files(path: UPath) -> list[UPath]:
     """The files of the record that 0.3 has left where one is now at `path`; none if it has not."""
-    names = _NAMES if path.stem == "run" else (path.stem,)
-    stem = "|".join(map(re.escape, names))
-    for folder in (path.parent, path.parent.parent):
+    places = [(path.parent, (path.stem,))]
+    if path.stem == "run":
+        places = [(path.parent, _IN_WORK + _IN_OUT)]
+        if path.parent.name == WORKING_FOLDER:  # beside another one lie files of other runs
+            places.append((path.parent.parent, _IN_OUT))
+    for folder, names in places:
+        stem = "|".join(map(re.escape, names))
         found = [
             (match["number"] or "", one.name)
             for one in stores.listing(folder)
@@ -31,8 +36,6 @@ def earlier_files(path: UPath) -> list[UPath]:
         ]
         if found:
             return [folder / name for _, name in sorted(found)]
-        if path.stem != "run":
-            break
     return []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -57,12 +58,18 @@ def _adopt(layout: ScoreLayout, place: UPath, files: list[UPath]) -> None:
             left.clear()
         else:
             entries.append(entry)
-    listed = {ref.name: Listed(number, None, ref) for number, ref in left.items()}
-    for position, (number, ref) in enumerate(refs.items()):
-        listed[ref.name] = Listed(number, position, ref)
-    for ref in (ref for ref in refs.values() if ref.name in records):
-        name = layout.out.name if layout.is_single_file else ref.part_name
-        listed[ref.name].file = name
+    names = {ref.name for ref in left.values()}
+    listed: dict[str, Listed] = {}
+    for number, ref, position in (
+        *((number, ref, None) for number, ref in left.items()),
+        *((number, ref, position) for position, (number, ref) in enumerate(refs.items())),
+    ):
+        one = listed[ref.name] = Listed(number, position, ref)
+        if ref.name in records:  # a shard that was repaired is listed as it was before
+            scored = json.loads(records[ref.name])
+            one.ref = dataclasses.replace(ref, size=scored["size"], version=scored["version"])
+        if ref.name in records or ref.name in names:  # the table has rows of dropped ones, too
+            one.file = layout.out.name if layout.is_single_file else ref.part_name
     digits = len(str(max(len(shards) - 1, 0)))
     ShardList(listed, next_number, digits).write(layout.shard_list, iter(records.items()))
     run = {"kind": "run", "command": COMMAND, "identity": identity, "entries": entries}

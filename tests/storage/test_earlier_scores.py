@@ -10,7 +10,8 @@ from ncclean.errors import InputError, ResumeError
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.merge import merge
 from ncclean.storage.parts import table_writer
-from tests.storage.scored_runs import EMPTY, assert_same_table, read, score
+from ncclean.storage.score_run import ScoreRun
+from tests.storage.scored_runs import EMPTY, assert_same_table, identity, read, refs, score
 
 OLD, PRESENT = ["b", "d", EMPTY, "f"], ["a", "b", "d", EMPTY, "f", "g"]
 
@@ -86,3 +87,38 @@ def test_runs_are_merged(tmp_path):
     merge(runs, str(tmp_path / "s"), shift=0.2)
     score(UPath(tmp_path / "once"), sorted(OLD))
     assert_same_table(read(UPath(tmp_path / "s")), read(UPath(tmp_path / "once")))
+
+
+@pytest.mark.parametrize("names", [["d", EMPTY, "f"], OLD], ids=["go on", "back"])
+@pytest.mark.parametrize("name", ["s.parquet", "s"])
+def test_a_shard_that_was_dropped_leaves_the_table(tmp_path, name, names):
+    """0.3 was killed before it wrote the table without it."""
+    out, once = UPath(tmp_path / name), UPath(tmp_path / "once" / name)
+    score(out, OLD)
+    made_old(out, OLD)
+    with open(ScoreLayout(out).work / "manifest.jsonl", "a") as record:
+        entry = {"kind": "shards", "refs": [], "dropped": {"b": 0}, "order": [[1, 4]]}
+        record.write(json.dumps(entry) + "\n")
+    score(out, names)
+    score(once, names)
+    assert_same_table(read(out), read(once))
+
+
+def test_a_repaired_shard_has_the_version_that_was_scored(tmp_path):
+    out = UPath(tmp_path / "s")
+    score(out, OLD)
+    made_old(out, OLD)
+    record = ScoreLayout(out).work / "manifest.jsonl"
+    first, *lines = record.read_text().splitlines()
+    record.write_text("\n".join([first, *(line.replace('"v1"', '"v2"') for line in lines), ""]))
+    run = ScoreRun.open(ScoreLayout(out), identity(refs(OLD, "v2"), embeddings=None))
+    assert run.pending() == []
+    run.close()
+
+
+def test_records_of_other_commands_beside_a_table_are_not_its_own(tmp_path):
+    for name in ("_finetune.jsonl", "manifest.jsonl"):
+        (tmp_path / name).write_text('{"kind": "run", "command": "finetune", "identity": {}}\n')
+    score(UPath(tmp_path / "s.parquet"), OLD)
+    score(UPath(tmp_path / "s.parquet"), OLD, overwrite=True)
+    assert (tmp_path / "_finetune.jsonl").exists()
