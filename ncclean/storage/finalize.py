@@ -49,13 +49,12 @@ def finalize(
     files = table_files_of(run, merges)
     left = _leftovers(run, files)
     left.write(run.layout.finalizing)
+    run.forget_dropped()  # before their rows go: one that comes back is scored again
     tasks = ((file, calibration, metadata) for file in files)
     for done, _ in enumerate(run_tasks(write_table_file, tasks), start=1):
         run.check()
         if len(files) > 1:
             progress.advance(done, len(files), "files")
-    for name in [name for name, one in run.listed.shards.items() if one.position is None]:
-        del run.listed.shards[name]
     for file in files:
         for rows in file.shards:
             run.listed.shards[rows.shard].file = file.name
@@ -78,7 +77,8 @@ def _remove(run: ScoreRun, left: Leftovers, table: set[str]) -> None:
     files = [layout.table_file(name) for name in left.table if name not in table]
     files += [layout.work / name for name in left.parts]
     if folder is not None:
-        for number in left.numbers:
+        listed = {one.number for one in run.listed.shards.values()}
+        for number in set(left.numbers) - listed:  # one that was to be dropped may be back
             place = stores.location(folder)
             files += embedding_files(place, f"{number:0{run.digits}d}").values()
     remove_with_leftovers(files)

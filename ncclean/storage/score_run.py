@@ -22,6 +22,7 @@ from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.differences import differences
 from ncclean.storage.earlier_scores import adopt_scores
 from ncclean.storage.layout import COMMAND, ScoreLayout
+from ncclean.storage.made_files import remove_with_leftovers
 from ncclean.storage.run_record import RUN, RunRecord, refusal
 from ncclean.storage.shard_records import (
     Listed,
@@ -109,7 +110,7 @@ class ScoreRun:
         """
         run = cls(layout, identity)
         adopt_scores(layout)
-        run._check_parts_free()
+        run._check_free()
 
         def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             run._load()
@@ -255,6 +256,16 @@ class ScoreRun:
             if name not in in_parts:
                 yield name, record
 
+    def forget_dropped(self) -> None:
+        """Take the shards that were dropped out of the list, their parts before."""
+        dropped = [one.ref for one in self.listed.shards.values() if one.position is None]
+        if not dropped:
+            return
+        remove_with_leftovers(map(self.layout.part, dropped))
+        for ref in dropped:
+            del self.listed.shards[ref.name]
+        self.write_list(records_in_list(self.layout.shard_list))
+
     def write_list(self, records: Iterable[tuple[str, str]]) -> None:
         """Publish the list of shards, with the records of those whose rows are in the table."""
         self.check()
@@ -266,28 +277,35 @@ class ScoreRun:
             self._record.close()
             self._record = None
 
-    def _check_parts_free(self) -> None:
-        """Raise `InputError` if a file that is not the run's is where a shard's part would be."""
+    def _check_free(self) -> None:
+        """Raise `InputError` for a file that is not the run's, where its table or parts would be.
+
+        Without its list of shards, no table is.
+        """
         listed = ShardList.read(self.layout.shard_list)
+        if listed is None and (table := self.layout.taken()) is not None:
+            raise refusal(table, COMMAND)
         own = listed.shards if listed is not None else {}
         new = (shard for shard in self.identity.shards if shard.name not in own)
         for path in stores.present_files(map(self.layout.part, new)):
             raise refusal(path, COMMAND)
 
-    def _load(self, *, with_dropped: bool = True) -> None:
-        """Read the list of shards, and what has been counted of those that are done."""
+    def _load(self) -> None:
+        """Read the list of shards, and what has been counted of those that are done.
+
+        The record of a shard that was dropped and came back with other bytes does not count; that
+        of a broken one does until it is scored again.
+        """
         self.done, self.scored_versions, self._broken = {}, {}, {}
         self._sums = Distributions()
         self.listed = ShardList.read(self.layout.shard_list) or self.listed
-        wanted = {shard.name: shard for shard in self.identity.shards}
+        wanted = {(one.name, one.size, one.version) for one in self.identity.shards}
         for name, text in self.records():
             record, one = ShardRecord.from_json(text), self.listed.shards[name]
-            is_present = one.position is not None and with_dropped
-            is_back = name in wanted and (
-                one.position is not None
-                or (record.size, record.version) == (wanted[name].size, wanted[name].version)
-            )
-            if is_present or is_back:
+            scored = record.size, record.version
+            is_wanted = one.position is not None or (name, *scored) in wanted
+            is_same = scored == (one.ref.size, one.ref.version)
+            if is_wanted and (is_same or record.stats.error is not None):
                 self._take(record)
 
     def _take(self, record: ShardRecord) -> None:
@@ -361,4 +379,4 @@ class ScoreRun:
             one.position, one.ref = position, shard
         self.write_list(records_in_list(self.layout.shard_list))
         if dropped:
-            self._load(with_dropped=False)
+            self._load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections import deque
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from ncclean import schema, stores
 from ncclean.atomic import published
 from ncclean.data.shards import ShardRef
-from ncclean.errors import InputError
+from ncclean.errors import InputError, one_line
 from ncclean.scoring.calibration import Calibration, fill_calibrated
 from ncclean.storage.earlier_scores import rows_by_column
 from ncclean.storage.parts import ROW_GROUP_ROWS, table_writer
@@ -187,7 +188,7 @@ def _read(piece: _Piece) -> pa.Table:
         table = pq.read_table(source, use_threads=False, partitioning=None)
         _check_count(piece.path, place.name, len(table), piece.rows)
         return schema.as_scores(table.replace_schema_metadata())
-    with stores.open_parquet(place) as file:
+    with _damaged(piece.path), stores.open_parquet(place) as file:
         table = file.read_row_group(piece.group, use_threads=False)
     return schema.as_scores(table).slice(piece.begin, piece.rows)
 
@@ -212,4 +213,18 @@ def _opened(one: ShardRows) -> pq.ParquetFile:
     place = stores.location(one.path)
     if not stores.ask("read", place, place.is_file):
         raise InputError(f"{place} is gone, and so are its parts; use --overwrite to score again")
-    return stores.open_parquet(place)
+    with _damaged(one.path):
+        return stores.open_parquet(place)
+
+
+@contextlib.contextmanager
+def _damaged(path: str) -> Iterator[None]:
+    """Turn errors while reading a table that was cut or changed into an `InputError`."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise InputError(
+            f"{path} is damaged ({one_line(error)}); use --overwrite to score again"
+        ) from error

@@ -137,6 +137,55 @@ def test_a_broken_shard_can_be_dropped(out, tmp_path):
     assert_same_table(read(out), once(tmp_path, out, ["b", "f", "g"]))
 
 
+@pytest.mark.parametrize("others", [["b", "d"], ["d"]])
+def test_a_dropped_shard_that_comes_back_changed_is_scored_again(out, others):
+    """Its record is not taken for that of its present bytes, whatever else goes at the time."""
+    score(out, ["b", "d", "f"])
+    score(out, ["b", "d"], drop_missing=True, until_finalize=True)
+    for _ in range(2):  # the second time, the list has its new version already
+        changed = identity([*refs(others), *refs("f", "v2")], embeddings=None)
+        run = ScoreRun.open(ScoreLayout(out), changed, drop_missing=True)
+        assert [shard.name for shard in run.pending()] == ["f"]
+        run.close()
+
+
+@pytest.mark.parametrize("name", ["s.parquet", "s"])
+def test_a_shard_comes_back_when_dropping_it_was_killed_anywhere(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    before, place, folder = tmp_path / "before", tmp_path / "run", tmp_path / "run" / "e"
+    place.mkdir()
+    score(UPath(place / name), ["b", "d"], broken="d", embeddings=str(folder))
+    score(UPath(place / name), ["b", "d", "f"], embeddings=str(folder), until_finalize=True)
+    place.rename(before)
+    shutil.copytree(before, place)
+    score(UPath(place / name), ["b", "d", "f"], embeddings=str(folder))
+    expected = read(UPath(place / name))
+    deaths, is_over = 0, False
+    while not is_over:
+        shutil.rmtree(place)
+        shutil.copytree(before, place)
+        with contextlib.suppress(Killed), killed_at(deaths):
+            score(UPath(place / name), ["b"], embeddings=str(folder), drop_missing=True)
+            is_over = True
+        deaths += 1
+        run = score(UPath(place / name), ["b", "d", "f"], embeddings=str(folder))
+        assert_same_table(read(UPath(place / name)), expected)
+        numbers = run.numbers.values()
+        assert {path.name for path in folder.glob("img_emb/*")} == {
+            f"img_emb_{number}.npy" for number in numbers
+        }
+    assert deaths > 10
+
+
+def test_a_table_without_its_list_of_shards_is_in_the_way(out):
+    score(out, OLD)
+    ScoreLayout(out).shard_list.unlink()
+    for options in ({}, {"embeddings": "e"}, {"overwrite": True}):
+        with pytest.raises(InputError, match="is in the way: no record lists it"):
+            score(out, PRESENT, **options)
+    assert len(read(out)) > 0
+
+
 def test_a_number_stays_with_its_shard(tmp_path):
     out, folder = UPath(tmp_path / "s.parquet"), tmp_path / "e"
 
@@ -200,6 +249,9 @@ def test_rows_that_are_gone_are_not_made_up_for(tmp_path):
     score(UPath(tmp_path / "once" / "t.parquet"), ["b"])
     shutil.copy(tmp_path / "once" / "t.parquet", tmp_path / "s.parquet")
     with pytest.raises(InputError, match=r"s.parquet has 0 rows of shard d, and \d+ were scored"):
+        score(out, PRESENT)
+    os.truncate(out, 1000)
+    with pytest.raises(InputError, match=r"s.parquet is damaged"):
         score(out, PRESENT)
 
 
