@@ -22,7 +22,7 @@ _LONGEST_LINE = 1 << 28  # a list of a million shards has fewer
 
 def earlier_files(path: UPath) -> list[UPath]:
     """The files of the record that 0.3 has left where one is now at `path`; none if it has not."""
-    places = [(path.parent, (path.stem,))]
+    places: list[tuple[UPath, tuple[str, ...]]] = [(path.parent, (path.stem,))]
     if path.stem == "run":
         places = [(path.parent, _IN_WORK + _IN_OUT)]
         if path.parent.name == WORKING_FOLDER:  # beside another one lie files of other runs

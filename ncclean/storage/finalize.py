@@ -67,15 +67,14 @@ def _leftovers(run: ScoreRun, files: Sequence[TableFile]) -> Leftovers:
     shards = run.listed.shards.values()
     names = [one.file for one in shards if one.file] + [file.name for file in files]
     dropped = [one.number for one in shards if one.position is None]
-    left = Leftovers(names, [one.ref.part_name for one in shards], dropped)
-    return left + Leftovers.read(run.layout.finalizing)
+    return Leftovers(names, dropped) + Leftovers.read(run.layout.finalizing)
 
 
 def _remove(run: ScoreRun, left: Leftovers, table: set[str]) -> None:
     """Remove all files but those of the table now, and then the list of them."""
     layout, folder = run.layout, run.identity.options.get("embeddings")
     files = [layout.table_file(name) for name in left.table if name not in table]
-    files += [layout.work / name for name in left.parts]
+    files += [layout.part(one.ref) for one in run.listed.shards.values()]
     if folder is not None:
         listed = {one.number for one in run.listed.shards.values()}
         for number in set(left.numbers) - listed:  # one that was to be dropped may be back

@@ -74,13 +74,12 @@ def _files_at(path: str) -> list[ListedFile]:
     place = stores.location(path)
     is_pattern = any(char in path for char in "*?[")
     if not stores.is_url(path):
-        if (place / WORKING_FOLDER / FINALIZING).exists():
-            raise _in_the_making(path)
         tables = stores.ask("read", path, tables_at, place)
-        names = [*map(str, tables)] or (
-            sorted(glob.glob(path, recursive=True)) if is_pattern else []
-        )
-        return [ListedFile(name) for name in names]
+        if not tables and is_pattern:
+            tables = [UPath(name) for name in sorted(glob.glob(path, recursive=True))]
+            _check_whole({table.parent for table in tables})
+        _check_whole([place])
+        return [ListedFile(str(table)) for table in tables]
     return stores.ask("list" if is_pattern else "read", path, _stored_files, place, is_pattern)
 
 
@@ -89,7 +88,9 @@ def _stored_files(place: UPath, is_pattern: bool) -> list[ListedFile]:
     system.invalidate_cache(place.path)  # the hub's keeps listings whatever it is told
     if is_pattern:
         matches = system.glob(place.path, detail=True).values()
-        return sorted(_listed_file(system.unstrip_protocol(one["name"]), one) for one in matches)
+        files = sorted(_listed_file(system.unstrip_protocol(one["name"]), one) for one in matches)
+        _check_whole({stores.location(file.path).parent for file in files})
+        return files
     try:
         facts = stores.answered(system.info, place.path)
     except (FileNotFoundError, NotADirectoryError):
@@ -110,6 +111,12 @@ def _stored_files(place: UPath, is_pattern: bool) -> list[ListedFile]:
 
 def _listed_file(url: str, facts: Mapping[str, Any]) -> ListedFile:
     return ListedFile(url, int(facts.get("size") or 0), stores.version_of(facts))
+
+
+def _check_whole(folders: Iterable[UPath]) -> None:
+    """Raise `InputError` for a folder whose files do not go together."""
+    for marker in stores.present_files(one / WORKING_FOLDER / FINALIZING for one in folders):
+        raise _in_the_making(marker.parent.parent)
 
 
 def check_apart(out: str, inputs: Iterable[str]) -> None:

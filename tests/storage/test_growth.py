@@ -238,7 +238,10 @@ def test_files_that_do_not_go_together_are_not_read(out, monkeypatch):
         return
     with pytest.raises(InputError, match=r"its writing was interrupted.*--finalize-only"):
         table_files([str(out)])
+    with pytest.raises(InputError, match=r"s is being written, or its writing was interrupted"):
+        table_files([f"{out}/*.parquet"])
     score(out, PRESENT)
+    assert len(table_files([f"{out}/*.parquet"])) == len(table_files([str(out)]))
     assert len(table_files([str(out)])) > 1
 
 
