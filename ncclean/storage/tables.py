@@ -98,10 +98,8 @@ def _stored_files(place: UPath, is_pattern: bool) -> list[ListedFile]:
     if facts["type"] == "file":
         return [_listed_file(str(place), facts)]
     entries = stores.listing(place)
-    has_record = any(entry.name == WORKING_FOLDER for entry in entries)
-    working = stores.listing(place / WORKING_FOLDER) if has_record else ()
-    if any(entry.name == FINALIZING for entry in working):
-        raise _in_the_making(place)
+    if any(entry.name == WORKING_FOLDER for entry in entries):
+        _check_whole([place])
     return [
         ListedFile(str(place / entry.name), entry.size, entry.version)
         for entry in entries
@@ -115,8 +113,9 @@ def _listed_file(url: str, facts: Mapping[str, Any]) -> ListedFile:
 
 def _check_whole(folders: Iterable[UPath]) -> None:
     """Raise `InputError` for a folder whose files do not go together."""
-    for marker in stores.present_files(one / WORKING_FOLDER / FINALIZING for one in folders):
-        raise _in_the_making(marker.parent.parent)
+    for folder in folders:
+        if any(one.name == FINALIZING for one in stores.listing(folder / WORKING_FOLDER)):
+            raise _in_the_making(folder)
 
 
 def check_apart(out: str, inputs: Iterable[str]) -> None:
