@@ -33,7 +33,7 @@ class RayEngine:
     """Scores shards on a Ray cluster. Closing it releases the workers.
 
     Raises `InputError` if there is no cluster at the address. Where no node is large enough for a
-    worker it warns and waits: an autoscaler may bring one.
+    worker it says so and waits: an autoscaler may bring one.
     """
 
     def __init__(
@@ -56,14 +56,11 @@ class RayEngine:
             cpus=cpus,
             wanted=self._cluster.workers,
         )
-        self._identity: ModelIdentity | None = None
 
     @property
     def identity(self) -> ModelIdentity:
         """The model's identity, from the first worker that has loaded it. Raises `ModelError`."""
-        if self._identity is None:
-            self._identity = self._pool.on_any("load")
-        return self._identity
+        return self._pool.load()
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
         """The estimator's mean cosine on noise, computed by one worker."""
@@ -85,7 +82,6 @@ class RayEngine:
         """Score and write the shards on the workers, in any order."""
         run = ShardRun(
             self._pool,
-            self.identity,
             [task.absolute() for task in tasks],
             [task.shard for task in tasks],
             writer.absolute(),
@@ -109,14 +105,14 @@ class RayEngine:
                 task.remote(place, shards[start : start + _FINALIZE_SHARDS], calibration, metadata)
                 for start in range(0, len(shards), _FINALIZE_SHARDS)
             ]
-        self._pool.release()  # they hold the cores that finalizing needs
+        self._pool.release_all()  # they hold the cores that finalizing needs
         for reference in pending:
             get(reference)
         remove_parts(layout, manifest)
 
     def close(self) -> None:
         """Stop the workers, and Ray if this engine started it."""
-        self._pool.release()
+        self._pool.release_all()
         if self._connected:
             ray.shutdown()
             self._connected = False

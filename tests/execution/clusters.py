@@ -115,7 +115,7 @@ def kill_a_worker(timeout: float = 60) -> int:
     """SIGKILL a worker that is at work on a shard; its process."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        found = subprocess.run(["pgrep", "-f", "ray::ShardWorker.score"], capture_output=True)
+        found = subprocess.run(["pgrep", "-f", "ray::score "], capture_output=True)
         for chosen in filter(_is_of_these_tests, map(int, found.stdout.split())):
             os.kill(chosen, signal.SIGKILL)
             return chosen

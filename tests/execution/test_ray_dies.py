@@ -46,7 +46,7 @@ def test_the_run_ends_with_a_sentence_and_goes_on(tmp_path, killed):
             cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
         try:
-            running(run.pid, "ray::ShardWorker.score")
+            running(run.pid, "ray::score ")
             os.kill(running(run.pid, killed), signal.SIGKILL)
             assert run.wait(MOST_SECONDS) == 2
         finally:
