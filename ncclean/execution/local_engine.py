@@ -139,10 +139,9 @@ class LocalEngine:
             raise
         except Exception as error:
             if is_device_error(error):
-                raise DeviceError(
-                    f"{self.encoder.device} failed ({one_line(error)}); what is done is kept: run "
-                    "the same command again to go on, or take another --device"
-                ) from error
+                advice = "; what is done is kept: give the same command again, or another --device"
+                reason = f"{self.encoder.device} failed ({one_line(error)})"
+                raise DeviceError(reason if self._raises else reason + advice) from error
             if self._raises:
                 raise
             logger.debug("a shard failed", exc_info=True)

@@ -289,10 +289,11 @@ class WorkerPool:
         worker.is_parked = True
         logger.warning("worker %s is parked: it gets no more shards", worker)
         if len(self.workers) - len(self.usable) >= self._room():
-            if isinstance(error, NccleanError):
+            if isinstance(error, ModelError):
                 raise error
             raise InputError(
-                f"no worker is left that does not fail ({one_line(error)}); what is done is kept"
+                f"no worker is left that does not fail ({one_line(error)}); what is done is kept: "
+                "give the same command again when the nodes are well"
             ) from error
 
     def _without(self, worker: Worker, answer: Any = None) -> Iterator[tuple[Call, Any]]:

@@ -200,7 +200,7 @@ def _first_node(needs: Resources, only_if_it_comes: bool = False) -> Resources |
     None with `only_if_it_comes`, if there is none and no autoscaler begins to start any.
     """
     watch, demand = Watch(), None
-    begun, said = time.monotonic(), 0.0
+    begun, said = time.monotonic(), 5.0
     is_coming = False
     while not (fitting := [has for has in watch.nodes().values() if _times(has, needs)]):
         if demand is None:  # a task that waits for a node makes an autoscaler start it

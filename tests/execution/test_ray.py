@@ -1,5 +1,6 @@
 """The Ray engine on a real cluster: the local engine's rows, whatever happens to the workers."""
 
+import itertools
 import json
 import signal
 import subprocess
@@ -230,7 +231,7 @@ def test_a_folder_of_parts_and_finalize_again_on_the_cluster(
 
 @pytest.mark.slow
 def test_a_worker_killed_in_the_middle_of_a_shard(two_nodes, shards, reference, tmp_path):
-    killer = threading.Thread(target=clusters.kill_a_worker)
+    killer = threading.Thread(target=clusters.kill_workers)
     killer.start()
     summary = on(two_nodes, shards, tmp_path / "s.parquet").run().summary
     killer.join()
@@ -286,7 +287,7 @@ def test_shards_and_table_in_an_object_store(shards, reference, tmp_path):
     """Workers read and write the store themselves; a killed one leaves nothing behind."""
     with object_store.s3() as store, clusters.cluster(tmp_path / "site", [2, 1]) as made:
         object_store.upload(shards, "s3://corpus/shards")
-        killer = threading.Thread(target=clusters.kill_a_worker)
+        killer = threading.Thread(target=clusters.kill_workers)
         killer.start()
         summary = on(made, "s3://corpus/shards", "s3://corpus/scores").run().summary
         killer.join()
@@ -364,3 +365,61 @@ def test_the_driver_killed_and_started_again(shards, reference, tmp_path):
     assert finished.returncode == 0, finished.stderr
     assert json.loads(finished.stdout)["rows"] == 900
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
+
+
+@pytest.mark.slow
+def test_an_ill_device_gets_no_more_shards(shards, reference, tmp_path, caplog):
+    """It works for three batches, then every call fails, in each new process, too."""
+    options = ScoreOptions(batch_size=30)
+    with clusters.cluster(tmp_path / "site", [1], SECONDS_A_BATCH="1.5") as made:
+        with clusters.environment({"ILL_FROM_BATCH": "4"}):
+            ill = made.add_node(num_cpus=1, object_store_memory=100 << 20)
+        summary = on(made, shards, tmp_path / "s.parquet", options=options).run().summary
+        assert (summary.rows, summary.shards_failed) == (900, 0)
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)
+    failures = [line for line in caplog.messages if "CUDA error: an illegal" in line]
+    parked = [line for line in caplog.messages if "is parked" in line]
+    assert len(failures) == 3
+    assert len(parked) == 1
+    assert f"({ill.node_id[:8]})" in parked[0]
+
+
+@pytest.mark.slow
+def test_devices_that_all_fail_end_the_run_and_fail_no_shard(shards, tmp_path):
+    with (
+        clusters.cluster(tmp_path / "site", [1], ILL_FROM_BATCH="1") as made,
+        pytest.raises(InputError, match=r"no worker is left.*CUDA error.*what is done is kept"),
+    ):
+        on(made, shards, tmp_path / "s.parquet").run()
+    assert not list(tmp_path.rglob("part-*.parquet"))
+
+
+@pytest.mark.slow
+def test_a_device_with_little_memory_takes_smaller_batches(shards, reference, tmp_path):
+    with clusters.cluster(tmp_path / "site", [1], LARGEST_BATCH="20") as made:
+        summary = on(made, shards, tmp_path / "s.parquet").run().summary
+    assert (summary.rows, summary.shards_failed) == (900, 0)
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)
+
+
+@pytest.mark.slow
+def test_four_workers_that_die_at_once_do_not_stop_the_driver(shards, reference, tmp_path):
+    """Each of their shards is scored again; what is asked of the driver meanwhile is answered."""
+    times = []
+
+    class Watching:
+        def say(self, text): ...
+
+        def advance(self, *counts, **facts):
+            times.append(time.monotonic())
+
+    killer = threading.Thread(target=clusters.kill_workers, args=(4,))
+    options = ScoreOptions(batch_size=30)
+    with clusters.cluster(tmp_path / "site", [4], SECONDS_A_BATCH="4") as made:
+        killer.start()
+        run = on(made, shards, tmp_path / "s.parquet", workers=4, options=options)
+        summary = run.run(Watching()).summary
+    killer.join()
+    assert (summary.rows, summary.shards_failed) == (900, 0)
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)
+    assert max(after - before for before, after in itertools.pairwise(times)) < 5
