@@ -20,6 +20,7 @@ from tests.pipelines.score_tables import assert_same_rows, read
 
 pytestmark = pytest.mark.slow
 MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
+HEAD = "ray.head.default"
 HEAD_ID = "f" * 51 + "00000"  # of Ray's provider of nodes for tests
 
 
@@ -37,7 +38,7 @@ def autoscaling(scratch, nodes, version):
         "head_node_id": HEAD_ID,
         "launch_multiple": True,
     }
-    kinds = {"head": ({"CPU": 1}, 0), **{name: (has, 4) for name, has in nodes.items()}}
+    kinds = {HEAD: ({"CPU": 1}, 0), **{name: (has, 4) for name, has in nodes.items()}}
     config = {
         "cluster_name": "made-up",
         "max_workers": 4,
@@ -45,7 +46,7 @@ def autoscaling(scratch, nodes, version):
         "idle_timeout_minutes": 0.5,
         "provider": provider,
         "auth": {},
-        "head_node_type": "head",
+        "head_node_type": HEAD,
         "available_node_types": {
             name: {"resources": has, "node_config": {}, "min_workers": 0, "max_workers": most}
             for name, (has, most) in kinds.items()
