@@ -52,10 +52,16 @@ def patch_tar(module):
         if self.shard.name == os.environ.get("SLOW_SHARD") and is_first(self.shard.name):
             import time
             time.sleep(300)
-        if self.shard.name == os.environ.get("ODD_SHARD"):
-            raise LookupError("nobody has thought of this")
         return read(self)
     module.TarSamples.__iter__ = faulty
+
+def patch_scoring(module):
+    finish = module.ShardScoring.finish
+    def odd(self, shard):
+        if shard.name == os.environ["ODD_SHARD"]:
+            raise LookupError("nobody has thought of this")
+        return finish(self, shard)
+    module.ShardScoring.finish = odd
 
 def has_come(batch):  # of all processes together
     with open(os.path.join(os.path.dirname(__file__), "batches"), "a") as batches:
@@ -77,6 +83,8 @@ if os.environ.get("OTHER_WEIGHTS"):
     PATCHES["ncclean.models.estimator"] = patch_weights
 if {"ILL_FROM_BATCH", "LARGEST_BATCH", "SECONDS_A_BATCH"} & set(os.environ):
     PATCHES["ncclean.models.estimator"] = patch_device
+if os.environ.get("ODD_SHARD"):
+    PATCHES["ncclean.execution.finish_shard"] = patch_scoring
 if os.environ.get("FATAL_SHARD") or os.environ.get("SLOW_SHARD"):
     PATCHES["ncclean.data.tar"] = patch_tar
 

@@ -1,19 +1,24 @@
 """The Ray engine on a real cluster: the local engine's rows, whatever happens to the workers."""
 
+import contextlib
 import itertools
 import json
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
+import ray
 import torch
 from ncclean_pipelines.score import Score
 from ray.exceptions import ObjectLostError
+from ray.util import list_named_actors
 from safetensors.torch import save_file
 
 from ncclean.config import ClusterOptions, ScoreOptions
@@ -423,3 +428,46 @@ def test_four_workers_that_die_at_once_do_not_stop_the_driver(shards, reference,
     assert (summary.rows, summary.shards_failed) == (900, 0)
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
     assert max(after - before for before, after in itertools.pairwise(times)) < 5
+
+
+@pytest.mark.slow
+def test_what_there_is_to_watch(shards, tmp_path):
+    """Metrics, the names of actors, and the traceback of a shard that two workers failed."""
+    names, metrics = set(), {}
+
+    class Watching:
+        def say(self, text): ...
+
+        def advance(self, *counts, **facts):
+            names.update(one["name"] for one in list_named_actors(all_namespaces=True))
+            for node in filter(lambda one: one["Alive"], ray.nodes()):
+                url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+                with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as page:
+                    shown = re.findall(
+                        r"^ray_(ncclean_\w+)\{(.*)\} (.*)$", page.read().decode(), re.M
+                    )
+                metrics.update({(name, tags): float(value) for name, tags, value in shown})
+
+    variables = {"RAY_metrics_report_interval_ms": "500", "SECONDS_A_BATCH": "0.5"}
+    with clusters.cluster(tmp_path / "site", [2], ODD_SHARD="00002", **variables) as made:
+        options = ScoreOptions(batch_size=30)
+        run = on(made, shards, tmp_path / "s.parquet", workers=2, options=options)
+        summary = run.run(Watching()).summary
+        logs = Path(made.head_node.get_logs_dir_path())
+        written = "".join(path.read_text() for path in logs.glob("worker-*.err"))
+    assert re.search(r"ERROR ncclean.*\[ncclean-worker-.*, node .*\] shard 00002 failed\n", written)
+    assert "LookupError: nobody has thought of this" in written
+    assert list(summary.failed_shards) == ["00002"]
+    assert "LookupError" in summary.failed_shards["00002"]
+    assert "on 2 workers" in summary.failed_shards["00002"]
+    assert (
+        len([name for name in names if re.fullmatch(r"ncclean-worker-[0-9a-f]{6}-\d", name)]) == 2
+    )
+    assert {name for name, _ in metrics} >= {
+        "ncclean_pairs_total", "ncclean_bytes_total", "ncclean_seconds_total",
+        "ncclean_failures_total",
+    }  # fmt: skip
+    phases = {re.search('phase="(.*?)"', tags)[1] for name, tags in metrics if "seconds" in name}
+    assert phases == {"store", "decode", "device", "score", "write"}
+    assert any('reason="LookupError"' in tags for _, tags in metrics)
+    assert all("worker=" in tags for _, tags in metrics)
