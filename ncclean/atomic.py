@@ -61,6 +61,39 @@ def published(path: UPath) -> Iterator[Path]:
             raise InputError(explain(path, error)) from error
 
 
+def create(path: UPath, data: bytes) -> bool:
+    """Publish a file that must not exist yet; returns False if one of other content is there.
+
+    Of several processes that try, one succeeds, unless the store knows no condition on a write.
+    """
+    return bool(stores.ask("write", path, _create, path, data))
+
+
+def _create(path: UPath, data: bytes) -> bool:
+    try:
+        if stores.is_url(path):
+            path.fs.pipe_file(path.path, data, mode="create")
+        else:
+            with aside_of(Path(str(path))) as aside:
+                aside.write_bytes(data)
+                os.link(aside, str(path))
+                sync_folder(aside.parent)
+    except (OSError, NotImplementedError) as error:
+        if not path.exists():
+            if not _lacks_conditions(error):
+                raise
+            path.write_bytes(data)
+            return True
+        return path.read_bytes() == data  # as ours is where an answer was lost
+    return True
+
+
+def _lacks_conditions(error: Exception) -> bool:
+    """Whether a store, or a disk without links, cannot create what must not exist."""
+    unknown = (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
+    return isinstance(error, NotImplementedError) or getattr(error, "errno", None) in unknown
+
+
 def raise_if_full(path: UPath | Path, error: Exception) -> None:
     """Raise `InputError` with one sentence if the disk of a local file that is written is full.
 

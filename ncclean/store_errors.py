@@ -30,6 +30,7 @@ _TRANSIENT_CLASSES = frozenset(
     (
         "ClientConnectionError",
         "ClientPayloadError",
+        "EndpointConnectionError",
         "FSTimeoutError",
         "HTTPClientError",
         "IncompleteRead",
@@ -115,4 +116,4 @@ def _missing(url: str) -> str:
             "the hub has no such repository, revision or file, or it is private: then `hf auth "
             "login` or set HF_TOKEN"
         )
-    return f"there is no bucket {rest.partition('/')[0]}, or nothing at that path"
+    return f"there is nothing at that path, or no bucket {rest.partition('/')[0]}"

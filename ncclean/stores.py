@@ -11,7 +11,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
@@ -267,6 +267,43 @@ def _is_local_file(path: str) -> bool:
 def read_bytes(path: UPath) -> bytes:
     """Read a small file as bytes."""
     return patiently(path.read_bytes) if is_url(path) else path.read_bytes()
+
+
+def read_files(paths: Sequence[UPath]) -> list[bytes]:
+    """Read small files whole, those of a store at once. Raises `InputError` if one fails."""
+    if not paths or not is_url(paths[0]):
+        return [ask("read", path, read_bytes, path) for path in paths]
+    names = [path.path for path in paths]  # as ranges, else each is asked for its size first
+    ends = [None] * len(names)
+    found: list[bytes] = ask(
+        "read", paths[0], paths[0].fs.cat_ranges, names, [0] * len(names), ends, on_error="raise"
+    )
+    return found
+
+
+def read_tails(paths: Sequence[UPath], most: int) -> list[bytes]:
+    """Read the last `most` bytes of files, those of a store at once."""
+    if not paths or not is_url(paths[0]):
+        return [ask("read", path, _tail, str(path), most) for path in paths]
+    names = [path.path for path in paths]
+    tails: list[bytes] = ask(
+        "read", paths[0], paths[0].fs.cat_ranges, names, [-most] * len(names), [None] * len(names),
+        on_error="raise",
+    )  # fmt: skip
+    return tails
+
+
+def _tail(path: str, most: int) -> bytes:
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        return os.pread(file.fileno(), most, max(size - most, 0))
+
+
+def remove_empty(folder: UPath) -> None:
+    """Remove a folder of a disk if nothing is in it."""
+    if not is_url(folder):
+        with suppress(OSError):
+            os.rmdir(str(folder))
 
 
 def read_range(url: str, begin: int, end: int) -> bytes:

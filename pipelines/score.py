@@ -367,6 +367,8 @@ def _plan_lines(plan: ScorePlan, has_parts: bool) -> Iterator[Shown]:
     yield f"about {hours(plan.worker_hours)} of {worker}"
     if plan.workers > 1:
         yield on_workers(plan.hours, plan.workers, plan.busy_workers)
+    else:
+        yield f"at most {counted(plan.shards, 'worker')} can be busy: a shard is one worker's"
     yield (
         f"{file_size(plan.read_bytes_per_second)}/s to read, "
         f"about {file_size(plan.bytes_written)} to write"

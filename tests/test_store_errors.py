@@ -13,6 +13,10 @@ class ClientConnectionError(Exception):
     """Named like aiohttp's."""
 
 
+class EndpointConnectionError(Exception):
+    """Named like botocore's, of a refused connection or a name that nobody knows."""
+
+
 class GcsError(Exception):
     def __init__(self, code):
         self.code = code
@@ -29,6 +33,7 @@ class HubError(OSError):
     ("error", "may_pass"),
     [
         (ClientConnectionError(), True),
+        (EndpointConnectionError(), True),
         (TimeoutError(), True),
         (ConnectionResetError(), True),
         (OSError(errno.EIO, "Input/output error"), True),
@@ -57,7 +62,7 @@ def test_what_may_help(error, may_pass):
     [
         ("/x", OSError(errno.ENOSPC, ""), "no space left for /x; nothing is lost"),
         ("/x", PermissionError(13, "Permission denied"), "cannot write /x: Permission denied"),
-        ("s3://b/x", FileNotFoundError(), "there is no bucket b, or nothing at that path"),
+        ("s3://b/x", FileNotFoundError(), "there is nothing at that path, or no bucket b"),
         ("s3://b/x", PermissionError("denied"), "the store refuses these credentials (denied)"),
         ("s3://b/x", TimeoutError("slow\n  down"), "does not answer (slow down)"),
         ("hf://datasets/o/d/x", FileNotFoundError(), "no such repository, revision or file"),

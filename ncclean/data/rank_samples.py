@@ -59,8 +59,9 @@ class _Piece:
 class RankSamples:
     """The shards in random order form one long sequence, of which each rank has an equal piece.
 
-    `samples` counts those of all ranks, `length` is the piece of each. Raises `InputError` if the
-    selection names shards that are not given.
+    `samples` counts those of all ranks, `length` is the piece of each. `counts` are the samples of
+    each shard, which are counted here if they are not given. Raises `InputError` if the selection
+    names shards that are not given.
     """
 
     def __init__(
@@ -75,11 +76,15 @@ class RankSamples:
         seed: int,
         rank: int,
         world_size: int,
+        counts: Mapping[str, int] | None = None,
     ) -> None:
         self._selection, self._caption_key = selection, caption_key
         self._captions = captions if selection is None else selection.captions
         self._shuffle, self._seed, self._rank = shuffle, seed, rank
-        counts = selection.counts() if selection is not None else count_samples(shards)
+        if selection is not None:
+            counts = selection.counts()
+        elif counts is None:
+            counts = count_samples(shards)
         self._refs = match_shards(list(counts), shards)
         self._sizes = {name: count for name, count in sorted(counts.items()) if count}
         self.samples = sum(self._sizes.values())

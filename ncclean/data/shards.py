@@ -249,12 +249,30 @@ def _url(source: str, name: str) -> str:
 
 
 def sizes_and_versions(urls: Sequence[str]) -> list[tuple[int, str]]:
-    """Size and version of each file; objects of one folder are listed with one request."""
+    """Size and version of each file; objects of one folder are listed with one request.
+
+    An object that the store refuses among others has none: whoever reads it will say so. Raises
+    `InputError` if all are refused.
+    """
     if not any(map(stores.is_url, urls)):
         return [_size_and_version(url) for url in urls]
     listed = _listed(urls)
+    refused: list[InputError] = []
+
+    def facts(url: str) -> tuple[int, str]:
+        try:
+            return listed.get(url) or _size_and_version(url)
+        except InputError as error:
+            if not isinstance(error.__cause__, PermissionError):
+                raise
+            refused.append(error)
+            return 0, ""
+
     with ThreadPoolExecutor(_QUESTIONS) as pool:
-        return list(pool.map(lambda url: listed.get(url) or _size_and_version(url), urls))
+        found = list(pool.map(facts, urls))
+    if len(refused) == len(urls):
+        raise refused[0]
+    return found
 
 
 def _listed(urls: Sequence[str]) -> dict[str, tuple[int, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from ncclean import stores
 from ncclean.data.reader import read_samples
@@ -14,6 +15,8 @@ from ncclean.data.tar import LocatedSamples
 from ncclean.errors import InputError, ShardError
 from ncclean.text_files import parse_json, read_text
 
+_AT_ONCE = 8  # of a store, which mostly makes wait
+
 
 def count_samples(shards: Sequence[ShardRef]) -> dict[str, int]:
     """Usable samples of each shard by name.
@@ -21,15 +24,16 @@ def count_samples(shards: Sequence[ShardRef]) -> dict[str, int]:
     From the `sizes.json` beside it, which `ncclean export` and DataComp write; else from the
     headers of a tar (pairs of image and caption, decodable or not), or by reading what is none.
     """
-    sizes: dict[str, dict[str, int]] = {}
-    counts: dict[str, int] = {}
-    for shard in shards:
-        folder, _, file = shard.url.rpartition("/")
-        if folder not in sizes:
-            sizes[folder] = _sizes(folder)
-        size = sizes[folder].get(file)
-        counts[shard.name] = size if size is not None else _counted(shard)
-    return counts
+    folders = {shard.url.rpartition("/")[0] for shard in shards}
+    sizes = {f"{folder}/{file}": n for folder in folders for file, n in _sizes(folder).items()}
+
+    def size(shard: ShardRef) -> int:
+        stated = sizes.get(shard.url if "/" in shard.url else f"/{shard.url}")
+        return stated if stated is not None else _counted(shard)
+
+    at_once = _AT_ONCE if any(stores.is_url(shard.url) for shard in shards) else 1
+    with ThreadPoolExecutor(at_once) as pool:
+        return {s.name: n for s, n in zip(shards, pool.map(size, shards), strict=True)}
 
 
 def _sizes(folder: str) -> dict[str, int]:

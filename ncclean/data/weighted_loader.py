@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -65,8 +65,9 @@ class WeightedLoader:
         rank: int = 0,
         world_size: int = 1,
         rows: slice = ALL_ROWS,
+        counts: Mapping[str, int] | None = None,
     ) -> None:
-        """`rows` are those that are made of each batch."""
+        """`rows` are those that are made of each batch; `counts` as `RankSamples` has them."""
         self.options = options
         self._rows = range(*rows.indices(options.batch_size))
         self._reserve: tuple[int, list[RawSample]] | None = None
@@ -82,6 +83,7 @@ class WeightedLoader:
             seed=options.seed,
             rank=rank,
             world_size=world_size,
+            counts=counts,
         )
         self.samples, share = self._source.samples, self._source.length
         whole, rest = divmod(share, options.batch_size)

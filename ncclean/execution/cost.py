@@ -16,7 +16,7 @@ SCORE_BYTES_PER_PAIR = 190.0
 # float16 of both embeddings; ids and captions come on top.
 _EMBEDDING_BYTES = 2 * 2
 # Measured with 100,000 shards (docs/scale.md).
-_MANIFEST_BYTES_PER_SHARD = 5_000.0
+_LIST_BYTES_PER_SHARD = 5_000.0
 _DRIVER_BYTES_PER_SHARD = 1_300.0
 
 
@@ -48,7 +48,7 @@ class Cost:
     bytes_read: int
     bytes_written: int
     read_bytes_per_second: float
-    manifest_bytes: int
+    list_bytes: int
     driver_memory_bytes: int
 
 
@@ -77,6 +77,6 @@ def estimate(
         bytes_read=int(pairs * rates.input_bytes + part_bytes),
         bytes_written=int(2 * part_bytes + embeddings),
         read_bytes_per_second=rates.input_bytes * rates.pairs_per_second * min(workers, shards),
-        manifest_bytes=int(shards * _MANIFEST_BYTES_PER_SHARD),
+        list_bytes=int(shards * _LIST_BYTES_PER_SHARD),
         driver_memory_bytes=int(shards * _DRIVER_BYTES_PER_SHARD),
     )

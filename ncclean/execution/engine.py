@@ -16,11 +16,10 @@ from ncclean.data.shards import ShardRef
 from ncclean.execution.encoder import OnProgress, Speed
 from ncclean.execution.finish_shard import ShardResult
 from ncclean.models.estimator import ModelIdentity
-from ncclean.scoring.calibration import Calibration
+from ncclean.runners.runner import Runner
 from ncclean.scoring.stats import Distributions, ShardStats
-from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest
 from ncclean.storage.parts import write_embeddings, write_part
+from ncclean.storage.shard_records import ShardRecord
 from ncclean.stores import absolute
 
 
@@ -66,7 +65,11 @@ class PartWriter:
                 embeddings.text,
                 embeddings.metadata,
             )
-        write_part(stores.location(self.work) / task.shard.part_name, result.table)
+        shard = task.shard
+        record = ShardRecord(
+            shard.name, shard.size, shard.version, result.stats, result.distributions
+        )
+        write_part(stores.location(self.work) / shard.part_name, result.table, record)
         return ShardOutcome(result.stats, result.distributions)
 
     def absolute(self) -> PartWriter:
@@ -105,8 +108,8 @@ class Engine(Protocol):
         """Measure how fast this machine scores."""
         ...
 
-    def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
-        """Write the final table from the parts."""
+    def runner(self) -> Runner:
+        """What runs tasks without a model, such as writing the final table; no shard is scored."""
         ...
 
     def close(self) -> None:

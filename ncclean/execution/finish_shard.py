@@ -90,6 +90,7 @@ class ShardScoring:
             context_length=shard.context_length,
             further=shard.further,
             times={**shard.times, "score": time.perf_counter() - start},
+            bytes=table.nbytes,
         )
         check_counts(table, stats)
         embeddings = None

@@ -25,11 +25,8 @@ from ncclean.execution.engine import OnDone, PartWriter, ShardTask
 from ncclean.execution.finish_shard import ShardResult, ShardScoring, failed_result
 from ncclean.models.estimator import ModelIdentity
 from ncclean.progress import timed
-from ncclean.scoring.calibration import Calibration
+from ncclean.runners.runner import InProcess, Runner
 from ncclean.scoring.columns import MapBlocks
-from ncclean.storage.finalize import finalize
-from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -100,9 +97,9 @@ class LocalEngine:
         """The mean cosine on noise of the encoder's model."""
         return self.encoder.estimate_shift(seed, tolerance)
 
-    def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
-        """Write the final table in this process."""
-        finalize(layout, manifest, calibration)
+    def runner(self) -> Runner:
+        """This process."""
+        return InProcess()
 
     def close(self) -> None:
         """Do nothing: an engine in this process has no workers to release."""

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import ray
 
-from ncclean import stores
 from ncclean.config import ClusterOptions, ScoreOptions
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.encoder import EncoderRequest, OnProgress, Speed
@@ -18,15 +17,9 @@ from ncclean.execution.engine import OnDone, PartWriter, ShardTask
 from ncclean.execution.ray_shards import ShardRun
 from ncclean.execution.ray_workers import WorkerPool
 from ncclean.models.estimator import ModelIdentity
-from ncclean.runners.ray_cluster import connect, get, worker_size
-from ncclean.scoring.calibration import Calibration
-from ncclean.storage.calibration import final_metadata
-from ncclean.storage.finalize import finalize_file, finalize_parts, remove_parts
-from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest
-from ncclean.stores import absolute
-
-_FINALIZE_SHARDS = 64
+from ncclean.runners.ray_cluster import connect, worker_size
+from ncclean.runners.ray_runner import RayTasks
+from ncclean.runners.runner import Runner
 
 
 class RayEngine:
@@ -90,25 +83,10 @@ class RayEngine:
         )
         run.until_done()
 
-    def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
-        """Write the final table on the cluster: a folder by many workers, a single file by one."""
-        shards, metadata = manifest.done_shards(), final_metadata(calibration, manifest)
-        place = ScoreLayout(stores.location(absolute(str(layout.out))))
-        # CPU tasks that Ray retries; each file is published whole, so doing one again is harmless.
-        remote = ray.remote(num_cpus=1, max_retries=5)
-        if layout.is_single_file:
-            rows = [manifest.done[shard.name].rows for shard in shards]
-            pending = [remote(finalize_file).remote(place, shards, rows, calibration, metadata)]
-        else:
-            task = remote(finalize_parts)
-            pending = [
-                task.remote(place, shards[start : start + _FINALIZE_SHARDS], calibration, metadata)
-                for start in range(0, len(shards), _FINALIZE_SHARDS)
-            ]
-        self._pool.release_all()  # they hold the cores that finalizing needs
-        for reference in pending:
-            get(reference)
-        remove_parts(layout, manifest)
+    def runner(self) -> Runner:
+        """Tasks on the cluster, whose workers, which hold its cores, are released."""
+        self._pool.release_all()
+        return RayTasks(self._cluster.address, None)
 
     def close(self) -> None:
         """Stop the workers, and Ray if this engine started it."""

@@ -12,13 +12,12 @@ from upath import UPath
 from ncclean.data.options import CorpusOptions
 from ncclean.data.synthetic.corpus import write_corpus
 from ncclean.data.synthetic.heldout import write_heldout
+from ncclean.file_names import WORKING_FOLDER
 from ncclean.progress import SILENT, Progress
 from ncclean.storage.run_folder import finished, written_aside
-from ncclean.storage.run_record import Identity, RunRecord
-from ncclean.storage.work_folder import work_folder
+from ncclean.storage.run_record import RUN, Identity, RunRecord
 
 HELD_OUT = "heldout"
-RECORD = "_synth.jsonl"
 
 
 @dataclass(frozen=True)
@@ -80,5 +79,5 @@ def _open(out: str, run: Identity, overwrite: bool) -> RunRecord:
         count = -(-options["pairs"] // options["shard_size"])
         return (folder / f"{number:05d}.tar" for number in range(count))
 
-    record = work_folder(folder, RECORD, folder) / RECORD
+    record = folder / WORKING_FOLDER / RUN
     return RunRecord.open(record, "synth", run, overwrite=overwrite, base=folder, files=shards)

@@ -19,6 +19,7 @@ from ncclean.config import (
     CalibrationOptions,
     ClusterOptions,
     ScoreOptions,
+    TaskOptions,
     parse_shift,
 )
 from ncclean.config import WeightFunction as Function
@@ -36,15 +37,16 @@ from ncclean.execution.engines import open_engine
 from ncclean.execution.image_encoder import ImageRequest
 from ncclean.formats import counted
 from ncclean.models.estimator import ModelIdentity
-from ncclean.models.request import ModelRequest
 from ncclean.progress import SILENT, Progress
+from ncclean.runners.opened import open_runner
+from ncclean.runners.runner import Runner
 from ncclean.scoring.calibration import Calibration
 from ncclean.storage.calibration import asks_for_noise, calibrate
 from ncclean.storage.finalize import finalize
 from ncclean.storage.grouping import check_grouping
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.parts import remove_embedding_leftovers
+from ncclean.storage.score_run import RunIdentity, ScoreRun
 from ncclean.storage.summary import ScoreSummary, summarize
 from ncclean.storage.tables import table_files, table_metadata
 from ncclean.store_errors import explain
@@ -90,24 +92,24 @@ class ScoreCorpus:
         with (
             open_engine(self.request, self.options, columns, self.cluster) as engine,
             # Only now that the model is there may --overwrite remove what is hard to make again.
-            closing(self._manifest(engine.identity, columns)) as manifest,
+            closing(self._open(engine.identity, columns)) as run,
         ):
-            pending = manifest.pending()
+            pending = run.pending()
             self._gather_corpus_facts(progress)
-            if manifest.change is not None and (counts := manifest.change.counts()):
+            if run.change is not None and (counts := run.change.counts()):
                 progress.say(counts)
             start = time.perf_counter()
-            scored = self._score(pending, manifest, engine, progress)
+            scored = self._score(pending, run, engine, progress)
             speed = scored / (time.perf_counter() - start) if scored else None
-            if _needs_noise_shift(self.calibration.shift, manifest):
+            if _needs_noise_shift(self.calibration.shift, run):
                 progress.say("estimating the shift of the estimator")
                 shift = engine.estimate_shift(self.options.seed, _SHIFT_TOLERANCE)
-                manifest.record_noise_shift(shift)
+                run.record_noise_shift(shift)
             progress.say("finalizing")
-            calibration = _finalize(self._layout, manifest, self.calibration, engine)
-            self._remove_embedding_leftovers(manifest)
+            calibration = _finalize(run, self.calibration, engine.runner(), progress)
+            self._remove_embedding_leftovers(run)
             summary = summarize(
-                manifest,
+                run,
                 calibration,
                 out=self.out,
                 samples_per_second=speed,
@@ -127,7 +129,7 @@ class ScoreCorpus:
     def _layout(self) -> ScoreLayout:
         return ScoreLayout(stores.location(self.out))
 
-    def _manifest(self, model: ModelIdentity, columns: ColumnSources) -> Manifest:
+    def _open(self, model: ModelIdentity, columns: ColumnSources) -> ScoreRun:
         image_key = next((shard.image_key for shard in self.shards), None)
         identity = RunIdentity(
             model={
@@ -147,7 +149,7 @@ class ScoreCorpus:
             shards=list(self.shards),
             version=ncclean.__version__,
         )
-        return Manifest.open(
+        return ScoreRun.open(
             self._layout, identity, overwrite=self.overwrite, drop_missing=self.drop_missing
         )
 
@@ -170,7 +172,7 @@ class ScoreCorpus:
                 progress.say(lacking)
 
     def _score(
-        self, pending: list[ShardRef], manifest: Manifest, engine: Engine, progress: Progress
+        self, pending: list[ShardRef], run: ScoreRun, engine: Engine, progress: Progress
     ) -> int:
         """Score the pending shards; returns the number of their samples."""
         if not pending:
@@ -179,13 +181,13 @@ class ScoreCorpus:
         expected = estimate_samples(pending)
         progress.say(f"{counted(len(pending), 'shard')} to score, about {expected:,} samples")
         writer = PartWriter(
-            work=str(self._layout.work), embeddings=self.options.embeddings, digits=manifest.digits
+            work=str(self._layout.work), embeddings=self.options.embeddings, digits=run.digits
         )
         scored = shards = 0
 
         def commit(shard: ShardRef, outcome: ShardOutcome) -> None:
             nonlocal scored, shards
-            manifest.commit(shard, outcome.stats, outcome.distributions)
+            run.commit(shard, outcome.stats, outcome.distributions)
             scored, shards = scored + outcome.stats.rows, shards + 1
             if outcome.stats.error is not None:
                 progress.say(f"shard {shard.name} failed: {outcome.stats.error}")
@@ -193,16 +195,16 @@ class ScoreCorpus:
         def report(samples: int) -> None:
             progress.advance(samples, expected, "samples", shards=f"{shards:,}/{len(pending):,}")
 
-        tasks = [ShardTask(manifest.numbers[shard.name], shard) for shard in pending]
+        tasks = [ShardTask(run.numbers[shard.name], shard) for shard in pending]
         try:
             engine.run(tasks, writer, commit, report)
         except OSError as error:
             raise InputError(explain(self._layout.work, error)) from error
         return scored
 
-    def _remove_embedding_leftovers(self, manifest: Manifest) -> None:
+    def _remove_embedding_leftovers(self, run: ScoreRun) -> None:
         if self.options.embeddings is not None:
-            numbers = (f"{n:0{manifest.digits}d}" for n in manifest.numbers.values())
+            numbers = (f"{n:0{run.digits}d}" for n in run.numbers.values())
             remove_embedding_leftovers(stores.location(self.options.embeddings), numbers)
 
 
@@ -223,33 +225,23 @@ def calibrate_again(
     """
     begin = time.perf_counter()
     layout = ScoreLayout(stores.location(out))
-    manifest = Manifest.load(layout.manifest)
-    if manifest is None:
+    run = ScoreRun.load(layout, to_write=True)
+    if run is None:
         raise InputError(f"nothing has been scored to {out} yet: run without --finalize-only first")
-    with closing(manifest):
-        manifest.check_done(out)
+    with closing(run):
+        run.check_done(out)
         if answers is not None:
             progress.say("measuring by the answers")
             audit = measure([out], answers)
         if audit is not None:
             calibration = _as_before(calibration, out)
-        if cluster is None:
+        address = None if cluster is None else cluster.address
+        tasks = TaskOptions(engine="local" if cluster is None else "ray", ray_address=address)
+        with open_runner(tasks, processes=1) as runner:
             progress.say("finalizing")
-            calibrated = _finalize(layout, manifest, calibration, audit=audit)
-        else:
-            progress.say("connecting to Ray")
-            options = ScoreOptions()
-            request = ImageRequest(ModelRequest(model="", pretrained=None))  # no worker opens it
-            columns = ColumnSources(options)
-            with open_engine(request, options, columns, cluster) as engine:
-                progress.say("finalizing")
-                calibrated = _finalize(layout, manifest, calibration, engine, audit)
+            calibrated = _finalize(run, calibration, runner, progress, audit)
         return summarize(
-            manifest,
-            calibrated,
-            out=out,
-            samples_per_second=None,
-            seconds=time.perf_counter() - begin,
+            run, calibrated, out=out, samples_per_second=None, seconds=time.perf_counter() - begin
         )
 
 
@@ -271,24 +263,24 @@ def _as_before(calibration: CalibrationOptions, out: str) -> CalibrationOptions:
     return calibration
 
 
-def _needs_noise_shift(shift: str | float, manifest: Manifest) -> bool:
-    if manifest.noise_shift is not None or isinstance(shift, float):
+def _needs_noise_shift(shift: str | float, run: ScoreRun) -> bool:
+    if run.noise_shift is not None or isinstance(shift, float):
         return False
-    is_alone = manifest.distributions.mismatched.size == 0
-    has_model = asks_for_noise("auto", manifest.identity)
-    return asks_for_noise(shift, manifest.identity) or (is_alone and has_model)
+    is_alone = run.distributions.mismatched.size == 0
+    has_model = asks_for_noise("auto", run.identity)
+    return asks_for_noise(shift, run.identity) or (is_alone and has_model)
 
 
 def _finalize(
-    layout: ScoreLayout,
-    manifest: Manifest,
+    run: ScoreRun,
     options: CalibrationOptions,
-    engine: Engine | None = None,
+    runner: Runner,
+    progress: Progress,
     audit: Audit | None = None,
 ) -> Calibration:
     """Fit what depends on the whole corpus, and write the final table."""
-    calibration = calibrate(manifest, options.shift, options.osa_function, options.calibrate_on)
+    calibration = calibrate(run, options.shift, options.osa_function, options.calibrate_on)
     if audit is not None:
         calibration = moved(calibration, audit)
-    (engine.finalize if engine is not None else finalize)(layout, manifest, calibration)
+    finalize(run, calibration, runner, progress=progress)
     return calibration

@@ -14,7 +14,7 @@ from upath import UPath
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.scratch import scratch_folder
-from ncclean.storage.run_record import RunRecord
+from ncclean.storage.run_record import RUN, RunRecord
 
 COMMAND = "explain"
 
@@ -50,7 +50,7 @@ def working_folder(out: UPath, identity: Mapping[str, Any], overwrite: bool) -> 
             yield Work(folder, None)
         return
     folder = Path(str(out) + ".work")
-    place = UPath(folder / "explain.jsonl")
+    place = UPath(folder / RUN)
     if overwrite:
         RunRecord.clear(place, COMMAND)
     with RunRecord.open(place, COMMAND, dict(identity)) as record:

@@ -23,7 +23,7 @@ from ncclean.errors import InputError
 from ncclean.exporting.card import write_card
 from ncclean.exporting.identity import SCORES, SIZES, compare_exports, export_identity, files_of
 from ncclean.exporting.journal import join_lists, list_path, lists_in, replaced_images
-from ncclean.exporting.out_layout import RECORD, TARS, OutLayout, Targets, config_of
+from ncclean.exporting.out_layout import TARS, OutLayout, Targets, config_of
 from ncclean.exporting.parquet import join_parquet, schema_of, unified
 from ncclean.exporting.plan import ExportTask, digits_of, plan_selection
 from ncclean.exporting.task import ExportOptions, add_problems
@@ -33,7 +33,7 @@ from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
-from ncclean.storage.run_record import RunRecord
+from ncclean.storage.run_record import RUN, RunRecord
 from ncclean.storage.tables import listed
 
 _COMMAND = "export"
@@ -116,7 +116,7 @@ def export_shards(
         names = _names(table, columns) if table is not None else []
         record = stack.enter_context(
             RunRecord.open(
-                targets.work / RECORD,
+                targets.work / RUN,
                 _COMMAND,
                 export_identity(options, join, tasks, samples_per_shard),
                 overwrite=overwrite,

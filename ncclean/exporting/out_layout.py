@@ -23,11 +23,8 @@ from ncclean.data.shards import WEBDATASET, ShardRef, distinct_names
 from ncclean.errors import InputError
 from ncclean.exporting.safe_paths import safe_path
 from ncclean.file_names import WORKING_FOLDER
-from ncclean.storage.log import exists
-from ncclean.storage.work_folder import work_folder
 
 Layout = Literal["auto", "webdataset", "folder", "csv", "parquet"]
-RECORD = "_export.jsonl"
 PARQUET = ".parquet"
 _MOST_TABLES = 100
 _SPLIT = re.compile(
@@ -182,12 +179,8 @@ class Targets:
     @property
     def work(self) -> UPath:
         """The folder of an export's record."""
-        if self.is_file:
-            # In plain view it was data for whoever loads the folder; a run that lies there stays.
-            earlier = self.out.parent / f"{self.out.name}.work"
-            hidden = self.out.parent / WORKING_FOLDER / self.out.name
-            return earlier if exists(earlier / RECORD) else hidden
-        return work_folder(self.out, RECORD, self.out)
+        folder = self.out.parent if self.is_file else self.out
+        return folder / WORKING_FOLDER / (self.out.name if self.is_file else "")
 
     @property
     def is_file(self) -> bool:

@@ -28,7 +28,7 @@ from ncclean.storage.tables import table_metadata
 from ncclean.text_files import parse_json
 
 JUDGED = "judge.parquet"
-_JOURNAL = "judge.jsonl"
+_JOURNAL = "judge.json"
 _COMMAND = "audit"
 _RUN, _TOKENS = "judge_run", "judge_tokens"  # keys of the file's metadata
 _COLUMNS = {
@@ -73,10 +73,17 @@ class Journal:
             journal._read_table()
         if overwrite or journal._is_empty():
             RunRecord.clear(journal.place, _COMMAND, base=folder)
-        journal._record = RunRecord.open(
-            journal.place, _COMMAND, identity, base=folder, compare=_differences,
-            on_entry=journal._take_in,
-        )  # fmt: skip
+        record = RunRecord.open(
+            journal.place, _COMMAND, identity, base=folder, compare=_differences
+        )
+        journal._record = record
+        try:
+            with record.reading():
+                for entry in record.entries:
+                    journal._take_in(entry)
+        except BaseException:
+            record.close()
+            raise
         return journal
 
     @property
@@ -159,16 +166,8 @@ class Journal:
 
     def _is_empty(self) -> bool:
         """Whether an earlier run was interrupted before any answer came: it binds nobody."""
-        has_answers = False
-
-        def note(entry: dict[str, Any]) -> None:
-            nonlocal has_answers
-            has_answers = True
-
-        earlier = RunRecord.load(
-            self.place, _COMMAND, base=self.folder, on_entry=note, read_only=True
-        )
-        return earlier is not None and not has_answers
+        earlier = RunRecord.load(self.place, _COMMAND, base=self.folder)
+        return earlier is not None and not earlier.entries
 
     def _take_in(self, entry: dict[str, Any]) -> None:
         row = int(entry["row"])

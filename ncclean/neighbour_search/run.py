@@ -33,7 +33,7 @@ from ncclean.progress import SILENT, Progress
 from ncclean.runners.opened import open_runner
 from ncclean.runners.process_runner import processes_worth
 from ncclean.storage.array_files import ArrayFolder
-from ncclean.storage.run_record import RunRecord
+from ncclean.storage.run_record import RUN, RunRecord
 from ncclean.stores import absolute
 
 # What this process holds beside the tasks, however many pairs there are: libraries and chunks.
@@ -101,7 +101,6 @@ def run_search(
         progress.say("writing")
         metadata = neighbour_metadata(options, summary)
         record.append(_WRITING)  # from here on a table at `out` is this search's own
-        record.flush()
         write_neighbours(path, pairs, neighbours, metadata, uids)
         remove_leftovers(path.parent, {path.name})
         runner.everywhere(work.forget)
@@ -144,12 +143,12 @@ def _working_folder(
 
 
 def _record(out: UPath) -> UPath:
-    return out.with_name(out.name + ".work") / "search.jsonl"
+    return out.with_name(out.name + ".work") / RUN
 
 
 def _is_being_written(out: UPath) -> bool:
     """Whether an earlier start was interrupted after it had begun to write the table."""
-    earlier = RunRecord.load(_record(out), _COMMAND, read_only=True)
+    earlier = RunRecord.load(_record(out), _COMMAND)
     return earlier is not None and any(entry["kind"] == _WRITING for entry in earlier.entries)
 
 

@@ -2,7 +2,7 @@
 
 recipe.yaml          the resolved recipe of the last start
 versions.json        what it ran with
-stages/NAME.jsonl    the record of a stage: what it is made of, begun or done, seconds, results
+stages/NAME.json     the record of a stage: what it is made of, begun or done, seconds, results
 logs/NAME.log        what the stage said
 index.html           the page that links everything
 NAME/                what the stage wrote, unless its `out` says otherwise
@@ -27,8 +27,7 @@ from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.output_mark import check_free
 from ncclean.recipes.references import RUN, written
-from ncclean.storage.log import exists
-from ncclean.storage.run_record import RunRecord
+from ncclean.storage.run_record import RunRecord, exists
 
 _COMMAND = "run"  # whose records these are
 
@@ -90,7 +89,7 @@ class RunFolder:
     def record(self, stage: str) -> StageRecord | None:
         """The record of a stage, None if it was never begun. Raises `InputError`."""
         path = self._record_path(stage)
-        recorded = RunRecord.load(path, _COMMAND, base=UPath(self.path), read_only=True)
+        recorded = RunRecord.load(path, _COMMAND, base=UPath(self.path))
         if recorded is None:
             return None
         fields: dict[str, Any] = {}
@@ -172,7 +171,7 @@ class RunFolder:
         return path.replace(str(self.path), written(RUN), 1) if is_inside else path
 
     def _record_path(self, stage: str) -> UPath:
-        return UPath(self.path / "stages" / f"{stage}.jsonl")
+        return UPath(self.path / "stages" / f"{stage}.json")
 
 
 def _no_link(path: str, flags: int) -> int:

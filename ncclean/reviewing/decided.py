@@ -22,10 +22,13 @@ from ncclean.storage.decisions import (
     journal_of,
     read_decisions,
     record_of,
+    records_of,
     replayed,
     write_decisions,
 )
-from ncclean.storage.log import open_log
+from ncclean.storage.earlier import earlier_files
+from ncclean.storage.entries import Entries
+from ncclean.storage.lease import Lease
 
 # The last decision about each pair.
 CURRENT = (
@@ -62,8 +65,10 @@ class Decided:
         # A cursor of its own: a decision waits for no query of the pairs.
         self._connection, self._lock, self._out = connection.cursor(), threading.RLock(), out
         self._reviewer = reviewer or default_reviewer()
-        self._log, lines = open_log(journal_of(out))
-        records = list(lines)
+        journal = journal_of(out)
+        self._lease = Lease(journal.with_suffix(".lease"))
+        self._entries = Entries(journal.with_suffix(".entries"))
+        records = records_of(out)
         self._batch = max([0, *map(batch_of, records)])
         self._undone: list[int] = []
         self._number = 0
@@ -111,7 +116,7 @@ class Decided:
             if not continues or not self._undone:
                 self._batch += 1
                 self._undone.append(self._batch)
-            self._log.append(record_of(self._batch, rows))
+            self._entries.add(record_of(self._batch, rows))
             self._insert(self._batch, rows)
 
     def undo(self) -> list[Pair]:
@@ -120,7 +125,7 @@ class Decided:
             if not self._undone:
                 return []
             batch = self._undone.pop()
-            self._log.append({"undo": batch})
+            self._entries.add({"undo": batch})
             pairs = self._connection.execute(
                 "DELETE FROM decided WHERE batch = ? RETURNING uid, caption_number", [batch]
             ).fetchall()
@@ -153,9 +158,15 @@ class Decided:
                 f"SELECT {names} FROM ({current()}) ORDER BY number"
             ).to_arrow_table()
             write_decisions(self._out, table)
-            self._log.remove()
+            self._entries.clear()
+            stores.remove_files(earlier_files(journal_of(self._out)))
             self._undone.clear()
+            self.close()
             return len(table)
+
+    def close(self) -> None:
+        """Let another review write to `out`; the journal stays unless it was saved."""
+        self._lease.release()
 
     def _insert(self, batch: int, decisions: Sequence[Decision]) -> None:
         rows = [

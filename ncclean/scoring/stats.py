@@ -7,7 +7,6 @@ import dataclasses
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +26,7 @@ class ShardStats:
     where no model has read them. `further` counts pictures and captions that no row is about.
     `times` are the seconds that the shard's scoring waited for the `store`, for the `decode`rs and
     the `device`, and those that it took to `score` and `write`; phases of several shards overlap.
+    `bytes` is the size of the rows in memory, by which the files of the table are cut.
     """
 
     rows: int
@@ -38,6 +38,7 @@ class ShardStats:
     context_length: int | None = None
     further: FurtherMembers = field(default_factory=FurtherMembers)
     times: dict[str, float] = field(default_factory=dict)
+    bytes: int = 0
 
     @property
     def ok(self) -> int:
@@ -49,6 +50,7 @@ class ShardStats:
             "statuses": self.statuses,
             "seconds": round(self.seconds, 3),
             "error": self.error,
+            "bytes": self.bytes,
             **({"columns": self.column_failures.to_json()} if self.column_failures.counts else {}),
             **(
                 {"captions_cut": self.captions_cut, "context_length": self.context_length}
@@ -71,6 +73,7 @@ class ShardStats:
             context_length=fields.get("context_length"),
             further=FurtherMembers.from_json(fields),
             times=fields.get("times", {}),
+            bytes=fields.get("bytes", 256 * fields["rows"]),  # of 0.3
         )
 
 
@@ -129,22 +132,11 @@ class Distributions:
     def __iadd__(self, other: Distributions) -> Distributions:
         for name in _NAMES:
             setattr(self, name, getattr(self, name).__iadd__(getattr(other, name)))
-        for mine, theirs in self._beside(other):
-            mine += theirs
-        return self
-
-    def __isub__(self, other: Distributions) -> Distributions:
-        for name in _NAMES:
-            setattr(self, name, getattr(self, name).__isub__(getattr(other, name)))
-        for mine, theirs in self._beside(other):
-            mine -= theirs
-        return self
-
-    def _beside(self, other: Distributions) -> Iterator[tuple[Distributions, Distributions]]:
-        """The nested ones of the other, each beside its own, which is empty at first."""
         for name in _NESTED:
             for key, theirs in getattr(other, name).items():
-                yield getattr(self, name).setdefault(key, Distributions()), theirs
+                mine = getattr(self, name).setdefault(key, Distributions())
+                mine += theirs
+        return self
 
     def group(self, name: str | None) -> Distributions:
         """The distributions of a group of pairs, empty at first."""
@@ -186,19 +178,27 @@ _NAMES = tuple(
 
 
 def pack_histogram(histogram: Histogram) -> dict[str, Any]:
-    """Pack a histogram into JSON fields; counts as base64 of compressed int64."""
-    raw = zlib.compress(histogram.counts.astype("<i8").tobytes())
-    return {"counts": base64.b64encode(raw).decode(), "units": histogram.units}
+    """Pack a histogram into JSON fields; counts as base64 of compressed int64.
+
+    First bytes of all counts go first, as most counts have one or two: a third less than count by
+    count.
+    """
+    planes = histogram.counts.astype("<i8").view(np.uint8).reshape(BINS, 8).T
+    raw = zlib.compress(planes.tobytes(), 9)
+    return {"planes": base64.b64encode(raw).decode(), "units": histogram.units}
 
 
 def unpack_histogram(fields: dict[str, Any]) -> Histogram:
     """Unpack a histogram from JSON fields. Raises `ValueError` if it has other bins."""
-    packed, size = base64.b64decode(fields["counts"]), 8 * BINS
+    # Up to 0.3 they went count by count.
+    are_planes, size = "planes" in fields, 8 * BINS
+    packed = base64.b64decode(fields["planes" if are_planes else "counts"])
     raw = zlib.decompressobj().decompress(packed, size + 1)  # a bomb is not unpacked
     units = fields["units"]
     if len(raw) != size or not isinstance(units, int) or abs(units) >= 1 << 63:
         raise ValueError(f"not a histogram of {BINS} bins")
-    counts = np.frombuffer(raw, dtype="<i8").astype(np.int64)
+    by_byte = np.frombuffer(raw, np.uint8).reshape((8, BINS) if are_planes else (BINS, 8))
+    counts = np.ascontiguousarray(by_byte.T if are_planes else by_byte).view("<i8").ravel()
     if counts.min() < 0 or counts.max() > _MOST_COUNTED:
         raise ValueError("a histogram with counts that no corpus has")
     return Histogram(counts, units)

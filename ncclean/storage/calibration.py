@@ -12,11 +12,11 @@ from ncclean.errors import InputError
 from ncclean.estimates import flattened
 from ncclean.scoring.calibration import Calibration
 from ncclean.scoring.stats import pack_histogram
-from ncclean.storage.manifest import Manifest, RunIdentity
+from ncclean.storage.score_run import RunIdentity, ScoreRun
 
 
 def calibrate(
-    manifest: Manifest,
+    run: ScoreRun,
     shift: str | float,
     osa_function: WeightFunction = "high_degree",
     calibrate_on: CalibrateOn = "auto",
@@ -26,23 +26,23 @@ def calibrate(
     Raises `InputError` if the shift asked for needs the estimator and was never estimated, and for
     a score whose known mismatches the run did not count.
     """
-    value, source = _shift(manifest, shift)
+    value, source = _shift(run, shift)
     return Calibration.fit(
-        manifest.distributions,
+        run.distributions,
         shift=value,
         shift_source=source,
-        scale=float(manifest.identity.model["scale"]),
+        scale=float(run.identity.model["scale"]),
         osa_function=osa_function,
         calibrate_on=calibrate_on,
     )
 
 
-def final_metadata(calibration: Calibration, manifest: Manifest) -> dict[str, str]:
+def final_metadata(calibration: Calibration, run: ScoreRun) -> dict[str, str]:
     """Key-value metadata of the final score files."""
-    identity, distributions = manifest.identity, manifest.distributions
+    identity, distributions = run.identity, run.distributions
     near_misses, audited = calibration.near_misses, calibration.audited
     parts = calibration.foreign_parts
-    cut, context = manifest.captions_cut()
+    cut, context = run.captions_cut()
     has_images = identity.model.get("weights_fingerprint") != ""
     fields: dict[str, object] = {
         **identity.model,
@@ -66,7 +66,7 @@ def final_metadata(calibration: Calibration, manifest: Manifest) -> dict[str, st
         **({"audited": audited.to_json()} if audited is not None else {}),
         **({"captions_cut": cut, "context_length": context} if context is not None else {}),
         **({"image_key": identity.options.get("image_key") or ""} if has_images else {}),
-        **{name: json.dumps(counts) for name, counts in manifest.further().to_json().items()},
+        **{name: json.dumps(counts) for name, counts in run.further().to_json().items()},
         "ncclean_version": identity.version,
         "schema_version": schema.SCHEMA_VERSION,
     }
@@ -86,20 +86,20 @@ def asks_for_noise(shift: str | float, identity: RunIdentity) -> bool:
     return shift == "noise" or (shift == "auto" and has_model)
 
 
-def _shift(manifest: Manifest, shift: str | float) -> tuple[float, str]:
+def _shift(run: ScoreRun, shift: str | float) -> tuple[float, str]:
     """The shift to use and where it comes from."""
-    mismatched = manifest.distributions.mismatched
+    mismatched = run.distributions.mismatched
     if isinstance(shift, float):
         return shift, "given"
-    asks_model = asks_for_noise(shift, manifest.identity)
+    asks_model = asks_for_noise(shift, run.identity)
     if not asks_model and mismatched.size:
         return mismatched.mean, "shuffled"
-    if manifest.noise_shift is None and not asks_model:
+    if run.noise_shift is None and not asks_model:
         return 0.0, "none"  # neither a model nor two pairs
-    if manifest.noise_shift is None:
+    if run.noise_shift is None:
         raise InputError(
             f"the shift {shift!r} is not known: the run was scored with another --shift. Give that "
             "one, or score again without --finalize-only, which estimates it and keeps what is done"
         )
     # A corpus of one pair has no mismatches to take a shift from; the estimator's is the next best.
-    return manifest.noise_shift, "noise"
+    return run.noise_shift, "noise"

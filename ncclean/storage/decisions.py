@@ -25,7 +25,8 @@ from ncclean.file_names import WORKING_FOLDER
 from ncclean.output_mark import mark
 from ncclean.regular_files import why_missing
 from ncclean.schema import DECISIONS
-from ncclean.storage.log import read_log
+from ncclean.storage.earlier import earlier_lines
+from ncclean.storage.entries import Entries
 from ncclean.storage.small_tables import read_small_table
 from ncclean.text_files import read_text
 
@@ -88,8 +89,14 @@ def default_reviewer() -> str:
 
 
 def journal_of(out: UPath) -> UPath:
-    """The journal of the review that writes `out`."""
-    return out.parent / WORKING_FOLDER / f"{out.name}.jsonl"
+    """The place of the journal of the review that writes `out`; its entries lie beside it."""
+    return out.parent / WORKING_FOLDER / f"{out.name}.json"
+
+
+def records_of(out: UPath) -> list[dict[str, Any]]:
+    """The lines of the journal that a killed review has left."""
+    journal = journal_of(out)
+    return [*earlier_lines(journal), *Entries(journal.with_suffix(".entries"))]
 
 
 def record_of(batch: int, decisions: Sequence[Decision]) -> dict[str, Any]:
@@ -150,7 +157,7 @@ def read_decisions(path: str) -> list[Decision]:
     or is no table of decisions.
     """
     place = stores.location(path)
-    journal = list(replayed(read_log(journal_of(place))))
+    journal = replayed(records_of(place))
     is_there = stores.ask("read", path, place.is_file)
     if not is_there and not journal:
         raise InputError(why_missing(path))

@@ -1,129 +1,126 @@
-"""Parts to the final table: fix the shift, fit the null, fill the calibrated columns.
+"""Parts to the table: fix the shift, fit the null, fill the calibrated columns.
 
-Needs no model and no images; repeatable with another shift or weight. Reads the parts of a run, and
-the final table itself for shards whose parts are gone.
+Needs no model and no images; repeatable with another shift or weight. The rows of a shard are those
+of its part, or once the part is gone those of the table itself.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow as pa
+from upath import UPath
 
-from ncclean import schema
-from ncclean.atomic import published, remove_leftovers
-from ncclean.data.shards import ShardRef
-from ncclean.scoring.calibration import Calibration, fill_calibrated
+from ncclean import stores
+from ncclean.atomic import remove_leftovers
+from ncclean.progress import SILENT, Progress
+from ncclean.runners.runner import InProcess, Runner
+from ncclean.scoring.calibration import Calibration
 from ncclean.storage.calibration import final_metadata
-from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.leftovers import Leftovers
 from ncclean.storage.made_files import remove_with_leftovers
-from ncclean.storage.manifest import Manifest
-from ncclean.storage.parts import ROW_GROUP_ROWS, table_writer
-from ncclean.storage.row_sources import RowSources, existing, read_ahead, rows_by_shard
-from ncclean.stores import open_parquet
+from ncclean.storage.parts import embedding_files
+from ncclean.storage.score_run import ScoreRun
+from ncclean.storage.table_file import ShardRows, TableFile, write_table_file
 
-_THREADS = 4
-
-
-def finalize(layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
-    """Write the final file or files, each published atomically.
-
-    Parts are removed only when all shards are done and every final file is in place, so it can
-    be killed anywhere and run again.
-    """
-    shards = manifest.done_shards()
-    metadata = final_metadata(calibration, manifest)
-    if layout.is_single_file:
-        rows = [manifest.done[shard.name].rows for shard in shards]
-        finalize_file(layout, shards, rows, calibration, metadata)
-    else:
-        finalize_parts(layout, shards, calibration, metadata)
-    remove_parts(layout, manifest)
+# Of a file of the table, in memory: 64 to 512 MB of Parquet.
+FILE_BYTES = 512 << 20
 
 
-def finalize_file(
-    layout: ScoreLayout,
-    shards: Sequence[ShardRef],
-    rows: Sequence[int],
+def finalize(
+    run: ScoreRun,
     calibration: Calibration,
-    metadata: dict[str, str],
+    runner: Runner | None = None,
+    merges: Sequence[ScoreRun] = (),
+    progress: Progress = SILENT,
 ) -> None:
-    """Write the one final file, the shards in this order, each with so many `rows`.
+    """Write the table, each file published whole, and remove the parts.
 
-    They come from the parts, and from the file itself for shards whose parts are gone.
+    Parts are removed when every file and the list of shards with their records are in place, so
+    it can be killed anywhere and run again. `runner` writes the files, one a task. Shards of which
+    the run has no rows are in one of the runs that it `merges`.
     """
-    sources = RowSources(layout, shards)
-    pieces = (
-        (None, [piece])
-        for shard, count in zip(shards, rows, strict=True)
-        for piece in sources.pieces(shard, count)
+    run.check()
+    metadata = final_metadata(calibration, run)
+    files = table_files_of(run, merges)
+    left = _leftovers(run, files)
+    left.write(run.layout.finalizing)
+    tasks = ((n, (file, calibration, metadata)) for n, file in enumerate(files))
+    for done, _ in enumerate((runner or InProcess()).map(write_table_file, tasks), start=1):
+        run.check()
+        progress.advance(done, len(files), "files")
+    for name in [name for name, one in run.listed.shards.items() if one.position is None]:
+        del run.listed.shards[name]
+    for file in files:
+        for rows in file.shards:
+            run.listed.shards[rows.shard].file = file.name
+    run.write_list(itertools.chain(*(one.records() for one in (run, *merges))))
+    _remove(run, left, {file.name for file in files})
+
+
+def _leftovers(run: ScoreRun, files: Sequence[TableFile]) -> Leftovers:
+    """What writing the table leaves, and what a run that was killed has left."""
+    shards = run.listed.shards.values()
+    names = [one.file for one in shards if one.file] + [file.name for file in files]
+    dropped = [one.number for one in shards if one.position is None]
+    left = Leftovers(names, [one.ref.part_name for one in shards], dropped)
+    return left + Leftovers.read(run.layout.finalizing)
+
+
+def _remove(run: ScoreRun, left: Leftovers, table: set[str]) -> None:
+    """Remove all files but those of the table now, and then the list of them."""
+    layout, folder = run.layout, run.identity.options.get("embeddings")
+    files = [layout.table_file(name) for name in left.table if name not in table]
+    files += [layout.work / name for name in left.parts]
+    if folder is not None:
+        for number in left.numbers:
+            place = stores.location(folder)
+            files += embedding_files(place, f"{number:0{run.digits}d}").values()
+    remove_with_leftovers(files)
+    remove_leftovers(layout.table_file("x").parent, table)
+    stores.remove_files([layout.finalizing])
+
+
+def table_files_of(run: ScoreRun, merges: Sequence[ScoreRun] = ()) -> list[TableFile]:
+    """The files that the table will have, of some hundreds of megabytes each."""
+    layout, place = run.layout, run.layout.out
+    sources = {name: rows for one in (*merges, run) for name, rows in _rows(one)}
+    groups: list[list[ShardRows]] = [[]]
+    size = 0
+    for shard in run.done_shards():
+        if size >= FILE_BYTES and not layout.is_single_file:
+            groups.append([])
+            size = 0
+        groups[-1].append(sources[shard.name])
+        size += run.done[shard.name].bytes
+    if layout.is_single_file:
+        return [TableFile(_absolute(place), tuple(groups[0]))]
+    names = (
+        f"part-{number:05d}-{_digest(run, group)}.parquet" for number, group in enumerate(groups)
     )
-    tables = (
-        table
-        for _, filled in read_ahead(pieces, lambda rows: fill_calibrated(rows, calibration))
-        for table in filled
-    )
-    groups = _row_groups(tables)
-    metadata = metadata | rows_by_shard(shards, rows)
-    kinds = sources.schema(shards[0]) if shards else schema.SCORES
-    first = next(groups, kinds.empty_table())
-    with published(layout.out) as aside, table_writer(aside, first.schema, metadata) as writer:
-        for table in itertools.chain([first], groups):
-            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+    return [
+        TableFile(_absolute(place / name), tuple(group))
+        for name, group in zip(names, groups, strict=True)
+    ]
 
 
-def finalize_parts(
-    layout: ScoreLayout, shards: list[ShardRef], calibration: Calibration, metadata: dict[str, str]
-) -> None:
-    """Write the final files of some shards of a folder; machines can share the work."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(lambda s: _finalize_part(layout, s, calibration, metadata), shards))
+def _rows(run: ScoreRun) -> Iterator[tuple[str, ShardRows]]:
+    """Yield where the rows of the shards are that the run has."""
+    parts = run.parts()
+    for name, stats in run.done.items():
+        if name in parts:
+            yield name, ShardRows(name, _absolute(parts[name]), stats.rows, True)
+        elif (file := run.listed.shards[name].file) is not None:
+            table = run.layout.table_file(file)
+            yield name, ShardRows(name, _absolute(table), stats.rows, False)
 
 
-def remove_parts(layout: ScoreLayout, manifest: Manifest) -> None:
-    """Delete the parts once every final file is in place.
-
-    That is the files of dropped shards, and the parts if all shards are done.
-    """
-    manifest.flush()
-    if dropped := manifest.dropped_files(layout):
-        remove_with_leftovers(dropped)
-        manifest.record_removed()
-    if not manifest.pending():
-        shards = manifest.done_shards()
-        remove_with_leftovers(layout.part(shard) for shard in shards)
-        remove_leftovers(
-            layout.out.parent if layout.is_single_file else layout.out,
-            {layout.final(shard).name for shard in shards},
-        )
+def _digest(run: ScoreRun, shards: Sequence[ShardRows]) -> str:
+    """A name for a group of shards, so that no file replaces one that holds rows of others."""
+    versions = [(one.shard, *run.scored_versions[one.shard], one.rows) for one in shards]
+    return hashlib.blake2b(repr(versions).encode(), digest_size=4).hexdigest()
 
 
-def _row_groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Join small pieces so that row groups hold about `ROW_GROUP_ROWS` rows."""
-    held: list[pa.Table] = []
-    rows = 0
-    for table in tables:
-        held.append(table)
-        rows += len(table)
-        if rows >= ROW_GROUP_ROWS:
-            yield pa.concat_tables(held)
-            held, rows = [], 0
-    if held:
-        yield pa.concat_tables(held)
-
-
-def _finalize_part(
-    layout: ScoreLayout, shard: ShardRef, calibration: Calibration, metadata: dict[str, str]
-) -> None:
-    part, final = layout.part(shard), layout.final(shard)
-    source = part if part.exists() else existing(final)
-    with (
-        open_parquet(source) as file,
-        published(final) as aside,
-        table_writer(aside, schema.run_schema(file.schema_arrow), metadata) as writer,
-    ):
-        for group in range(file.num_row_groups):
-            table = schema.as_scores(file.read_row_group(group, use_threads=False))
-            writer.write_table(fill_calibrated(table, calibration), row_group_size=ROW_GROUP_ROWS)
+def _absolute(path: UPath) -> str:
+    return stores.absolute(str(path))

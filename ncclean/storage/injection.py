@@ -8,7 +8,6 @@ compressed ones and the captions of donors. Indexes and captions are tables in P
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,12 +21,11 @@ from upath import UPath
 from ncclean import stores
 from ncclean.atomic import published, remove_leftovers
 from ncclean.data.shards import SUFFIXES, ShardRef
+from ncclean.file_names import WORKING_FOLDER
 from ncclean.storage.differences import differences
-from ncclean.storage.run_record import RunRecord
-from ncclean.storage.work_folder import work_folder
+from ncclean.storage.run_record import RUN, RunRecord
 
 COMMAND = "inject-noise"
-_RECORD = "manifest.jsonl"
 _LABELS = {"rates": "--noise"}
 
 
@@ -93,7 +91,7 @@ class Injection:
         """
         run = cls(out, identity)
         run._record = RunRecord.open(
-            run.work / _RECORD,
+            run.work / RUN,
             COMMAND,
             identity.to_json(),
             overwrite=overwrite,
@@ -105,10 +103,10 @@ class Injection:
             run._take(**entry)
         return run
 
-    @functools.cached_property
+    @property
     def work(self) -> UPath:
         """The working folder."""
-        return work_folder(self.out, _RECORD, self.out / "_work")
+        return self.out / WORKING_FOLDER
 
     def shard(self, shard: ShardRef) -> UPath:
         """Path of a written shard, which keeps its name."""
@@ -146,6 +144,7 @@ class Injection:
 
     def remove_working_files(self) -> None:
         """Delete the files that only an unfinished run needs."""
+        self._record.compact()
         shards = self.identity.shards
         stores.remove_files(self._working_files(len(shards), len(self.identity.donors)))
         written = [self.shard(shard) for shard in shards]
@@ -156,7 +155,7 @@ class Injection:
         """Delete the record and the indexes of a run that has not written a shard."""
         self.remove_working_files()
         self.close()
-        RunRecord.clear(self.work / _RECORD, COMMAND, base=self.out, says=False)
+        RunRecord.clear(self.work / RUN, COMMAND, base=self.out, says=False)
 
     def close(self) -> None:
         self._record.close()

@@ -17,8 +17,8 @@ from ncclean.errors import InputError, ShardError, one_line
 from ncclean.progress import SILENT, Progress
 from ncclean.storage.catalog import columns_of, connect, first_line
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest
 from ncclean.storage.quoting import identifier
+from ncclean.storage.score_run import ScoreRun
 
 USUAL = ("status", "similarity", "neg_clip_loss", "noise_probability")
 _BATCH_ROWS = 65_536
@@ -151,8 +151,8 @@ def _check_versions(scores: str, shards: Sequence[ShardRef], dataset: str) -> No
 
     Of scores without a record beside them, that is not known.
     """
-    manifest = Manifest.load(ScoreLayout(stores.location(scores)).manifest, read_only=True)
-    scored = {} if manifest is None else {one.name: one.version for one in manifest.done_shards()}
+    run = ScoreRun.load(ScoreLayout(stores.location(scores)))
+    scored = {} if run is None else {one.name: one.version for one in run.done_shards()}
     for shard in shards:
         if scored.get(shard.name, shard.version) != shard.version:
             raise InputError(

@@ -1,29 +1,28 @@
 """The places of a score table and its working files.
 
 `--out scores.parquet` is one file with its working folder `scores.parquet.work` beside it; any
-other path is a folder of one part per shard with a working folder inside. Working folders hold the
-manifest and the parts that are not final yet; readers of the table never look into them.
+other path is a folder of files with a hidden working folder inside. Working folders hold the
+record of the run, the list of its shards and the parts that are not in the table yet; readers of
+the table never look into them.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
 from upath import UPath
 
 from ncclean import stores
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.storage.log import exists
-from ncclean.storage.run_record import refusal
-from ncclean.storage.tables import tables_at
-from ncclean.storage.work_folder import work_folder
+from ncclean.file_names import WORKING_FOLDER
+from ncclean.storage.leftovers import Leftovers
+from ncclean.storage.run_record import RUN, exists, refusal
+from ncclean.storage.shard_records import ShardList
+from ncclean.storage.tables import FINALIZING, tables_at
 
 COMMAND = "score"
-MANIFEST = "manifest.jsonl"
 
 
 @dataclass(frozen=True)
@@ -34,35 +33,44 @@ class ScoreLayout:
     def is_single_file(self) -> bool:
         return self.out.suffix == ".parquet"
 
-    @functools.cached_property
+    @property
     def work(self) -> UPath:
-        """The working folder, which is where it was when the layout was first asked."""
+        """The working folder."""
         if self.is_single_file:
             return self.out.with_name(self.out.name + ".work")
-        return work_folder(self.out, MANIFEST, self.out / "_work")
+        return self.out / WORKING_FOLDER
 
     @property
-    def manifest(self) -> UPath:
-        return self.work / MANIFEST
+    def shard_list(self) -> UPath:
+        """Path of the list of shards."""
+        return self.work / "shards.parquet"
+
+    @property
+    def finalizing(self) -> UPath:
+        """Path of a file that is there while the files of the table do not go together."""
+        return self.work / FINALIZING
 
     def part(self, shard: ShardRef) -> UPath:
         """Path of a shard's part, which holds its rows until finalize."""
         return self.work / shard.part_name
 
-    def final(self, shard: ShardRef) -> UPath:
-        """Path of the final file that holds a shard's rows."""
-        return self.out if self.is_single_file else self.out / shard.part_name
+    def table_file(self, name: str) -> UPath:
+        """Path of a file of the table."""
+        return self.out if self.is_single_file else self.out / name
 
-    def files_of(self, shard: ShardRef) -> list[UPath]:
-        """Paths of the files that hold rows of this shard alone."""
-        return [self.part(shard)] if self.is_single_file else [self.part(shard), self.final(shard)]
-
-    def files(self, shards: Iterable[str]) -> Iterator[UPath]:
-        """Paths of all files that scoring these shards may write, except the manifest."""
-        for name in shards:
-            yield from self.files_of(ShardRef(name, "", 0, ""))
+    def recorded_files(self) -> Iterator[UPath]:
+        """Paths of all files that the run in the record may have written, except the record."""
+        listed = ShardList.read(self.shard_list)
+        shards = listed.shards.values() if listed is not None else ()
+        yield from (self.part(one.ref) for one in shards)
         if self.is_single_file:
             yield self.out
+        else:
+            names = [one.file for one in shards if one.file]
+            left = Leftovers.read(self.finalizing)
+            yield from (self.out / name for name in {*names, *left.table})
+        yield self.finalizing
+        yield self.shard_list
 
     def taken(self) -> UPath | None:
         """Path of an existing table that a new one would replace, None if there is none.
@@ -85,18 +93,7 @@ class ScoreLayout:
             tables = tables_at(self.out)
         return tables[0] if tables else None
 
-    def has_rows(self) -> bool:
-        """Whether a table with rows, or one that cannot be read, exists at `out`."""
-        for path in stores.ask("list", self.out, tables_at, self.out):
-            try:
-                with stores.open_parquet(path) as table:
-                    if table.metadata.num_rows:
-                        return True
-            except (OSError, pa.ArrowException):
-                return True
-        return False
-
     def check_usable(self) -> None:
         """Raise `InputError` if `out` holds something that no scoring run made."""
-        if not exists(self.manifest) and (table := self.taken()) is not None:
+        if not exists(self.work / RUN) and (table := self.taken()) is not None:
             raise refusal(table, COMMAND)

@@ -1,8 +1,7 @@
 """Scoring runs over parts of a corpus to one run over all of it.
 
-Merging is scoring with rows that are there already: each shard's rows become a part of the new
-run, then its entry is recorded, and at the end the run is finalized. So an interrupted merge goes
-on as a scoring run does, and the result is one.
+The shards of the merged run are done: their records are those of the runs, and its table is written
+from the rows of theirs. The result is a scoring run like any other.
 """
 
 from __future__ import annotations
@@ -12,53 +11,21 @@ import dataclasses
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import pyarrow as pa
 
 from ncclean import stores
 from ncclean.config import CalibrateOn, WeightFunction
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ResumeError
 from ncclean.progress import SILENT, Progress
-from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.calibration import asks_for_noise, calibrate
 from ncclean.storage.differences import differences, spelled_out
 from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import LABELS, Manifest, RunIdentity
-from ncclean.storage.parts import write_part
-from ncclean.storage.row_sources import Piece, RowSources, read_ahead
+from ncclean.storage.run_record import RUN
+from ncclean.storage.score_run import LABELS, RunIdentity, ScoreRun
 from ncclean.storage.summary import ScoreSummary, summarize
-
-
-@dataclass(frozen=True)
-class ScoredRun:
-    """A scoring run that is merged into another one; all of its shards are done."""
-
-    out: str
-    layout: ScoreLayout
-    manifest: Manifest
-
-    @classmethod
-    def open(cls, out: str) -> ScoredRun:
-        """Open a finished scoring run at `out`. Raises `InputError` if there is none."""
-        layout = ScoreLayout(stores.location(out))
-        manifest = Manifest.load(layout.manifest, read_only=True)
-        if manifest is None:
-            raise InputError(f"{out} is not a scoring run: there is no {layout.manifest}")
-        manifest.check_done(out)
-        return cls(out, layout, manifest)
-
-    def shards(self) -> list[ShardRef]:
-        """The scored shards in the order of the table, with the versions that were scored."""
-        return [
-            dataclasses.replace(shard, size=size, version=version)
-            for shard in self.manifest.identity.shards
-            for size, version in [self.manifest.scored_versions[shard.name]]
-        ]
 
 
 def merge(
@@ -81,39 +48,58 @@ def merge(
     another run.
     """
     begin = time.perf_counter()
-    scored = [ScoredRun.open(run) for run in runs]
+    scored = [_scored(run) for run in runs]
     layout = ScoreLayout(stores.location(out))
-    if any(stores.canonical(run.out) == stores.canonical(out) for run in scored):
+    if any(stores.canonical(run) == stores.canonical(out) for run in runs):
         raise InputError(f"--out {out} is one of the runs to merge; choose another")
     identity = merged_identity(scored)
-    shifts = [run.manifest.noise_shift for run in scored if run.manifest.noise_shift is not None]
+    shifts = [run.noise_shift for run in scored if run.noise_shift is not None]
     if asks_for_noise(shift, identity) and not shifts:
         raise InputError(
             "the shift 'noise' is not known: no run was scored with it; give the --shift they were "
             "scored with"
         )
-    with contextlib.closing(Manifest.open(layout, identity, overwrite=overwrite)) as manifest:
-        if shifts and manifest.noise_shift is None:
-            manifest.record_noise_shift(shifts[0])
-        _take_over(scored, layout, manifest, progress)
-        calibration = calibrate(manifest, shift, osa_function, calibrate_on)
-        finalize(layout, manifest, calibration)
+    with contextlib.closing(ScoreRun.open(layout, identity, overwrite=overwrite)) as merged:
+        if shifts and merged.noise_shift is None:
+            merged.record_noise_shift(shifts[0])
+        merged.take_over(scored)
+        calibration = calibrate(merged, shift, osa_function, calibrate_on)
+        progress.say("finalizing")
+        finalize(merged, calibration, merges=scored, progress=progress)
         seconds = time.perf_counter() - begin
-        return summarize(manifest, calibration, out=out, samples_per_second=None, seconds=seconds)
+        return summarize(merged, calibration, out=out, samples_per_second=None, seconds=seconds)
 
 
-def merged_identity(runs: Sequence[ScoredRun]) -> RunIdentity:
+def _scored(out: str) -> ScoreRun:
+    """Load a run all of whose shards are done. Raises `InputError` if there is none."""
+    layout = ScoreLayout(stores.location(out))
+    run = ScoreRun.load(layout)
+    if run is None:
+        raise InputError(f"{out} is not a scoring run: there is no {layout.work / RUN}")
+    run.check_done(out)
+    return run
+
+
+def _shards(run: ScoreRun) -> list[ShardRef]:
+    """The scored shards in the order of the table, with the versions that were scored."""
+    return [
+        dataclasses.replace(shard, size=size, version=version)
+        for shard in run.identity.shards
+        for size, version in [run.scored_versions[shard.name]]
+    ]
+
+
+def merged_identity(runs: Sequence[ScoreRun]) -> RunIdentity:
     """The identity of the merged run. Raises as `merge` does for runs that do not go together."""
     if not runs:
         raise InputError("name at least one run to merge")
-    first = runs[0].manifest.identity
+    first = runs[0].identity
     for run in runs[1:]:
-        clauses = differences(_compared(first), _compared(run.manifest.identity), _LABELS)
+        clauses = differences(_compared(first), _compared(run.identity), _LABELS)
         if clauses:
-            raise ResumeError(
-                f"{run.out} cannot be merged with {runs[0].out}: {spelled_out(clauses)}"
-            )
-    by_run = [run.shards() for run in runs]
+            place, other = run.layout.out, runs[0].layout.out
+            raise ResumeError(f"{place} cannot be merged with {other}: {spelled_out(clauses)}")
+    by_run = [_shards(run) for run in runs]
     names = Counter(shard.name.replace("/", "__") for shards in by_run for shard in shards)
     for shard in (shard for shards in by_run for shard in shards):
         if names[shard.name.replace("/", "__")] > 1:
@@ -141,34 +127,3 @@ def _options(identity: RunIdentity) -> dict[str, Any]:
 
 def _is_sorted(shards: Sequence[ShardRef]) -> bool:
     return all(a.url <= b.url for a, b in itertools.pairwise(shards))
-
-
-def _take_over(
-    runs: Sequence[ScoredRun], layout: ScoreLayout, manifest: Manifest, progress: Progress
-) -> None:
-    """Commit the shards that the merged run does not have yet."""
-    pending = {shard.name: shard for shard in manifest.pending()}
-    done = 0
-    for run in runs:
-        sources = RowSources(run.layout, run.manifest.identity.shards)
-        entries = run.manifest.parts(pending)
-        for (name, stats, distributions), tables in read_ahead(
-            _with_pieces(entries, pending, sources), lambda table: table
-        ):
-            kinds = sources.schema(pending[name])
-            rows = pa.concat_tables([kinds.empty_table(), *tables])
-            write_part(layout.part(pending[name]), rows)
-            manifest.commit(pending[name], stats, distributions)
-            done += 1
-            progress.advance(done, len(pending), "shards")
-
-
-_Entry = tuple[str, ShardStats, Distributions]
-
-
-def _with_pieces(
-    entries: Iterator[_Entry], shards: Mapping[str, ShardRef], sources: RowSources
-) -> Iterator[tuple[_Entry, list[Piece]]]:
-    for entry in entries:
-        name, stats, _ = entry
-        yield entry, sources.pieces(shards[name], stats.rows)

@@ -13,6 +13,7 @@ from upath import UPath
 
 from ncclean import schema
 from ncclean.atomic import published, remove_leftovers
+from ncclean.storage.shard_records import RECORD, ShardRecord
 
 ROW_GROUP_ROWS = 100_000
 
@@ -35,10 +36,11 @@ def table_writer(
     )
 
 
-def write_part(path: UPath, table: pa.Table) -> None:
-    """Publish the score table of one shard as its part."""
+def write_part(path: UPath, table: pa.Table, record: ShardRecord) -> None:
+    """Publish the score table of one shard as its part, with its record in the metadata."""
     with published(path) as aside, table_writer(aside, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        writer.add_key_value_metadata({RECORD: record.to_json()})
 
 
 def embedding_files(folder: UPath, number: str) -> dict[str, UPath]:

@@ -16,31 +16,39 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published, raise_if_full
+from ncclean.file_names import WORKING_FOLDER
 from ncclean.json_values import finite
 from ncclean.output_mark import mark
 from ncclean.storage.differences import differences
-from ncclean.storage.run_record import RunRecord
+from ncclean.storage.run_record import RUN, RunRecord
 
 _ASIDE = ".ncclean-writing-"
 
 
-def open_record(path: Path, command: str, run: dict[str, Any], *, overwrite: bool) -> RunRecord:
+def open_record(out: Path, command: str, run: dict[str, Any], *, overwrite: bool) -> RunRecord:
     """Open the run record of a command that owns its output folder.
 
     `run` is the identity of the run: its version, options and inputs. Raises `ResumeError` for the
     folder of another run, `InputError` for one that holds files of no run.
     """
 
+    folder = UPath(out)
+
     def anything() -> UPath | None:
-        folder = UPath(path.parent)
         if folder.is_dir():
-            return next((file for file in folder.iterdir() if file.name != path.name), None)
+            return next((file for file in folder.iterdir() if file.name != WORKING_FOLDER), None)
         return folder if folder.exists() else None
 
     labels = {f"inputs.{name}": "the input" for name in run.get("inputs", {})}
     compare = partial(differences, labels=labels)
     return RunRecord.open(
-        UPath(path), command, run, overwrite=overwrite, taken=anything, compare=compare
+        folder / WORKING_FOLDER / RUN,
+        command,
+        run,
+        overwrite=overwrite,
+        base=folder,
+        taken=anything,
+        compare=compare,
     )
 
 

@@ -1,8 +1,8 @@
 """The record of a run: its identity, its progress, and the files that are its own.
 
-A record is a log (`ncclean.storage.log`) whose first line holds the command and the identity of
-the run: everything that its output depends on. One rule holds for every command whose output
-exists already:
+A record is `run.json`, which holds the command and the identity of the run: everything that its
+output depends on. Beside it lie the entries, a small file for each step that is done, and the lease
+of the process that writes. One rule holds for every command whose output exists already:
 
 - A run with the same identity resumes; another one is refused with every difference spelled out.
 - Files in the way that no record lists are refused.
@@ -13,6 +13,7 @@ exists already:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,18 +24,22 @@ from typing import Any
 from upath import UPath
 
 from ncclean import stores
+from ncclean.atomic import create, published
 from ncclean.errors import InputError
 from ncclean.storage.differences import check_same, differences
-from ncclean.storage.log import Log, exists, open_log, read_log
+from ncclean.storage.earlier import earlier_files, earlier_lines
+from ncclean.storage.entries import Entries
+from ncclean.storage.lease import Lease
 from ncclean.storage.made_files import MadeFiles, OwnPlace, absolute, remove_with_leftovers
+from ncclean.text_files import read_text
 from ncclean.url_secrets import values_without_secrets
 
 logger = logging.getLogger(__name__)
 
 Identity = Mapping[str, Any]
 Files = Callable[[Identity], Iterable[UPath]]
-OnEntry = Callable[[dict[str, Any]], None]
-_FIRST = b'{"kind": "run"'  # of every record
+RUN = "run.json"
+_LARGEST = 1 << 28  # with the entries of 100,000 shards
 
 
 def no_files(identity: Identity) -> Iterable[UPath]:
@@ -46,13 +51,12 @@ def no_files(identity: Identity) -> Iterable[UPath]:
 class RunRecord:
     """The record of one run of `command`.
 
-    `entries` are the lines after the first one, except those of the record itself; `resumed` says
-    whether an earlier run wrote the record. Names of files are kept relative to `base` (the output,
-    a folder or a file), so that they stay right when the output is moved. `files` names the files
-    that follow from an identity, so that a run over many shards need not list them one by one.
+    `entries` are its steps in order, except those of the record itself; `resumed` says whether an
+    earlier run wrote the record. Names of files are kept relative to `base` (the output, a folder
+    or a file), so that they stay right when the output is moved. `files` names the files that
+    follow from an identity, so that a run over many shards need not list them one by one.
 
-    An open record of a local run is locked: two runs on one output are refused. Object stores have
-    no locks.
+    Who has opened a record is its only writer, see `Lease`.
     """
 
     path: UPath
@@ -63,10 +67,11 @@ class RunRecord:
     entries: list[dict[str, Any]] = field(default_factory=list)
     resumed: bool = False
     _is_cleared: bool = False
-    _log: Log | None = None
+    _lease: Lease | None = None
 
     def __post_init__(self) -> None:
         self._made = MadeFiles(self.base)
+        self._steps = Entries(self.path.with_suffix(".entries"))
 
     @classmethod
     def open(
@@ -80,28 +85,26 @@ class RunRecord:
         files: Files = no_files,
         taken: Callable[[], UPath | None] | None = None,
         compare: Callable[[Identity, Identity], list[str]] = differences,
-        on_entry: OnEntry | None = None,
     ) -> RunRecord:
         """Begin a run, or resume the one that the record at `path` describes.
 
         `base` is the folder of the record unless said otherwise. The files that `files` names must
         not exist yet, and where there is no record, `taken` looks for other output in the way.
-        `compare` says how an earlier identity differs from this one. `on_entry` receives the
-        entries of an earlier run before `compare` is called; they are not kept then.
+        `compare` says how an earlier identity differs from this one.
 
         Raises `ResumeError` if the record is that of another run, and `InputError` if something
-        is in the way, another process is writing to the record or it cannot be read.
+        is in the way, another process is writing to the output or the record cannot be read.
         """
         now = values_without_secrets(json.loads(json.dumps(identity)))
         record = cls(path, command, now, base or path.parent, files)
         is_new = not exists(path)
         if is_new:
             record._check_free(taken)
+        record._lease = Lease(path.with_suffix(".lease"))
         try:
-            before = record._read(on_entry)
+            record._adopt()
+            before = record._read()
             if before is None:
-                if not is_new:  # a crash has left a record without a run
-                    record._check_free(taken)
                 record._begin()
             elif overwrite or record._is_cleared:
                 record._check_free(None, before)
@@ -121,25 +124,20 @@ class RunRecord:
 
     @classmethod
     def load(
-        cls,
-        path: UPath,
-        command: str,
-        *,
-        base: UPath | None = None,
-        files: Files = no_files,
-        on_entry: OnEntry | None = None,
-        read_only: bool = False,
+        cls, path: UPath, command: str, *, base: UPath | None = None, to_write: bool = False
     ) -> RunRecord | None:
         """Load the run record at `path`; None if it holds no run.
 
-        With `read_only` it is not locked and cannot be appended to. Raises `InputError` if it is
-        the record of another command.
+        Without `to_write`, nothing can be appended, and another process may write to it. Raises
+        `InputError` if it is the record of another command.
         """
         if not exists(path):
             return None
-        record = cls(path, command, {}, base or path.parent, files, resumed=True)
+        record = cls(path, command, {}, base or path.parent, resumed=True)
+        if to_write:
+            record._lease = Lease(path.with_suffix(".lease"))
         try:
-            before = record._read(on_entry, read_only)
+            before = record._read()
         except BaseException:
             record.close()
             raise
@@ -166,36 +164,39 @@ class RunRecord:
         if not exists(path):
             return
         with cls(path, command, {}, base or path.parent, files) as record:
-            before = record._read(lambda entry: None)
+            record._lease = Lease(path.with_suffix(".lease"))
+            record._adopt()
+            before = record._read()
             if before is not None:
                 record._remove(before, says)
-            record._open_log.remove()
+            stores.remove_files([path])
 
     def append(self, kind: str, /, **fields: Any) -> None:
-        """Append an entry to the record; it is on disk on return, in a store within seconds."""
-        self._open_log.append({"kind": kind, **values_without_secrets(fields)})
+        """Append an entry to the record; it is in place on return."""
+        self.check()
+        self._steps.add({"kind": kind, **values_without_secrets(fields)})
 
     def made(self, *paths: UPath | Path) -> None:
         """List files as made by this run, before they are published."""
         names = self._made.new_names(paths)
         if names:
             self.append("made", files=names)
-            self.flush()
             self._made.add(names)
 
     def listed(self) -> Iterator[UPath]:
         """Paths of the files of this run, whether written yet or not."""
         return self._listed(self.identity)
 
-    def flush(self) -> None:
-        """Sync every entry of the record to disk."""
-        if self._log is not None:
-            self._log.flush()
+    def check(self) -> None:
+        """Raise `InputError` if another process has begun to write to the output."""
+        if self._lease is None:
+            raise RuntimeError(f"the record {self.path} is closed")
+        self._lease.check()
 
     def close(self) -> None:
-        if self._log is not None:
-            log, self._log = self._log, None
-            log.close()
+        if self._lease is not None:
+            lease, self._lease = self._lease, None
+            lease.release()
 
     def __enter__(self) -> RunRecord:
         return self
@@ -203,65 +204,83 @@ class RunRecord:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    @property
-    def _open_log(self) -> Log:
-        if self._log is None:
-            raise RuntimeError(f"the record {self.path} is closed")
-        return self._log
-
-    def _read(self, on_entry: OnEntry | None, read_only: bool = False) -> dict[str, Any] | None:
-        """Take in an earlier run's lines; returns its identity, None if there is none."""
-        if read_only:
-            lines = read_log(self.path)
-        else:
-            self._log, lines = open_log(self.path)
-        first = next(lines, None)
-        if first is None and not stores.is_url(self.path):
-            self._check_torn()
-        if first is None or (stores.is_url(self.path) and first.get("kind") != "run"):
-            return None  # nothing, or what is left of objects that were being cleared
+    def _read(self) -> dict[str, Any] | None:
+        """Take in an earlier run's record; returns its identity, None if there is none."""
+        first, lines = self._recorded()
+        if first is None:
+            return None
         identity = first.get("identity")
         if first.get("kind") != "run" or not isinstance(identity, dict):
-            raise self._unreadable()
+            raise unreadable(self.path)
         if first.get("command") != self.command:
             raise InputError(
                 f"{self.base} belongs to `ncclean {first.get('command')}`; choose another --out"
             )
+        self._is_cleared = bool(first.get("cleared"))
         for entry in lines:
             kind = entry.get("kind")
             if kind == "made":
                 names = entry.get("files")
                 if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-                    raise self._unreadable()
+                    raise unreadable(self.path)
                 self._made.add(names)
-            elif kind == "cleared":
-                self._is_cleared = True
-            elif not isinstance(kind, str):
-                raise self._unreadable()
-            elif on_entry is not None:
-                with self.reading():
-                    on_entry(entry)
-            else:
+            elif isinstance(kind, str):
                 self.entries.append(entry)
+            else:
+                raise unreadable(self.path)
         return identity
 
-    def _check_torn(self) -> None:
-        """Raise for a file without records, unless a crash cut the first line short."""
-        with open(str(self.path), "rb") as file:
-            begin = file.read(len(_FIRST)).strip(b"\0")  # a power cut may leave these
-        if not _FIRST.startswith(begin):
-            raise self._unreadable()
+    def _adopt(self) -> None:
+        """Make a record of 0.3 one of this version."""
+        if exists_now(self.path) or not (files := earlier_files(self.path)):
+            return
+        first, lines = self._recorded()
+        if first is None or first.get("kind") != "run":
+            raise unreadable(self.path)
+        entries = list(lines)
+        cleared = any(entry.get("kind") == "cleared" for entry in entries)
+        run = {**first, "entries": entries, "cleared": cleared}
+        create(self.path, json.dumps(run).encode())
+        stores.remove_files(files)
+
+    def compact(self) -> None:
+        """Put the entries into the one file, for a run that has made all of many."""
+        self.check()
+        with published(self.path) as aside:
+            aside.write_bytes(self._run(self.identity, entries=[*self._recorded()[1]]))
+        self._steps.clear()
+
+    def _recorded(self) -> tuple[dict[str, Any] | None, Iterable[dict[str, Any]]]:
+        """The run and its entries, as this version or 0.3 has recorded them."""
+        if not exists_now(self.path):
+            lines = earlier_lines(self.path)
+            return next(lines, None), lines
+        try:
+            first = json.loads(read_text(str(self.path), _LARGEST))
+        except (ValueError, RecursionError) as error:
+            raise unreadable(self.path) from error
+        if not isinstance(first, dict):
+            raise unreadable(self.path)
+        return first, itertools.chain(first.get("entries", ()), self._steps)
 
     def _begin(self) -> None:
-        self._open_log.clear()
         self.entries, self._made, self._is_cleared = [], MadeFiles(self.base), False
-        self.append("run", command=self.command, identity=self.identity)
+        self._steps.clear()
+        if not create(self.path, self._run(self.identity)):
+            raise InputError(f"another run has begun in {self.path.parent}: use another --out")
+
+    def _run(self, identity: Identity, **more: Any) -> bytes:
+        run = {"kind": "run", "command": self.command, "identity": identity, **more}
+        return json.dumps(run).encode()
 
     def _remove(self, identity: Identity, says: bool = True) -> None:
         own = list(self._listed(identity))
-        self.append("cleared")  # a run killed from here on leaves nothing to resume
-        self.flush()
+        with published(self.path) as aside:
+            # A run killed from here on leaves nothing to resume.
+            aside.write_bytes(self._run(identity, cleared=True))
         count = remove_with_leftovers(own)
+        self._steps.clear()
+        stores.remove_files([self.path])
         if count and says:
             logger.warning(
                 "removed %s of an earlier `ncclean %s` from %s",
@@ -277,19 +296,9 @@ class RunRecord:
             yield from filter(place.holds, self.files(identity))
         yield from filter(place.holds, self._made.paths())
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> contextlib.AbstractContextManager[None]:
         """Turn errors while reading a damaged record into an `InputError`."""
-        try:
-            yield
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise self._unreadable() from error
-
-    def _unreadable(self) -> InputError:
-        return InputError(
-            f"{self.path} is not a record that this version of ncclean can read; choose another "
-            "--out, or remove it with its output"
-        )
+        return reading(self.path)
 
     def _check_removed(self, before: Identity) -> None:
         """Raise `InputError` if an interrupted removal has left files: to go on is to remove."""
@@ -311,6 +320,33 @@ class RunRecord:
         in_the_way = next(iter(present), None) or (taken() if taken else None)
         if in_the_way is not None:
             raise refusal(in_the_way, self.command)
+
+
+@contextlib.contextmanager
+def reading(path: UPath) -> Iterator[None]:
+    """Turn errors while reading a damaged record into an `InputError`."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise unreadable(path) from error
+
+
+def unreadable(path: UPath) -> InputError:
+    """The error for a file that is no record."""
+    return InputError(
+        f"{path} is not a record that this version of ncclean can read; choose another "
+        "--out, or remove it with its output"
+    )
+
+
+def exists(path: UPath) -> bool:
+    """Whether there is a run record at `path`, of this version or of 0.3."""
+    return exists_now(path) or bool(earlier_files(path))
+
+
+def exists_now(path: UPath) -> bool:
+    """Whether there is a run record of this version at `path`."""
+    return bool(stores.ask("read", path, path.exists))
 
 
 def refusal(in_the_way: UPath, command: str) -> InputError:

@@ -11,7 +11,7 @@ from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.scoring.calibration import Calibration
 from ncclean.scoring.null import GroupRate
 from ncclean.scoring.stats import ColumnFailures
-from ncclean.storage.manifest import Manifest
+from ncclean.storage.score_run import ScoreRun
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ScoreSummary:
 
 
 def summarize(
-    manifest: Manifest,
+    run: ScoreRun,
     calibration: Calibration,
     *,
     out: str,
@@ -81,36 +81,36 @@ def summarize(
     """Summarise a scoring run that took `seconds` this time."""
     statuses: dict[str, int] = {}
     lacking = ColumnFailures()
-    for stats in manifest.done.values():
+    for stats in run.done.values():
         for status, count in stats.statuses.items():
             statuses[status] = statuses.get(status, 0) + count
         lacking += stats.column_failures
     failed = {
-        shard.name: manifest.done[shard.name].error or ""
-        for shard in manifest.identity.shards
-        if manifest.done[shard.name].error is not None
+        shard.name: run.done[shard.name].error or ""
+        for shard in run.identity.shards
+        if run.done[shard.name].error is not None
     }
     near, parts = calibration.near_misses, calibration.foreign_parts
-    cut, context = manifest.captions_cut()
-    further = manifest.further()
+    cut, context = run.captions_cut()
+    further = run.further()
     ok = SkipReason.OK.value
     return ScoreSummary(
         rows=sum(statuses.values()),
         ok=statuses.get(ok, 0),
         failures={name: statuses[name] for name in sorted(statuses) if name != ok},
-        shards=len(manifest.identity.shards),
+        shards=len(run.identity.shards),
         shards_failed=len(failed),
         failed_shards=failed,
         noise_rate=calibration.noise_rate,
         separation=calibration.null.separation if calibration.null is not None else None,
         calibrated_on=calibration.calibrated_on,
-        calibrate_by=manifest.identity.options.get("calibrate_by"),
+        calibrate_by=run.identity.options.get("calibrate_by"),
         groups=list(calibration.group_rates),
         column_failures=dict(lacking.counts),
         column_errors=lacking.reasons,
         near_miss_rate=near.rate if near is not None else UNKNOWN,
-        has_words=manifest.identity.options.get("words") is not None,
-        has_parts=manifest.identity.options.get("caption_parts") is not None,
+        has_words=run.identity.options.get("words") is not None,
+        has_parts=run.identity.options.get("caption_parts") is not None,
         part_noise_rate=parts.rate if parts is not None else UNKNOWN,
         audited=calibration.audited.answers if calibration.audited is not None else None,
         captions_cut=cut,
@@ -120,7 +120,7 @@ def summarize(
         split_keys=further.split_keys,
         other_names=dict(further.names),
         caption_lines=further.caption_lines,
-        preprocessing=json.loads(manifest.identity.model.get("preprocessing", "null")),
+        preprocessing=json.loads(run.identity.model.get("preprocessing", "null")),
         shift=calibration.shift,
         samples_per_second=round(samples_per_second, 1) if samples_per_second else None,
         seconds=round(seconds, 2),

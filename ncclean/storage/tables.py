@@ -13,6 +13,8 @@ from ncclean.file_names import WORKING_FOLDER
 from ncclean.regular_files import why_missing
 from ncclean.text_files import LARGEST_TEXT
 
+FINALIZING = "finalizing"  # in the working folder
+
 
 def table_files(paths: Iterable[str]) -> list[str]:
     """Expand score files, folders, globs and URLs into Parquet files.

@@ -19,8 +19,6 @@ from ncclean.storage.same_corpus import as_scored
 from ncclean.training.adapt import adapt
 from ncclean.training.options import AdaptOptions
 
-RECORD = "_adapt.jsonl"
-
 
 @dataclass(frozen=True)
 class AdaptSummary:
@@ -55,7 +53,7 @@ def adapt_model(
     """
     folder = Path(out)
     if folder.exists():  # before minutes of training
-        with open_record(folder / RECORD, "adapt", run, overwrite=overwrite) as record:
+        with open_record(folder, "adapt", run, overwrite=overwrite) as record:
             done = finished(record)
         if done is not None:
             progress.say(f"{out} holds this adaptation already")
@@ -93,7 +91,7 @@ def adapt_model(
         out=out,
         failed_shards=failed,
     )
-    with open_record(folder / RECORD, "adapt", run, overwrite=True) as record:
+    with open_record(folder, "adapt", run, overwrite=True) as record:
         with written_aside(folder, record) as aside:
             write_model(estimator, aside)
         record.append("done", summary=asdict(summary))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,14 +20,16 @@ from ncclean.data.options import LoaderOptions, SourceOptions
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
 from ncclean.data.sources import resolve_pairs
+from ncclean.data.tar_count import count_samples
 from ncclean.data.weighted_loader import ALL_ROWS, WeightedLoader
 from ncclean.errors import InputError
+from ncclean.file_names import WORKING_FOLDER
 from ncclean.models.estimator import Estimator
 from ncclean.models.request import ModelRequest
 from ncclean.models.saving import write_model
 from ncclean.progress import SILENT, Progress
 from ncclean.storage.run_folder import open_record, written_aside
-from ncclean.storage.run_record import RunRecord
+from ncclean.storage.run_record import RUN, RunRecord
 from ncclean.storage.same_corpus import as_scored
 from ncclean.stores import absolute
 from ncclean.training.feature_cache import CachedFeatures
@@ -38,6 +40,7 @@ from ncclean.training.options import TrainOptions
 from ncclean.training.process_group import (
     Ranks,
     check_same_start,
+    gathered,
     joined_ranks,
     rank_device,
     said_by_first,
@@ -49,8 +52,7 @@ from ncclean.training.selection import open_selection
 from ncclean.training.trainer import BatchSource, StepReport, Trainer
 
 _COMMAND = "finetune"
-RECORD = "_finetune.jsonl"
-_PIECES = "pieces"
+_PIECES, _COUNTS = "pieces", "counts"
 PARAMS = "params.yaml"
 RAY_FOLDER = "ray_train"  # what Ray Train notes of a run
 OnStep = Callable[[StepReport], None]
@@ -131,8 +133,9 @@ class Finetuning:
             if record is not None:
                 self._write_params(record)
             pieces = said_by_first(ranks, pieces_of(record, ranks) if record is not None else 0)
+            counts = counts_of(record, ranks, shards) if selection is None else None
             loader = RankBatches(
-                partial(self._piece, shards, selection, estimator, pieces),
+                partial(self._piece, shards, selection, counts, estimator, pieces),
                 self.batch_size,
                 pieces,
                 ranks,
@@ -179,8 +182,7 @@ class Finetuning:
         return dataclasses.replace(result, out=self.out)
 
     def _record(self) -> RunRecord:
-        path = Path(self.out) / RECORD
-        return open_record(path, _COMMAND, self.identity, overwrite=self.overwrite)
+        return open_record(Path(self.out), _COMMAND, self.identity, overwrite=self.overwrite)
 
     def _inputs(self) -> tuple[list[ShardRef], SelectionReader | None]:
         """Raises `InputError` if the selection is about others, or lacks what the method reads."""
@@ -209,6 +211,7 @@ class Finetuning:
         self,
         shards: list[ShardRef],
         selection: SelectionReader | None,
+        counts: Mapping[str, int] | None,
         estimator: Estimator,
         pieces: int,
         piece: int,
@@ -230,6 +233,7 @@ class Finetuning:
             rank=piece,
             world_size=pieces,
             rows=ALL_ROWS if self.is_frozen else rows,
+            counts=counts,
         )
         if not self.is_frozen:
             return loader
@@ -262,9 +266,22 @@ def pieces_of(record: RunRecord, ranks: Ranks) -> int:
     return ranks.size
 
 
+def counts_of(record: RunRecord | None, ranks: Ranks, shards: Sequence[ShardRef]) -> dict[str, int]:
+    """The samples of each shard, which the ranks count once for all starts of the run."""
+    recorded = next((e for e in record.entries if e["kind"] == _COUNTS), None) if record else None
+    counts: dict[str, int] | None = said_by_first(ranks, recorded and recorded["samples"])
+    if counts is None:
+        counts = {}
+        for some in gathered(ranks, count_samples(shards[ranks.rank :: ranks.size])):
+            counts |= some
+        if record is not None:
+            record.append(_COUNTS, samples=counts)
+    return counts
+
+
 def _train_on_node(run: Finetuning, on_step: OnStep) -> FinetuneSummary:
     """`train_as_rank` on a node of a cluster."""
-    if not (Path(run.out) / RECORD).exists():
+    if not (Path(run.out) / WORKING_FOLDER / RUN).exists():
         raise InputError(
             f"--out {run.out} must be on a file system that all nodes of the cluster share"
         )

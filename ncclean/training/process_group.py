@@ -6,9 +6,12 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed, nn
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,21 @@ def wait_for_all(ranks: Ranks) -> None:
         distributed.barrier()
 
 
-def said_by_first(ranks: Ranks, value: int) -> int:
+def said_by_first(ranks: Ranks, value: T) -> T:
     """The value that the first rank has, on all ranks."""
     values = [value]
     if ranks.size > 1:
         distributed.broadcast_object_list(values, src=0)
     return values[0]
+
+
+def gathered(ranks: Ranks, value: T) -> list[T]:
+    """The values of all ranks, on all ranks."""
+    values: list[Any] = [value]
+    if ranks.size > 1:
+        values *= ranks.size
+        distributed.all_gather_object(values, value)
+    return values
 
 
 def check_same_start(model: nn.Module, ranks: Ranks) -> None:

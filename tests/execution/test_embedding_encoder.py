@@ -10,7 +10,7 @@ from upath import UPath
 from ncclean.config import ScoreOptions
 from ncclean.scoring.null import Histogram
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest
+from ncclean.storage.score_run import ScoreRun
 
 PAIRS = 80
 
@@ -36,8 +36,8 @@ def scored(tmp_path):
     out = str(tmp_path / "s.parquet")
     options = ScoreOptions(calibrate_by="language", block_size=20)
     Score(shards=[str(tmp_path / "e")], out=out, scale=20.0, options=options).run()
-    manifest = Manifest.load(ScoreLayout(UPath(out)).manifest, read_only=True)
-    return pq.read_table(out).to_pandas(), manifest.distributions
+    run = ScoreRun.load(ScoreLayout(UPath(out)))
+    return pq.read_table(out).to_pandas(), run.distributions
 
 
 def test_groups_hold_the_cosines_of_their_own_pairs(scored):

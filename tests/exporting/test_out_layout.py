@@ -17,11 +17,3 @@ def test_what_lies_beside_an_output_of_one_file_is_hidden(tmp_path):
         assert first.startswith(".")
     other = Targets(OutLayout("parquet", table=".parquet"), out.with_name("train.parquet"), 5)
     assert other.work != targets.work
-
-
-def test_an_export_whose_record_lies_in_plain_view_stays_there(tmp_path):
-    work = tmp_path / "validation.parquet.work"
-    work.mkdir()
-    (work / "_export.jsonl").write_text("{}\n")
-    out = UPath(tmp_path / "validation.parquet")
-    assert str(Targets(OutLayout("parquet", table=".parquet"), out, 5).work) == str(work)

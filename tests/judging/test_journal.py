@@ -33,12 +33,12 @@ def opened(folder, sample, run=RUN, overwrite=False):
     return Journal.open(UPath(folder), run, sample, overwrite=overwrite)
 
 
-def test_a_line_cut_short_is_asked_again(tmp_path, sample):
+def test_an_answer_cut_short_is_asked_again(tmp_path, sample):
     journal = opened(tmp_path, sample)
     journal.add(0, "a", MATCH, 910)
     journal.add(2, "b", Judgement("partly", words=("red",)), 900)
     journal.close(remove=False)
-    path = tmp_path / ".ncclean" / "judge.jsonl"
+    path = tmp_path / ".ncclean" / "judge.entries" / "000001.json"
     path.write_bytes(path.read_bytes()[:-20])
     again = opened(tmp_path, sample)
     assert again.judgements == {0: MATCH}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import subprocess
@@ -13,7 +12,9 @@ from collections import Counter
 import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.audit import Audit
+from upath import UPath
 
+from ncclean.storage.entries import Entries
 from tests.command_line import START
 from tests.judging.judge_server import says, serving
 
@@ -29,14 +30,8 @@ def command(scored, corpus, out, judge):
 
 
 def journal_of(out):
-    """The answers that a killed run has kept; a last line cut short is none."""
-    path = out / ".ncclean" / "judge.jsonl"
-    entries = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            entries.append(json.loads(line))
-        except ValueError:
-            continue
+    """The answers that a killed run has kept."""
+    entries = Entries(UPath(out / ".ncclean" / "judge.entries"))
     return [entry for entry in entries if entry["kind"] == "answer"]
 
 

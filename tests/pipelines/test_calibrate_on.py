@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -104,11 +105,12 @@ def test_a_run_that_did_not_count_them_keeps_to_the_cosine(embeddings, tmp_path)
     """Runs of older versions have no histograms of neg_clip_loss."""
     out = tmp_path / "scores"
     before = score(embeddings, out, on="similarity")
-    record = next(tmp_path.rglob("manifest.jsonl"))
-    lines = [json.loads(line) for line in record.read_text().splitlines()]
-    for line in lines:
-        line.get("distributions", line).pop("scores", None)
-    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = next(tmp_path.rglob("shards.parquet"))
+    table = pq.read_table(path)
+    records = [json.loads(text) for text in table["record"].to_pylist()]
+    texts = [json.dumps({k: v for k, v in one.items() if k != "scores"}) for one in records]
+    number = table.schema.get_field_index("record")
+    pq.write_table(table.set_column(number, "record", pa.array(texts)), path)
     again = Score(shards=[], out=str(out), finalize_only=True).run().summary
     assert (again.calibrated_on, again.noise_rate) == ("similarity", before.noise_rate)
     with pytest.raises(InputError, match="older version"):

@@ -17,6 +17,7 @@ from ncclean.columns import columns
 from ncclean.config import ScoreOptions
 from ncclean.errors import InputError, NccleanError, ResumeError
 from ncclean.models.embedding_head import EmbeddingHead
+from ncclean.storage.score_run import ScoreRun
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
 
@@ -225,9 +226,7 @@ def test_pieces_merged_are_the_whole(out, corpus, scored, head, tmp_path):
 
 
 def test_a_killed_run_goes_on_with_the_same_columns(corpus, scored, head, tmp_path, monkeypatch):
-    from ncclean.storage.manifest import Manifest
-
-    commit, seen = Manifest.commit, []
+    commit, seen = ScoreRun.commit, []
 
     def dying(self, shard, *rest):
         commit(self, shard, *rest)
@@ -238,7 +237,7 @@ def test_a_killed_run_goes_on_with_the_same_columns(corpus, scored, head, tmp_pa
     out = tmp_path / "s.parquet"
     options = {"head": [f"beauty={head[0]}"], **ALL}
     with monkeypatch.context() as patched:
-        patched.setattr(Manifest, "commit", dying)
+        patched.setattr(ScoreRun, "commit", dying)
         with pytest.raises(KeyboardInterrupt):
             score(corpus, out, **options)
     result, table = score(corpus, out, **options)

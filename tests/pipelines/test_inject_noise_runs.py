@@ -130,7 +130,7 @@ def test_interrupted_with_donors_and_resumed(clean, tmp_path, monkeypatch):
     with pytest.raises(ResumeError, match="donor 00001 is missing now"):
         inject(clean, tmp_path / "noisy", {"donor": 0.3}, donors=[f"{tmp_path}/donors/00000.tar"])
     left = {path.name for path in (tmp_path / "noisy" / ".ncclean").iterdir()}
-    assert left == {"manifest.jsonl"}
+    assert left == {"run.json"}
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_compressed_shards(clean, tmp_path):
     for path in clean.glob("*.tar"):
         packed = tmp_path / "packed" / f"{path.name}.gz"
         assert gzip.decompress(packed.read_bytes()) == (tmp_path / "plain" / path.name).read_bytes()
-    assert [p.name for p in (tmp_path / "packed" / ".ncclean").iterdir()] == ["manifest.jsonl"]
+    assert [p.name for p in (tmp_path / "packed" / ".ncclean").iterdir()] == ["run.json"]
 
 
 def test_a_shard_that_is_packed_in_another_way_is_named(clean, tmp_path):

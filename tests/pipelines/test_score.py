@@ -106,9 +106,7 @@ def test_rows_do_not_depend_on_batch_threads_or_layout(
     table = read(out)
     assert_same_rows(table, read(folder / "scores.parquet"))
     if not as_file:
-        assert sorted(f.name for f in out.glob("*.parquet")) == [
-            f"part-0000{number}.parquet" for number in range(3)
-        ]
+        assert [f.name[:10] for f in out.glob("*.parquet")] == ["part-00000"]
 
 
 def test_rows_are_the_same_when_chunks_are_decoded_on_the_device(corpus, scored, tmp_path):

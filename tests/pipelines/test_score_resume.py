@@ -76,7 +76,7 @@ def test_overwriting_a_folder_keeps_a_users_files(corpus, tmp_path):
         command([str(corpus / "00000.tar")], out, seed=1, overwrite=True).run().summary.rows == 200
     )
     assert all(path.read_text() == "mine" for path in mine)
-    assert [path.name for path in out.glob("*.parquet")] == ["part-00000.parquet"]
+    assert len(list(out.glob("*.parquet"))) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import json
 import threading
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import ncclean
@@ -139,8 +140,7 @@ def test_a_run_resumes_with_urls_that_are_signed_anew(host, tmp_path):
     code, printed = ends("score", signed(host, 2), *words)
     assert code == 0
     assert "nothing left to score" in printed
-    record = (out / ".ncclean" / "manifest.jsonl").read_text()
-    shard = json.loads(record.partition("\n")[0])["identity"]["shards"][0]
+    listed = pq.read_table(out / ".ncclean" / "shards.parquet")
+    shard = json.loads(listed["ref"][0].as_py())
     assert shard["name"] == "00000"
     assert shard["url"] == f"http://{host}/00000.tar?X-Amz-Expires=***&X-Amz-Signature=***"
-    assert '"kind": "shards"' not in record  # the list is the same

@@ -31,7 +31,7 @@ def test_overwrite_replaces_what_synth_wrote_and_nothing_else(tmp_path):
     assert shards(out) == before
     command(out, overwrite=True).run()
     kept = [path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()]
-    assert sorted(kept) == [".ncclean/_synth.jsonl", "00000.tar", "heldout/notes.txt", "notes.txt"]
+    assert sorted(kept) == [".ncclean/run.json", "00000.tar", "heldout/notes.txt", "notes.txt"]
     assert (out / "notes.txt").read_text() == "mine"
 
 

@@ -142,7 +142,7 @@ def test_no_decision_is_lost_by_twenty_kills(scored, tmp_path):
     assert {row["uid"] for row in written} == left
     changed = [row for row in written if row["uid"] == acknowledged[0]]
     assert [(row["decision"], row["reviewer"]) for row in changed] == [("keep", "anna")]
-    assert not list((tmp_path / ".ncclean").glob("*.jsonl"))
+    assert not list((tmp_path / ".ncclean").glob("*.entries"))
 
 
 def test_overwrite_replaces_a_file_that_is_no_decisions(scored, tmp_path):

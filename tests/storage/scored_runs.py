@@ -20,8 +20,9 @@ from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.calibration import calibrate
 from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.parts import write_embeddings, write_part
+from ncclean.storage.score_run import RunIdentity, ScoreRun
+from ncclean.storage.shard_records import ShardRecord
 
 SCALE = 20.0
 IDENTITY = RunIdentity(
@@ -67,30 +68,36 @@ def identity(names, **options):
 def score(out, names, *, broken=(), shift=0.2, embeddings=None, until_finalize=False, **flags):
     """What `ncclean score` does, but for the model; `broken` shards break off in their middle."""
     layout = ScoreLayout(out)
-    manifest = Manifest.open(layout, identity(names, embeddings=embeddings), **flags)
-    with contextlib.closing(manifest):
-        for shard in manifest.pending():
+    run = ScoreRun.open(layout, identity(names, embeddings=embeddings), **flags)
+    with contextlib.closing(run):
+        for shard in run.pending():
             table, stats, distributions = result(shard.name, 0.5 if shard.name in broken else 1.0)
             if embeddings is not None:
-                number = f"{manifest.numbers[shard.name]:0{manifest.digits}d}"
+                number = f"{run.numbers[shard.name]:0{run.digits}d}"
                 vectors = np.full((len(table), 2), zlib.crc32(shard.name.encode()) % 97, np.float16)
                 write_embeddings(type(out)(embeddings), number, vectors, vectors, table)
-            write_part(layout.part(shard), table)
-            manifest.commit(shard, stats, distributions)
+            commit(run, shard, table, stats, distributions)
         if not until_finalize:
-            finalize(layout, manifest, calibrate(manifest, shift))
-    return manifest
+            finalize(run, calibrate(run, shift))
+    return run
+
+
+def commit(run, shard, table, stats, distributions):
+    """What a worker does with the result of a shard, and the run after it."""
+    record = ShardRecord(shard.name, shard.size, shard.version, stats, distributions)
+    write_part(run.layout.part(shard), table, record)
+    run.commit(shard, stats, distributions)
 
 
 def read(out):
-    """The rows and the metadata of a table; of a folder, part after part by name."""
-    if out.suffix == ".parquet":
-        with out.open("rb") as file:
-            return pq.read_table(file)
+    """The rows and the metadata of a table, but for what is in which file."""
     tables = []
-    for path in sorted(out.glob("*.parquet"), key=str):
+    for path in [out] if out.suffix == ".parquet" else sorted(out.glob("*.parquet"), key=str):
         with path.open("rb") as file:
-            tables.append(pq.read_table(file))
+            table = pq.read_table(file)
+        metadata = dict(table.schema.metadata)
+        del metadata[b"rows_by_shard"]
+        tables.append(table.replace_schema_metadata(metadata))
     assert all(table.schema.metadata == tables[0].schema.metadata for table in tables)
     return pa.concat_tables(tables)
 

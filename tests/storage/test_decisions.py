@@ -13,6 +13,7 @@ from ncclean.schema import CAUSES, DECISIONS
 from ncclean.selection.decided import Decisions
 from ncclean.storage.catalog import connect
 from ncclean.storage.decisions import journal_of, read_decisions, write_decisions
+from ncclean.storage.entries import Entries
 from ncclean.stores import location
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
@@ -79,8 +80,9 @@ def test_lines_of_a_journal_that_are_no_decisions_are_passed_over(change, tmp_pa
     usual = {"batch": 1, "decision": "drop", "reviewer": "me", "pairs": [["b", 0]]}
     line = {**usual, "time": NOW.isoformat(), **change}
     naive = {**usual, "pairs": [["c", 0]], "time": "2026-01-02T00:00:00"}  # without a zone
-    journal_of(out).parent.mkdir()
-    journal_of(out).write_text(f"{json.dumps(line)}\n{json.dumps(naive)}\n")
+    entries = Entries(journal_of(out).with_suffix(".entries"))
+    for one in (line, naive):
+        entries.add(one)
     decisions = Decisions.read([str(out)])
     assert {uid for uid, _ in decisions.by_pair} == {"a", "c"}
     with connect([str(out)]) as connection:

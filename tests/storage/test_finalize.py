@@ -17,8 +17,8 @@ from ncclean.storage import finalize as stage
 from ncclean.storage.calibration import calibrate
 from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest, RunIdentity
-from ncclean.storage.parts import write_part
+from ncclean.storage.score_run import RunIdentity, ScoreRun
+from tests.storage.scored_runs import commit
 
 SHARDS = [ShardRef(name, f"{name}.tar", 1, "") for name in ("a", "b")]
 IDENTITY = RunIdentity(
@@ -45,15 +45,15 @@ def part(shard):
 
 
 def scored(layout, shards=SHARDS):
-    manifest = Manifest.open(layout, IDENTITY)
+    run = ScoreRun.open(layout, IDENTITY)
     for shard in shards:
         table = part(shard.name)
-        write_part(layout.part(shard), table)
         stats = ShardStats(len(table), {"ok": len(table)}, 1.0)
         cosines = torch.tensor([c for c in SIMILARITY[shard.name] if c is not None])
         mismatched = Histogram.of(torch.tensor([-0.1, 0.1, 0.3]))
-        manifest.commit(shard, stats, Distributions(Histogram.of(cosines), mismatched, Histogram()))
-    return manifest
+        distributions = Distributions(Histogram.of(cosines), mismatched, Histogram())
+        commit(run, shard, table, stats, distributions)
+    return run
 
 
 @pytest.fixture(params=["s", "s.parquet"])
@@ -66,12 +66,13 @@ def calibration(shift=0.2):
 
 
 def read(layout):
-    return pq.read_table(str(layout.out)).sort_by([("shard", "ascending"), ("row", "ascending")])
+    files = sorted(layout.out.glob("*.parquet")) if layout.out.is_dir() else [layout.out]
+    return pa.concat_tables(pq.read_table(str(file)) for file in files)
 
 
 def test_rows_are_those_of_the_parts_with_the_calibrated_columns(layout):
-    manifest = scored(layout)
-    finalize(layout, manifest, calibration())
+    run = scored(layout)
+    finalize(run, calibration())
     table = read(layout)
     assert table.column("uid").to_pylist() == ["a0", "a1", "a2", "b0"]
     assert table.column("osa_noisy").to_pylist() == [True, False, None, False]
@@ -80,12 +81,16 @@ def test_rows_are_those_of_the_parts_with_the_calibrated_columns(layout):
     assert 0 < weights[1] < weights[3]
     assert weights[2] is None
     assert table.column("noise_probability").null_count == 4
-    assert [path.name for path in layout.work.iterdir()] == ["manifest.jsonl"]
+    assert {path.name for path in layout.work.iterdir()} == {
+        "run.json",
+        "run.lease",
+        "shards.parquet",
+    }
 
 
 def test_places_are_stored_as_differences(layout):
-    manifest = scored(layout)
-    finalize(layout, manifest, calibration())
+    run = scored(layout)
+    finalize(run, calibration())
     files = sorted(layout.out.glob("*.parquet")) if layout.out.is_dir() else [layout.out]
     for file in files:
         group = pq.read_metadata(str(file)).row_group(0)
@@ -96,60 +101,66 @@ def test_places_are_stored_as_differences(layout):
 
 
 def test_again_with_another_shift_once_the_parts_are_gone(layout):
-    manifest = scored(layout)
-    finalize(layout, manifest, calibration())
+    run = scored(layout)
+    finalize(run, calibration())
     before = read(layout)
-    finalize(layout, manifest, calibration(0.4))
+    finalize(run, calibration(0.4))
     assert read(layout).column("osa_noisy").to_pylist() == [True, True, None, False]
-    finalize(layout, manifest, calibration())
+    finalize(run, calibration())
     assert read(layout).equals(before)
 
 
-def test_parts_stay_until_every_shard_is_done(layout):
-    manifest = scored(layout, SHARDS[:1])
-    finalize(layout, manifest, calibration())
+def test_a_table_of_some_of_the_shards_grows(layout):
+    run = scored(layout, SHARDS[:1])
+    finalize(run, calibration())
     assert read(layout).column("uid").to_pylist() == ["a0", "a1", "a2"]
-    assert layout.part(SHARDS[0]).exists()
+    run.close()
+    finalize(scored(layout, SHARDS[1:]), calibration())
+    assert read(layout).column("uid").to_pylist() == ["a0", "a1", "a2", "b0"]
 
 
 @pytest.mark.parametrize("killed_after", [0, 1])
 def test_killed_while_parts_are_removed(layout, monkeypatch, killed_after):
     """Some parts are gone: the rest of the table is in the final files already."""
-    manifest = scored(layout)
+    run = scored(layout)
     with monkeypatch.context() as killed:
         killed.setattr(stage, "remove_with_leftovers", lambda paths: None)
-        finalize(layout, manifest, calibration())
+        finalize(run, calibration())
     for shard in SHARDS[:killed_after]:
         layout.part(shard).unlink()
-    finalize(layout, manifest, calibration())
+    finalize(run, calibration())
     assert read(layout).column("uid").to_pylist() == ["a0", "a1", "a2", "b0"]
-    assert [path.name for path in layout.work.iterdir()] == ["manifest.jsonl"]
+    assert {path.name for path in layout.work.iterdir()} == {
+        "run.json",
+        "run.lease",
+        "shards.parquet",
+    }
 
 
 def test_a_table_that_is_gone_with_its_parts_is_one_sentence(layout):
-    manifest = scored(layout)
-    finalize(layout, manifest, calibration())
+    run = scored(layout)
+    finalize(run, calibration())
     files = [layout.out] if layout.is_single_file else list(layout.out.glob("*.parquet"))
     for path in files:
         path.unlink()
     with pytest.raises(InputError, match="is gone, and so are its parts; use --overwrite"):
-        finalize(layout, manifest, calibration())
+        finalize(run, calibration())
 
 
 def test_the_temporary_file_of_a_killed_writer_goes_with_its_part(layout):
-    manifest = scored(layout)
+    run = scored(layout)
     leftover, mine = layout.work / ".part-a.parquet.77.tmp", layout.work / ".mine.77.tmp"
     for path in (leftover, mine):
         path.write_text("half")
-    finalize(layout, manifest, calibration())
+    finalize(run, calibration())
     assert not leftover.exists()
     assert mine.exists()
 
 
 def test_the_metadata_says_how_the_table_was_made(layout):
-    manifest = scored(layout)
-    finalize(layout, manifest, calibration(0.25))
-    path = layout.out if layout.is_single_file else layout.final(SHARDS[0])
+    run = scored(layout)
+    finalize(run, calibration(0.25))
+    (path,) = [layout.out] if layout.is_single_file else layout.out.glob("*.parquet")
     metadata = {k.decode(): v.decode() for k, v in pq.read_schema(str(path)).metadata.items()}
     assert metadata["model"] == "demo"
     assert metadata["seed"] == "0"
@@ -160,15 +171,15 @@ def test_the_metadata_says_how_the_table_was_made(layout):
 
 
 def test_the_shift_of_shuffled_pairs_is_the_mean_of_the_mismatches(tmp_path):
-    manifest = scored(ScoreLayout(UPath(tmp_path / "s")))
-    shuffled = calibrate(manifest, "shuffled")
+    run = scored(ScoreLayout(UPath(tmp_path / "s")))
+    shuffled = calibrate(run, "shuffled")
     assert shuffled.shift == pytest.approx(0.1, abs=1e-5)
     assert shuffled.shift_source == "shuffled"
-    assert calibrate(manifest, 0.3).shift == 0.3
+    assert calibrate(run, 0.3).shift == 0.3
     with pytest.raises(InputError, match="'noise' is not known"):
-        calibrate(manifest, "noise")
-    manifest.record_noise_shift(0.22)
-    assert calibrate(manifest, "noise").shift == 0.22
+        calibrate(run, "noise")
+    run.record_noise_shift(0.22)
+    assert calibrate(run, "noise").shift == 0.22
 
 
 def test_nothing_is_filled_where_nothing_was_scored():

@@ -9,21 +9,31 @@ from upath import UPath
 
 from ncclean.errors import InputError, ResumeError
 from ncclean.storage import finalize as stage
-from ncclean.storage import parts
+from ncclean.storage import parts, table_file
 from ncclean.storage.calibration import calibrate
 from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest
-from tests.storage.scored_runs import EMPTY, Killed, assert_same_table, killed_at, read, refs, score
+from ncclean.storage.score_run import ScoreRun
+from tests.storage.scored_runs import (
+    EMPTY,
+    Killed,
+    assert_same_table,
+    identity,
+    killed_at,
+    read,
+    refs,
+    score,
+)
 
 OLD = ["b", "d", EMPTY, "f"]
 PRESENT = ["a", "b", "c", "d", EMPTY, "e", "f", "g"]
 
 
 @pytest.fixture(autouse=True)
-def small_row_groups(monkeypatch):
-    """So that row groups hold several shards, and shards lie in several row groups."""
-    for module in (stage, parts):
+def small_files(monkeypatch):
+    """So that row groups and files hold several shards, and shards lie in several row groups."""
+    monkeypatch.setattr(stage, "FILE_BYTES", 60 * 256)
+    for module in (table_file, parts):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 20)
 
 
@@ -58,22 +68,22 @@ def test_a_grown_table_is_that_of_one_run(out, tmp_path, lists):
     for names in lists:
         score(out, names)
     assert_same_table(read(out), once(tmp_path, out, lists[-1]))
-    layout = ScoreLayout(out)
-    manifest = Manifest.load(layout.manifest)
-    assert [shard.name for shard in manifest.identity.shards] == lists[-1]
-    finalize(layout, manifest, calibrate(manifest, 0.4))
-    manifest.close()
+    run = ScoreRun.load(ScoreLayout(out), to_write=True)
+    assert [shard.name for shard in run.identity.shards] == lists[-1]
+    finalize(run, calibrate(run, 0.4))
+    run.close()
     assert_same_table(read(out), once(tmp_path, out, lists[-1], shift=0.4))
 
 
 def test_only_new_shards_are_scored(out):
     score(out, OLD)
-    manifest = Manifest.open(ScoreLayout(out), score(out, OLD).identity)
-    assert manifest.change is None
-    manifest.close()
-    manifest = score(out, PRESENT)
-    assert manifest.change.counts() == "4 new shards, 4 kept"
-    assert list(manifest.change.new) == ["a", "c", "e", "g"]
+    run = ScoreRun.open(ScoreLayout(out), score(out, OLD).identity)
+    assert run.change is None
+    run.close()
+    run = ScoreRun.open(ScoreLayout(out), identity(PRESENT, embeddings=None))
+    assert run.change.counts() == "4 new shards, 4 kept"
+    assert [shard.name for shard in run.pending()] == ["a", "c", "e", "g"]
+    run.close()
 
 
 @pytest.mark.parametrize(
@@ -85,8 +95,8 @@ def test_what_is_gone_leaves_the_table_and_its_files(out, tmp_path, lists):
     with pytest.raises(ResumeError, match=r"shard a is missing now.*--drop-missing"):
         score(out, lists[1])
     for names in lists[1:]:
-        manifest = score(out, names, drop_missing=True)
-        assert set(manifest.done) == set(names)
+        run = score(out, names, drop_missing=True)
+        assert set(run.done) == set(names)
     expected = once(tmp_path, out, lists[-1])
     assert_same_table(read(out), expected)
     score(out, lists[-1])
@@ -116,8 +126,8 @@ def test_shards_that_broke_off_are_tried_again_when_the_corpus_has_grown(out, tm
     assert len(broken) < len(once(tmp_path, out, PRESENT))
     score(out, PRESENT)
     assert_same_table(read(out), once(tmp_path, out, PRESENT))
-    work = ScoreLayout(out).work
-    assert all(path.name.startswith("manifest") for path in work.iterdir())
+    left = {path.name for path in ScoreLayout(out).work.iterdir()}
+    assert left == {"run.json", "shards.parquet"}
 
 
 def test_a_broken_shard_can_be_dropped(out, tmp_path):
@@ -151,10 +161,10 @@ def test_a_number_stays_with_its_shard(tmp_path):
 def test_a_users_file_where_a_new_part_would_be_is_in_the_way(tmp_path):
     out = UPath(tmp_path / "s")
     score(out, OLD)
-    (tmp_path / "s" / "part-c.parquet").write_text("mine")
+    (tmp_path / "s" / ".ncclean" / "part-c.parquet").write_text("mine")
     with pytest.raises(InputError, match=r"part-c.parquet is in the way"):
         score(out, PRESENT)
-    assert (tmp_path / "s" / "part-c.parquet").read_text() == "mine"
+    assert (tmp_path / "s" / ".ncclean" / "part-c.parquet").read_text() == "mine"
     score(out, OLD)
 
 
@@ -163,9 +173,8 @@ def test_overwriting_a_grown_run_removes_all_that_it_wrote(out):
     score(out, PRESENT[1:], drop_missing=True)
     score(out, ["q"], overwrite=True)
     assert set(read(out).column("shard").to_pylist()) == {"q"}
-    again = Manifest.load(ScoreLayout(out).manifest)
+    again = ScoreRun.load(ScoreLayout(out))
     assert [shard.name for shard in again.identity.shards] == ["q"]
-    again.close()
 
 
 def test_rows_that_are_gone_are_not_made_up_for(tmp_path):

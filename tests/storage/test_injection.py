@@ -76,8 +76,8 @@ def test_a_shard_whose_line_was_cut_is_pending_though_it_is_in_place(tmp_path):
     write(run, 0)
     run.commit(SHARDS[0], RECORD)
     run.close()
-    record = tmp_path / ".ncclean" / "manifest.jsonl"
-    record.write_bytes(record.read_bytes()[:-3])
+    (entry,) = (tmp_path / ".ncclean" / "run.entries").iterdir()
+    entry.write_bytes(entry.read_bytes()[:-3])
     assert reopen(tmp_path).pending() == [0, 1, 2]
 
 
@@ -114,7 +114,7 @@ def test_overwrite_removes_shards_indexes_and_images_of_the_run_and_nothing_else
     fewer = dataclasses.replace(IDENTITY, shards=SHARDS[:1], seed=3)
     assert reopen(tmp_path, fewer, overwrite=True).pending() == [0]
     files = {path for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == {*mine, tmp_path / ".ncclean" / "manifest.jsonl"}
+    assert files == {*mine, tmp_path / ".ncclean" / "run.json"}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -139,7 +139,8 @@ def test_indexes_are_kept_and_removed_at_the_end(tmp_path):
         run.working_file("index", 0).write_bytes(run.working_file("index", 1).read_bytes()[:cut])
         assert kept_table(run.working_file("index", 0)) is None
     run.remove_working_files()
-    assert [path.name for path in (tmp_path / "out" / ".ncclean").iterdir()] == ["manifest.jsonl"]
+    left = {path.name for path in (tmp_path / "out" / ".ncclean").iterdir()}
+    assert left == {"run.json", "run.lease"}
     run.close()
     with pytest.raises(RuntimeError, match="closed"):
         run.record_plan({})

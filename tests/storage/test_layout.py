@@ -6,46 +6,37 @@ from upath import UPath
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest, RunIdentity
+from ncclean.storage.run_record import RUN
+from ncclean.storage.score_run import RunIdentity, ScoreRun
+from tests.storage.scored_runs import score
 
 SHARDS = [ShardRef("00000", "00000.tar", 1, ""), ShardRef("x/00001", "x/00001.tar", 1, "")]
 IDENTITY = RunIdentity({}, {}, SHARDS, "1")
-NAMES = [shard.name for shard in SHARDS]
 
 
 def begin(layout, **options):
-    Manifest.open(layout, IDENTITY, **options).close()
+    ScoreRun.open(layout, IDENTITY, **options).close()
 
 
 def test_a_file_has_its_working_folder_beside_it():
     layout = ScoreLayout(UPath("/d/s.parquet"))
-    assert str(layout.manifest) == "/d/s.parquet.work/manifest.jsonl"
+    assert str(layout.shard_list) == "/d/s.parquet.work/shards.parquet"
     assert str(layout.part(SHARDS[1])) == "/d/s.parquet.work/part-x__00001.parquet"
-    assert str(layout.final(SHARDS[1])) == "/d/s.parquet"
-    assert list(map(str, layout.files(NAMES))) == [
-        "/d/s.parquet.work/part-00000.parquet",
-        "/d/s.parquet.work/part-x__00001.parquet",
-        "/d/s.parquet",
-    ]
+    assert str(layout.table_file("s.parquet")) == "/d/s.parquet"
 
 
 def test_a_folder_has_it_inside():
     layout = ScoreLayout(UPath("/d/s"))
-    assert str(layout.manifest) == "/d/s/.ncclean/manifest.jsonl"
-    assert list(map(str, layout.files(NAMES))) == [
-        "/d/s/.ncclean/part-00000.parquet",
-        "/d/s/part-00000.parquet",
-        "/d/s/.ncclean/part-x__00001.parquet",
-        "/d/s/part-x__00001.parquet",
-    ]
+    assert str(layout.shard_list) == "/d/s/.ncclean/shards.parquet"
+    assert str(layout.part(SHARDS[1])) == "/d/s/.ncclean/part-x__00001.parquet"
+    assert str(layout.table_file("part-00000-a.parquet")) == "/d/s/part-00000-a.parquet"
 
 
 @pytest.mark.parametrize("name", ["s", "s.parquet"])
-def test_overwrite_removes_what_the_manifest_lists_and_nothing_else(tmp_path, name):
+def test_overwrite_removes_what_the_run_lists_and_nothing_else(tmp_path, name):
     layout = ScoreLayout(UPath(tmp_path / name))
-    begin(layout)
-    for path in layout.files(NAMES):
-        path.write_text("ours")
+    score(layout.out, ["a", "b"])
+    score(layout.out, ["a", "b", "c"], until_finalize=True)
     layout.check_usable()
     mine = [layout.work / "part-mine.parquet", tmp_path / "notes.txt"]
     if name == "s":
@@ -54,7 +45,7 @@ def test_overwrite_removes_what_the_manifest_lists_and_nothing_else(tmp_path, na
         path.write_text("mine")
     begin(layout, overwrite=True)
     files = {str(path) for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == set(map(str, [*mine, layout.manifest]))
+    assert files == set(map(str, [*mine, layout.work / RUN, layout.shard_list]))
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -11,10 +11,11 @@ from upath import UPath
 from ncclean import stores
 from ncclean.errors import InputError, ResumeError
 from ncclean.storage import finalize as stage
-from ncclean.storage import parts
+from ncclean.storage import parts, table_file
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest
 from ncclean.storage.merge import merge
+from ncclean.storage.run_record import RUN
+from ncclean.storage.score_run import ScoreRun
 from tests.storage.scored_runs import (
     EMPTY,
     Killed,
@@ -31,8 +32,9 @@ SETTINGS = {"shift": 0.2}
 
 
 @pytest.fixture(autouse=True)
-def small_row_groups(monkeypatch):
-    for module in (stage, parts):
+def small_files(monkeypatch):
+    monkeypatch.setattr(stage, "FILE_BYTES", 60 * 256)
+    for module in (table_file, parts):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 20)
 
 
@@ -66,7 +68,8 @@ def test_merged_pieces_are_one_run(tmp_path, suffix, name, pieces):
     reports = []
     watched = Calls(lambda report: reports.append((report.done, report.total)))
     summary = merge(runs, str(tmp_path / name), **SETTINGS, progress=watched)
-    assert reports == [(n, len(CORPUS)) for n in range(1, len(CORPUS) + 1)]
+    files = len(list(UPath(tmp_path).glob(f"{name}/*.parquet"))) or 1
+    assert reports[-1] == (files, files)
     expected = once(tmp_path, name, CORPUS)
     assert_same_table(read(UPath(tmp_path / name)), expected)
     assert (summary.rows, summary.shards, summary.shards_failed) == (len(expected), 10, 0)
@@ -135,7 +138,8 @@ def test_runs_that_do_not_go_together_are_refused_with_the_reason(tmp_path):
     shutil.rmtree(f"{runs[1]}.work")
     with pytest.raises(InputError, match=r"piece-1\.parquet is not a scoring run"):
         merge(runs, out, **SETTINGS)
-    record = ScoreLayout(UPath(runs[3])).manifest
+    layout = ScoreLayout(UPath(runs[3]))
+    record = layout.work / RUN
     whole = record.read_text()
     for change, message in [
         (('"seed": 0', '"seed": 1'), "--seed was 0, is 1"),
@@ -145,7 +149,8 @@ def test_runs_that_do_not_go_together_are_refused_with_the_reason(tmp_path):
         record.write_text(whole.replace(*change, 1))
         with pytest.raises(ResumeError, match=f"piece-3.* cannot be merged with .*: {message}"):
             merge([runs[0], runs[3]], out, **SETTINGS)
-    record.write_text(whole.splitlines()[0] + "\n")
+    record.write_text(whole)
+    ScoreRun.open(layout, identity(["e", "f"], embeddings=None)).close()
     with pytest.raises(InputError, match=r"1 shards of .*piece-3.* are not scored yet"):
         merge([runs[0], runs[3]], out, **SETTINGS)
     with pytest.raises(InputError, match="is one of the runs to merge"):
@@ -197,9 +202,9 @@ def test_a_merged_shard_has_the_version_that_was_scored(tmp_path):
     out = UPath(tmp_path / "piece.parquet")
     score(out, ["a", "b"], broken=("b",))
     repaired = identity([*refs("a"), *refs("b", "v2")], embeddings=None)
-    Manifest.open(ScoreLayout(out), repaired).close()
+    ScoreRun.open(ScoreLayout(out), repaired).close()
     (other,) = scored(tmp_path, [["c"]])
     merge([str(out), other], str(tmp_path / "s.parquet"), **SETTINGS)
-    merged = Manifest.load(ScoreLayout(UPath(tmp_path / "s.parquet")).manifest, read_only=True)
+    merged = ScoreRun.load(ScoreLayout(UPath(tmp_path / "s.parquet")))
     assert merged.scored_versions["b"] == (10, "v1")
     assert [shard.name for shard in merged.pending()] == ["b"]

@@ -10,10 +10,12 @@ from ncclean.data.decode import Preprocessing
 from ncclean.data.options import LoaderOptions
 from ncclean.data.shards import resolve_shards
 from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.data.tar_count import count_samples
 from ncclean.data.train_batch import TrainBatch, joined
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.storage.run_folder import open_record
-from ncclean.training.finetune import pieces_of
+from ncclean.training import finetune
+from ncclean.training.finetune import counts_of, pieces_of
 from ncclean.training.process_group import Ranks
 from ncclean.training.rank_batches import RankBatches
 
@@ -114,12 +116,23 @@ def test_joined_batches_keep_every_field():
 
 def test_the_number_of_pieces_is_that_of_the_first_start(tmp_path):
     def open_run():
-        return open_record(tmp_path / "_finetune.jsonl", "finetune", {}, overwrite=False)
+        return open_record(tmp_path / "model", "finetune", {}, overwrite=False)
 
     with open_run() as record:
         assert pieces_of(record, Ranks(0, 4)) == 4
     with open_run() as record:
         assert pieces_of(record, Ranks(0, 2)) == 4
+
+
+def test_samples_are_counted_once_for_all_starts_of_a_run(shards, tmp_path, monkeypatch):
+    with open_record(tmp_path / "model", "finetune", {}, overwrite=False) as record:
+        counts = counts_of(record, Ranks(), shards)
+    assert counts == count_samples(shards)
+    monkeypatch.setattr(finetune, "count_samples", None)
+    with open_record(tmp_path / "model", "finetune", {}, overwrite=False) as record:
+        assert counts_of(record, Ranks(), shards) == counts
+    options = LoaderOptions(batch_size=BATCH)
+    assert WeightedLoader(shards, None, SPEC, options, counts={"00000": 24}).samples == 24
 
 
 def test_unusable_samples_of_a_batch_are_replaced_by_different_ones(tmp_path):

@@ -51,7 +51,7 @@ def main() -> None:
         ("finalize", f"{cost.finalize_hours:,.2f} hours"),
         ("read", f"{cost.bytes_read / 1e12:,.2f} TB, {cost.read_bytes_per_second / 1e6:,.0f} MB/s"),
         ("written", f"{cost.bytes_written / 1e12:,.2f} TB"),
-        ("manifest", f"{cost.manifest_bytes / 1e6:,.0f} MB"),
+        ("list of shards", f"{cost.list_bytes / 1e6:,.0f} MB"),
         ("driver memory", f"{cost.driver_memory_bytes / 1e6:,.0f} MB for the shards"),
     ):
         table.add_row(name, value)

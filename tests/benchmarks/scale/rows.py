@@ -46,7 +46,7 @@ QUERIES = {
 
 
 def write(folder: Path, rows: int) -> None:
-    """Parts and manifest of a run that has scored `rows` pairs, `PART_ROWS` to a shard."""
+    """Parts and record of a run that has scored `rows` pairs, `PART_ROWS` to a shard."""
     import duckdb
     import numpy as np
     import torch
@@ -60,8 +60,9 @@ def write(folder: Path, rows: int) -> None:
     from ncclean.scoring.null import Histogram
     from ncclean.scoring.stats import Distributions, ShardStats
     from ncclean.storage.layout import ScoreLayout
-    from ncclean.storage.manifest import Manifest, RunIdentity
     from ncclean.storage.parts import write_part
+    from ncclean.storage.score_run import RunIdentity, ScoreRun
+    from ncclean.storage.shard_records import ShardRecord
 
     layout = ScoreLayout(UPath(folder / "scores"))
     shards = [ShardRef(f"{n:06d}", f"{n:06d}.tar", 1, "") for n in range(rows // PART_ROWS)]
@@ -71,8 +72,8 @@ def write(folder: Path, rows: int) -> None:
         shards=shards,
         version=ncclean.__version__,
     )
-    manifest = Manifest.open(layout, identity, overwrite=True)
-    manifest.record_noise_shift(0.0)
+    run = ScoreRun.open(layout, identity, overwrite=True)
+    run.record_noise_shift(0.0)
     rng = np.random.default_rng(0)
     mismatched = Histogram.of(torch.from_numpy(rng.normal(0.1, 0.05, 1_000_000)))
     kinds = {field.name: field.type for field in schema.SCORES}
@@ -117,13 +118,14 @@ def write(folder: Path, rows: int) -> None:
             for column, kind in zip(columns, kinds.values(), strict=True)
         ]
         part = pa.table(filled, schema=schema.SCORES)
-        write_part(layout.part(shard), part)
         matched = Histogram.of(torch.from_numpy(part.column("similarity").to_numpy().copy()))
         losses = loss_histogram(pair_losses(
             torch.from_numpy(part.column("neg_clip_loss").to_numpy().copy()), 100.0))  # fmt: skip
-        stats = ShardStats(rows=len(part), statuses={"ok": len(part)}, seconds=1.0)
-        manifest.commit(shard, stats, Distributions(matched, mismatched, losses))
-    manifest.close()
+        stats = ShardStats(len(part), {"ok": len(part)}, seconds=1.0, bytes=part.nbytes)
+        counted = Distributions(matched, mismatched, losses)
+        record = ShardRecord(shard.name, shard.size, shard.version, stats, counted)
+        write_part(layout.part(shard), part, record)
+    run.close()
 
 
 def finalize(folder: Path) -> None:
@@ -184,8 +186,8 @@ def listing(folder: Path, shards: int) -> None:
     shutil.rmtree(names)
 
 
-def manifest(folder: Path, shards: int) -> None:
-    """A manifest of many shards: made, closed, and read again as a resumed run does."""
+def records(folder: Path, shards: int) -> None:
+    """The records of many shards: written, and read again as a resumed run does."""
     import numpy as np
     from upath import UPath
 
@@ -194,9 +196,9 @@ def manifest(folder: Path, shards: int) -> None:
     from ncclean.scoring.null import BINS, Histogram
     from ncclean.scoring.stats import Distributions, ShardStats
     from ncclean.storage.layout import ScoreLayout
-    from ncclean.storage.manifest import Manifest, RunIdentity
+    from ncclean.storage.score_run import RunIdentity, ScoreRun
+    from ncclean.storage.shard_records import ShardRecord
 
-    os.fsync = lambda descriptor: None  # what a disk takes for each line is not the question
     layout = ScoreLayout(UPath(folder / "large"))
     names = [ShardRef(f"{n:06d}", f"s3://bucket/corpus/{n:06d}.tar", 1, "e" * 32)
              for n in range(shards)]  # fmt: skip
@@ -207,24 +209,25 @@ def manifest(folder: Path, shards: int) -> None:
         version="simulated",
     )
     before = _memory()
-    made = Manifest.open(layout, identity, overwrite=True)
+    made = ScoreRun.open(layout, identity, overwrite=True)
     counts = np.zeros(BINS, dtype=np.int64)
     counts[2000:2600] = np.random.default_rng(0).integers(0, 100, 600)
     distributions = Distributions(*[Histogram(counts, 1) for _ in range(3)])
-    for shard in names:
-        made.commit(
-            shard, ShardStats(10_000, {"ok": 9_950, "image_corrupt": 50}, 9.0), distributions
-        )
+    stats = ShardStats(10_000, {"ok": 9_950, "image_corrupt": 50}, 9.0)
+    made.write_list(
+        (one.name, ShardRecord(one.name, one.size, one.version, stats, distributions).to_json())
+        for one in names
+    )
     made.close()
     begin = time.perf_counter()
-    again = Manifest.load(layout.manifest)
+    again = ScoreRun.load(layout)
     seconds = time.perf_counter() - begin
     assert again is not None
     assert len(again.done) == shards
     print(json.dumps({
-        "manifest_mb": layout.manifest.stat().st_size / 1e6,
+        "list_mb": layout.shard_list.stat().st_size / 1e6,
         "load_seconds": seconds,
-        "memory_mb_for_two_manifests": (_memory() - before) / 1e6,
+        "memory_mb_for_two_runs": (_memory() - before) / 1e6,
     }))  # fmt: skip
 
 
@@ -236,7 +239,7 @@ def _memory() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=100_000_000)
-    parser.add_argument("--shards", type=int, default=100_000, help="of the large manifest")
+    parser.add_argument("--shards", type=int, default=100_000, help="of the large run")
     parser.add_argument("--listed", type=int, default=1_000_000, help="shards of a folder")
     parser.add_argument("--json", type=Path, default=Path("scale.json"))
     parser.add_argument("--scratch", type=Path, help="where to work (default: a temporary folder)")
@@ -245,7 +248,7 @@ def main() -> None:
     if args.step:
         name, folder, *rest = args.step
         function = {"write": write, "finalize": finalize, "query": query, "select": select,
-                    "report": report, "listing": listing, "manifest": manifest}[name]  # fmt: skip
+                    "report": report, "listing": listing, "records": records}[name]  # fmt: skip
         function(Path(folder), *[int(x) if x.isdigit() else x for x in rest])
         used = resource.getrusage(resource.RUSAGE_SELF)
         seconds = used.ru_utime + used.ru_stime
@@ -264,7 +267,7 @@ def main() -> None:
         run(results, "top 30 % selection", "select", folder)
         run(results, "report", "report", folder)
         run(results, f"{args.listed:,} shards listed", "listing", folder, args.listed)
-        run(results, f"manifest of {args.shards:,} shards", "manifest", folder, args.shards)
+        run(results, f"records of {args.shards:,} shards", "records", folder, args.shards)
     finally:
         # Here, since the steps are processes of their own that should load no more than they need.
         from records import make_record, write_record

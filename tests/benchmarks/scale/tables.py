@@ -84,8 +84,8 @@ def scale_table(record: Record) -> Iterator[str]:
         used, step = row["processor_seconds"], row["step"]
         if step.startswith(("write", "query")):
             continue
-        if "manifest_mb" in row:
-            step += f", {row['manifest_mb']:.0f} MB, read again in {row['load_seconds']:.0f} s"
+        if "list_mb" in row:
+            step += f", {row['list_mb']:.0f} MB, read again in {row['load_seconds']:.0f} s"
         if "bytes_per_shard" in row:  # the step also makes the files
             used = row["seconds"] + row["plan_seconds"]
         yield line(step, f"{used:.1f} s", f"{row['peak_gb']:.2f} GB")

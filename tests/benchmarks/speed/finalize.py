@@ -1,7 +1,7 @@
 """Rows per second of finalize, to one file and to a folder, on simulated parts.
 
 The parts hold what a web corpus would: distinct uids, captions, urls, every score column. Timed
-is `ncclean score --finalize-only`'s work, from the manifest to the final files.
+is `ncclean score --finalize-only`'s work, from the parts to the final files.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ncclean.data.shards import ShardRef
 from ncclean.scoring.mixture import loss_histogram, pair_losses
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions, ShardStats
-from ncclean.storage.layout import MANIFEST as NAME
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.parts import write_part
+from ncclean.storage.score_run import RunIdentity, ScoreRun
+from ncclean.storage.shard_records import ShardRecord
 from speed.corpora import usual_captions
 
 _PART_ROWS = 10_000
@@ -71,7 +71,8 @@ def _copy(prepared: Path, out: Path) -> Path:
     layout.work.mkdir(parents=True)
     for part in prepared.glob("*.parquet"):
         os.link(part, layout.work / part.name)
-    shutil.copy(prepared / NAME, layout.manifest)
+    shutil.copy(prepared / "run.json", layout.work)
+    shutil.copytree(prepared / "run.entries", layout.work / "run.entries")
     return out
 
 
@@ -80,7 +81,7 @@ def _finalize_next(runs: list[Path]) -> None:
 
 
 def _write_run(folder: Path, parts: int) -> None:
-    """A manifest and the parts of a run that has scored all its shards."""
+    """The record and the parts of a run that has scored all its shards."""
     captions = np.array(usual_captions(_PART_ROWS), dtype=object)
     tables = [_simulated_table(captions, seed) for seed in range(min(parts, _DISTINCT_PARTS))]
     shards = [ShardRef(f"{number:05d}", f"{number:05d}.tar", 1, "") for number in range(parts)]
@@ -90,18 +91,20 @@ def _write_run(folder: Path, parts: int) -> None:
         shards=shards,
         version=ncclean.__version__,
     )
-    manifest = Manifest.open(ScoreLayout(UPath(folder.parent)), identity)
+    run = ScoreRun.open(ScoreLayout(UPath(folder.parent)), identity)
     try:
-        manifest.record_noise_shift(0.0)
+        run.record_noise_shift(0.0)
         for number, shard in enumerate(shards):
             table = tables[number % len(tables)]
             names = pa.array([shard.name] * len(table), pa.string())
             table = table.set_column(schema.SCORES.names.index("shard"), "shard", names)
-            write_part(folder / shard.part_name, table)
-            stats = ShardStats(rows=len(table), statuses={"ok": len(table)}, seconds=1.0)
-            manifest.commit(shard, stats, _distributions(table, seed=number))
+            counts = {"ok": len(table)}
+            stats = ShardStats(len(table), counts, seconds=1.0, bytes=table.nbytes)
+            distributions = _distributions(table, seed=number)
+            record = ShardRecord(shard.name, shard.size, shard.version, stats, distributions)
+            write_part(folder / shard.part_name, table, record)
     finally:
-        manifest.close()
+        run.close()
 
 
 def _simulated_table(captions: np.ndarray, seed: int) -> pa.Table:

@@ -21,7 +21,7 @@ from ncclean.models.estimator import Estimator
 from ncclean.storage.calibration import calibrate
 from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest, RunIdentity
+from ncclean.storage.score_run import RunIdentity, ScoreRun
 
 
 def score_shards(
@@ -50,12 +50,12 @@ def score_shards(
         shards=references,
         version=ncclean.__version__,
     )
-    manifest = Manifest.open(layout, identity, overwrite=True)
+    run = ScoreRun.open(layout, identity, overwrite=True)
 
     def commit(shard: ShardRef, outcome: ShardOutcome) -> None:
         if outcome.stats.error is not None or outcome.stats.ok != outcome.stats.rows:
             raise RuntimeError(f"{shard.url}: {outcome.stats.error or outcome.stats.statuses}")
-        manifest.commit(shard, outcome.stats, outcome.distributions)
+        run.commit(shard, outcome.stats, outcome.distributions)
 
     try:
         estimate_samples(references)  # for the progress bar
@@ -64,10 +64,10 @@ def score_shards(
         columns = ColumnSources(options)
         encoder = ImageEncoder(estimator, options, columns)
         LocalEngine(encoder, options, columns).run(tasks, writer, commit)
-        manifest.record_noise_shift(shift)
-        finalize(layout, manifest, calibrate(manifest, "noise"))
+        run.record_noise_shift(shift)
+        finalize(run, calibrate(run, "noise"))
     finally:
-        manifest.close()
+        run.close()
     return out
 
 

@@ -1,4 +1,4 @@
-"""A scoring run as its manifest tells it: what is done, what it sums to, who may resume it."""
+"""The state of a scoring run: what is done, what it sums to, who may resume it."""
 
 import dataclasses
 
@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 from upath import UPath
 
+from ncclean import schema
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ResumeError
 from ncclean.scoring.null import BINS, Histogram
-from ncclean.scoring.stats import Distributions, ShardStats
+from ncclean.scoring.stats import ColumnFailures, Distributions, ShardStats
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest, RunIdentity
-from ncclean.storage.run_record import RunRecord
+from ncclean.storage.run_record import RUN, RunRecord
+from ncclean.storage.score_run import RunIdentity, ScoreRun
+from ncclean.storage.shard_records import ShardRecord
+from tests.storage import scored_runs
 
 SHARDS = [ShardRef(name, f"{name}.tar", 10, "v1") for name in "abc"]
 IDENTITY = RunIdentity(
@@ -38,16 +41,21 @@ def layout(request, tmp_path):
 
 
 def reopen(layout, identity=IDENTITY, **options):
-    manifest = Manifest.open(layout, identity, **options)
-    manifest.close()
-    return manifest
+    run = ScoreRun.open(layout, identity, **options)
+    run.close()
+    return run
 
 
 def commit(layout, *shards, stats=SCORED, identity=IDENTITY):
-    manifest = Manifest.open(layout, identity)
+    run = ScoreRun.open(layout, identity)
     for number, shard in enumerate(shards):
-        manifest.commit(shard, stats, distributions(number, 10))
-    manifest.close()
+        take(run, shard, stats, distributions(number, 10))
+    run.close()
+
+
+def take(run, shard, stats, distributions):
+    rows = schema.SCORES.empty_table()
+    scored_runs.commit(run, shard, rows, stats, distributions)
 
 
 def names(shards):
@@ -56,45 +64,45 @@ def names(shards):
 
 def test_committed_shards_are_done_and_their_histograms_add_up(layout):
     commit(layout, SHARDS[2], SHARDS[0])
-    manifest = reopen(layout)
-    assert manifest.identity == IDENTITY
-    assert names(manifest.done_shards()) == ["a", "c"]
-    assert names(manifest.pending()) == ["b"]
-    assert manifest.done["a"] == SCORED
-    assert manifest.distributions.matched.counts[:3].tolist() == [10, 10, 0]
-    assert manifest.distributions.mismatched.counts[:3].tolist() == [20, 20, 0]
-    assert manifest.distributions.matched.units == 20
+    run = reopen(layout)
+    assert run.identity == IDENTITY
+    assert names(run.done_shards()) == ["a", "c"]
+    assert names(run.pending()) == ["b"]
+    assert run.done["a"] == SCORED
+    assert run.distributions.matched.counts[:3].tolist() == [10, 10, 0]
+    assert run.distributions.mismatched.counts[:3].tolist() == [20, 20, 0]
+    assert run.distributions.matched.units == 20
 
 
 def test_a_shard_that_was_cut_short_is_pending_and_counts_once(layout):
     commit(layout, SHARDS[0], stats=CUT)
-    manifest = Manifest.open(layout, IDENTITY)
-    assert names(manifest.pending()) == ["a", "b", "c"]
-    manifest.commit(SHARDS[0], SCORED, distributions(7, 5))
-    manifest.close()
-    for state in (manifest, reopen(layout)):
+    run = ScoreRun.open(layout, IDENTITY)
+    assert names(run.pending()) == ["a", "b", "c"]
+    take(run, SHARDS[0], SCORED, distributions(7, 5))
+    run.close()
+    for state in (run, reopen(layout)):
         assert names(state.pending()) == ["b", "c"]
         assert np.flatnonzero(state.distributions.matched.counts).tolist() == [7]
         assert state.distributions.matched.size == 5
 
 
 def test_the_shift_is_kept(layout):
-    manifest = Manifest.open(layout, IDENTITY)
-    manifest.record_noise_shift(0.25)
-    manifest.close()
+    run = ScoreRun.open(layout, IDENTITY)
+    run.record_noise_shift(0.25)
+    run.close()
     assert reopen(layout).noise_shift == 0.25
-    loaded = Manifest.load(layout.manifest)
+    loaded = ScoreRun.load(layout)
     assert loaded.noise_shift == 0.25
     assert loaded.identity == IDENTITY
-    loaded.close()
 
 
-def test_a_line_cut_by_a_crash_is_a_shard_to_do_again(layout):
+def test_a_part_cut_by_a_crash_is_a_shard_to_do_again(layout):
     commit(layout, SHARDS[0], SHARDS[1])
-    layout.manifest.write_bytes(layout.manifest.read_bytes()[:-20])
-    manifest = reopen(layout)
-    assert names(manifest.pending()) == ["b", "c"]
-    assert manifest.distributions.matched.size == 10
+    part = layout.part(SHARDS[1])
+    part.write_bytes(part.read_bytes()[:-20])
+    run = reopen(layout)
+    assert names(run.pending()) == ["b", "c"]
+    assert run.distributions.matched.size == 10
     commit(layout, SHARDS[1], SHARDS[2])
     assert reopen(layout).pending() == []
 
@@ -118,7 +126,7 @@ def test_another_run_is_refused(layout, change, message):
     commit(layout, SHARDS[0])
     other = dataclasses.replace(IDENTITY, **change)
     with pytest.raises(ResumeError, match=message):
-        Manifest.open(layout, other)
+        ScoreRun.open(layout, other)
     assert names(reopen(layout).pending()) == ["b", "c"]
     overwritten = reopen(layout, other, overwrite=True)
     assert overwritten.pending() == other.shards
@@ -130,9 +138,9 @@ def test_another_run_is_refused(layout, change, message):
 )
 def test_what_changes_no_finished_part_resumes(layout, change):
     commit(layout, SHARDS[0], SHARDS[1])
-    manifest = reopen(layout, dataclasses.replace(IDENTITY, **change))
-    assert names(manifest.pending()) == ["c"]
-    assert manifest.identity.shards == change.get("shards", SHARDS)
+    run = reopen(layout, dataclasses.replace(IDENTITY, **change))
+    assert names(run.pending()) == ["c"]
+    assert run.identity.shards == change.get("shards", SHARDS)
 
 
 def test_a_repaired_shard_resumes_and_is_then_kept_as_it_is(layout):
@@ -143,7 +151,7 @@ def test_a_repaired_shard_resumes_and_is_then_kept_as_it_is(layout):
     commit(layout, repaired[2], identity=identity)
     assert reopen(layout, identity).pending() == []
     with pytest.raises(ResumeError, match="shard c has changed since it was scored"):
-        Manifest.open(layout, IDENTITY)
+        ScoreRun.open(layout, IDENTITY)
 
 
 def test_a_run_that_scored_no_pair_gives_way(layout):
@@ -153,43 +161,38 @@ def test_a_run_that_scored_no_pair_gives_way(layout):
 
 
 def test_nothing_is_loaded_where_nothing_was_scored(layout):
-    assert Manifest.load(layout.manifest) is None
+    assert ScoreRun.load(layout) is None
     reopen(layout)
-    RunRecord.clear(layout.manifest, "score")
-    assert Manifest.load(layout.manifest) is None
+    RunRecord.clear(layout.work / RUN, "score", base=layout.out)
+    assert ScoreRun.load(layout) is None
 
 
-def test_a_closed_manifest_takes_nothing(layout):
-    manifest = reopen(layout)
+def test_a_closed_run_takes_nothing(layout):
+    run = reopen(layout)
     with pytest.raises(RuntimeError, match="closed"):
-        manifest.commit(SHARDS[0], SCORED, distributions(0, 1))
+        run.commit(SHARDS[0], SCORED, distributions(0, 1))
 
 
 def test_two_runs_on_one_output_are_refused(layout):
-    manifest = Manifest.open(layout, IDENTITY)
+    run = ScoreRun.open(layout, IDENTITY)
     with pytest.raises(InputError, match="another run is writing"):
-        Manifest.load(layout.manifest)
-    manifest.close()
+        ScoreRun.load(layout, to_write=True)
+    assert ScoreRun.load(layout).identity == IDENTITY
+    run.close()
 
 
 def test_what_was_recorded_of_a_shard_can_be_read_again(layout):
     commit(layout, SHARDS[1], SHARDS[0], stats=CUT)
     commit(layout, SHARDS[0])
-    manifest = Manifest.load(layout.manifest, read_only=True)
-    entries = {name: (stats, counts) for name, stats, counts in manifest.parts("abc")}
-    assert {name: stats for name, (stats, _) in entries.items()} == {"a": SCORED, "b": CUT}
-    total = sum(counts.matched.size for _, counts in entries.values())
-    assert total == manifest.distributions.matched.size == 20
-    for shards in ("b", "a", "ba"):  # each once, whatever was recorded of it before
-        assert [name for name, *_ in manifest.parts(shards)] == list(shards)
+    run = ScoreRun.load(layout)
+    records = {name: ShardRecord.from_json(text) for name, text in run.records()}
+    assert {name: record.stats for name, record in records.items()} == {"a": SCORED, "b": CUT}
+    total = sum(record.distributions.matched.size for record in records.values())
+    assert total == run.distributions.matched.size == 20
 
 
-def test_a_grown_list_is_recorded_as_what_is_new(layout):
-    shards = [ShardRef(f"{n:05d}", f"s3://bucket/corpus/{n:05d}.tar", 10, "e") for n in range(2000)]
-    reopen(layout, dataclasses.replace(IDENTITY, shards=shards[1:-1]))
-    size = layout.manifest.stat().st_size
-    reopen(layout, dataclasses.replace(IDENTITY, shards=shards))
-    assert layout.manifest.stat().st_size - size < 1000
-    loaded = Manifest.load(layout.manifest, read_only=True)
-    assert loaded.identity.shards == shards
-    assert (loaded.numbers["00000"], loaded.numbers["01999"]) == (1998, 1999)
+def test_a_part_with_a_footer_longer_than_usual_is_read(layout):
+    failures = ColumnFailures()
+    failures.add("mine", "x" * 100_000)
+    commit(layout, SHARDS[0], stats=dataclasses.replace(SCORED, column_failures=failures))
+    assert reopen(layout).done["a"].column_failures.reasons["mine"] == "x" * 100_000

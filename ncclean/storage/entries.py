@@ -1,0 +1,58 @@
+"""The steps that a run has done, each a small JSON file that is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from upath import UPath
+
+from ncclean import stores
+from ncclean.atomic import published
+
+_NAME = re.compile(r"\d{6,}\.json")
+_AT_ONCE = 1000  # are held in memory
+
+
+class Entries:
+    """Entries of a folder in the order in which they were added, by one writer."""
+
+    def __init__(self, folder: UPath) -> None:
+        self.folder = folder
+        self._next: int | None = None
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the entries; what is no JSON object is passed over."""
+        paths = self._paths()
+        for begin in range(0, len(paths), _AT_ONCE):
+            for data in stores.read_files(paths[begin : begin + _AT_ONCE]):
+                try:
+                    entry = json.loads(data)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(entry, dict):
+                    yield entry
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Write an entry; it is in place on return."""
+        with self._lock:
+            if self._next is None:
+                paths = self._paths()
+                self._next = int(paths[-1].stem) + 1 if paths else 0
+            number, self._next = self._next, self._next + 1
+        with published(self.folder / f"{number:06d}.json") as aside:
+            aside.write_text(json.dumps(entry), encoding="utf-8")
+
+    def clear(self) -> None:
+        """Remove all entries, and the folder on a disk."""
+        stores.remove_files(self._paths())
+        stores.remove_empty(self.folder)
+        self._next = None
+
+    def _paths(self) -> list[UPath]:
+        names = [one.name for one in stores.listing(self.folder) if _NAME.fullmatch(one.name)]
+        return [self.folder / name for name in sorted(names, key=lambda name: int(name[:-5]))]

@@ -1,0 +1,49 @@
+"""Files to remove once a table is written: those of the table before, and parts.
+
+They are listed in a file first, so that whoever goes on after a kill removes them. As long as it is
+there, the files in the folder of the table do not go together.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from upath import UPath
+
+from ncclean import stores
+from ncclean.atomic import published
+from ncclean.text_files import parse_json, read_text
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """Names of files of the table and of parts, and numbers of shards whose embeddings go."""
+
+    table: list[str]
+    parts: list[str]
+    numbers: list[int]
+
+    @classmethod
+    def read(cls, path: UPath) -> Leftovers:
+        """Read what a run that was killed has left; names of files elsewhere are passed over."""
+        if not stores.present_files([path]):
+            return cls([], [], [])
+        fields = parse_json(read_text(str(path)), path)
+        table, parts = (
+            [str(name) for name in fields.get(kind, ()) if "/" not in str(name)]
+            for kind in ("table", "parts")
+        )
+        return cls(table, parts, [int(number) for number in fields.get("numbers", ())])
+
+    def __add__(self, other: Leftovers) -> Leftovers:
+        return Leftovers(
+            sorted({*self.table, *other.table}),
+            sorted({*self.parts, *other.parts}),
+            sorted({*self.numbers, *other.numbers}),
+        )
+
+    def write(self, path: UPath) -> None:
+        """Publish the list."""
+        with published(path) as aside:
+            aside.write_text(json.dumps(asdict(self)), encoding="utf-8")

@@ -1,0 +1,364 @@
+"""A scoring run: its identity, its list of shards, and which of them are done.
+
+A shard is done when its part is in place, or its rows are in the table and its record in
+`shards.parquet`; a part is the newer of the two. The list of shards may change from one command to
+the next: what is counted is the sum over the shards that are listed and done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from upath import UPath
+
+from ncclean import stores
+from ncclean.data.samples import FurtherMembers
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError, ResumeError
+from ncclean.scoring.stats import Distributions, ShardStats
+from ncclean.storage.differences import differences
+from ncclean.storage.earlier_scores import adopt_scores
+from ncclean.storage.layout import COMMAND, ScoreLayout
+from ncclean.storage.run_record import RUN, RunRecord, refusal
+from ncclean.storage.shard_records import (
+    Listed,
+    ShardList,
+    ShardRecord,
+    present_parts,
+    records_in_list,
+    records_in_parts,
+)
+
+LABELS = {
+    "model.weights_fingerprint": "the fingerprint of the weights",
+    "model.scale": "the scale of the model",
+    "model.preprocessing": "the preprocessing of the images",
+}
+_NOISE_SHIFT = "noise_shift"
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """Everything that the parts of a run depend on."""
+
+    model: dict[str, str]
+    options: dict[str, Any]
+    shards: list[ShardRef]
+    version: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The identity but for its shards, which are listed apart."""
+        return {"model": self.model, "options": self.options, "version": self.version}
+
+
+@dataclass(frozen=True)
+class ListChange:
+    """The numbers of shards that a command has added to a run, dropped from it and kept."""
+
+    new: int
+    dropped: int
+    kept: int
+
+    def counts(self) -> str:
+        """The change in words; empty if there is none."""
+        if not self.new and not self.dropped:
+            return ""
+        dropped = f", {self.dropped:,} dropped" if self.dropped else ""
+        new = f"{self.new:,} new shard{'s' * (self.new != 1)}"
+        return f"{new}, {self.kept:,} kept{dropped}"
+
+
+@dataclass
+class ScoreRun:
+    """The state of a scoring run; `done` maps the names of scored shards to their statistics.
+
+    `open` begins a run or resumes one, as its only writer; `load` takes it as it is, to read.
+    """
+
+    layout: ScoreLayout
+    identity: RunIdentity  # with the shards as they are now
+    done: dict[str, ShardStats] = field(default_factory=dict)
+    noise_shift: float | None = None  # of the estimator, once it has been estimated
+    change: ListChange | None = None  # of an earlier list of shards, by the command that opened it
+    listed: ShardList = field(default_factory=lambda: ShardList({}, 0, 1))
+    scored_versions: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _sums: Distributions = field(default_factory=Distributions)
+    # Of shards that broke off, apart: they are scored again.
+    _broken: dict[str, Distributions] = field(default_factory=dict)
+    _record: RunRecord | None = None
+
+    @classmethod
+    def open(
+        cls,
+        layout: ScoreLayout,
+        identity: RunIdentity,
+        *,
+        overwrite: bool = False,
+        drop_missing: bool = False,
+    ) -> ScoreRun:
+        """Begin a scoring run, or resume the one whose output `layout` is.
+
+        The list of shards may have grown, and be in another order. With `drop_missing`, shards of
+        the run that are no longer in it are dropped. A run that scored no pair, over a wrong path
+        for instance, gives way to another one. Shards that are not done may have changed: a user
+        may replace a broken shard and resume. Raises `ResumeError`, spelling out the differences,
+        for another run, and `InputError` if something is in the way.
+        """
+        run = cls(layout, identity)
+        adopt_scores(layout)
+        run._check_parts_free()
+
+        def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+            run._load()
+            was, wanted = ({n: one[n] for n in ("model", "options")} for one in (before, now))
+            return differences(was, wanted, LABELS) + run._refusals(drop_missing)
+
+        try:
+            run._record = RunRecord.open(
+                layout.work / RUN,
+                COMMAND,
+                identity.to_json(),
+                overwrite=overwrite,
+                base=layout.out,
+                files=lambda _: layout.recorded_files(),
+                taken=layout.taken,
+                compare=compare,
+            )
+        except ResumeError:
+            if any(stats.rows for stats in run.done.values()):
+                raise
+            return cls.open(layout, identity, overwrite=True)
+        try:
+            run._take_entries()
+            run._relist()
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    @classmethod
+    def load(cls, layout: ScoreLayout, *, to_write: bool = False) -> ScoreRun | None:
+        """Load the run whose output `layout` is; None if there is none.
+
+        Without `to_write`, nothing can be recorded, and another process may go on with it.
+        """
+        adopt_scores(layout)
+        record = RunRecord.load(layout.work / RUN, COMMAND, to_write=to_write)
+        if record is None:
+            return None
+        with record.reading():
+            identity = RunIdentity(shards=[], **record.identity)
+            run = cls(layout, identity, _record=record)
+            run._load()
+        run._take_entries()
+        shards = [one.ref for one in run._present()]
+        run.identity = dataclasses.replace(identity, shards=shards)
+        return run
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Number of each shard by name, which stays the same when other shards come or go."""
+        return {name: one.number for name, one in self.listed.shards.items()}
+
+    @property
+    def digits(self) -> int:
+        """The number of digits in the names of embedding files."""
+        return self.listed.digits
+
+    @property
+    def distributions(self) -> Distributions:
+        """The sum over all shards that are done."""
+        every = Distributions()
+        for one in (self._sums, *self._broken.values()):
+            every += one
+        return every
+
+    def commit(self, shard: ShardRef, stats: ShardStats, distributions: Distributions) -> None:
+        """Take in a shard whose part is in place. Raises `InputError` if the lease is lost."""
+        self.check()
+        self._take(ShardRecord(shard.name, shard.size, shard.version, stats, distributions))
+
+    def take_over(self, runs: Iterable[ScoreRun]) -> None:
+        """Take in the shards of other runs that this one has not; see `finalize`."""
+        pending = {shard.name for shard in self.pending()}
+        for run in runs:
+            for name, text in run.records():
+                if name in pending:
+                    self._take(ShardRecord.from_json(text))
+
+    def record_noise_shift(self, value: float) -> None:
+        """Record the cosine on noise, so that finalize needs no model."""
+        assert self._record is not None
+        self._record.append(_NOISE_SHIFT, value=value)
+        self.noise_shift = value
+
+    def check(self) -> None:
+        """Raise `InputError` if another process has begun to write to the output."""
+        if self._record is None:
+            raise RuntimeError("the run is closed")
+        self._record.check()
+
+    def check_done(self, out: str) -> None:
+        """Raise `InputError` if a shard has been neither scored nor given up."""
+        missing = [s.name for s in self.identity.shards if s.name not in self.done]
+        if missing:
+            raise InputError(
+                f"{len(missing)} shards of {out} are not scored yet (first: {missing[0]}); run "
+                "the same `ncclean score` command again to go on"
+            )
+
+    def captions_cut(self) -> tuple[int, int] | tuple[None, None]:
+        """Numbers of captions cut and of tokens they were cut at; None where no model read them."""
+        read = [stats for stats in self.done.values() if stats.context_length is not None]
+        if not read:
+            return None, None
+        return sum(stats.captions_cut for stats in read), cast(int, read[0].context_length)
+
+    def further(self) -> FurtherMembers:
+        """Pictures and captions of all shards that no row is about."""
+        further = FurtherMembers()
+        for stats in self.done.values():
+            further += stats.further
+        return further
+
+    def done_shards(self) -> list[ShardRef]:
+        """Shards that are done, in input order."""
+        return [shard for shard in self.identity.shards if shard.name in self.done]
+
+    def pending(self) -> list[ShardRef]:
+        """Shards to score, in input order: those without a part, or whose tar was cut short."""
+        return [
+            shard
+            for shard in self.identity.shards
+            if shard.name not in self.done or self.done[shard.name].error is not None
+        ]
+
+    def parts(self) -> dict[str, UPath]:
+        """The parts that are in place, by the names of their shards."""
+        there = present_parts(self.layout.work)
+        named = ((name, self.layout.part(one.ref)) for name, one in self.listed.shards.items())
+        return {name: part for name, part in named if part.name in there}
+
+    def records(self) -> Iterator[tuple[str, str]]:
+        """Yield the records of all shards that are done, each with its name, in any order.
+
+        They are read again: the run keeps only sums.
+        """
+        in_parts = set()
+        for name, record in records_in_parts(self.parts()):
+            in_parts.add(name)
+            yield name, record
+        for name, record in records_in_list(self.layout.shard_list):
+            if name not in in_parts:
+                yield name, record
+
+    def write_list(self, records: Iterable[tuple[str, str]]) -> None:
+        """Publish the list of shards, with the records of those whose rows are in the table."""
+        self.check()
+        self.listed.write(self.layout.shard_list, records)
+
+    def close(self) -> None:
+        """Let another process write to the output."""
+        if self._record is not None:
+            self._record.close()
+            self._record = None
+
+    def _check_parts_free(self) -> None:
+        """Raise `InputError` if a file that is not the run's is where a shard's part would be."""
+        listed = ShardList.read(self.layout.shard_list)
+        own = listed.shards if listed is not None else {}
+        new = (shard for shard in self.identity.shards if shard.name not in own)
+        for path in stores.present_files(map(self.layout.part, new)):
+            raise refusal(path, COMMAND)
+
+    def _load(self, *, with_dropped: bool = True) -> None:
+        """Read the list of shards, and what has been counted of those that are done."""
+        self.done, self.scored_versions, self._broken = {}, {}, {}
+        self._sums = Distributions()
+        self.listed = ShardList.read(self.layout.shard_list) or self.listed
+        wanted = {shard.name: shard for shard in self.identity.shards}
+        for name, text in self.records():
+            record, one = ShardRecord.from_json(text), self.listed.shards[name]
+            is_present = one.position is not None and with_dropped
+            is_back = name in wanted and (
+                one.position is not None
+                or (record.size, record.version) == (wanted[name].size, wanted[name].version)
+            )
+            if is_present or is_back:
+                self._take(record)
+
+    def _take(self, record: ShardRecord) -> None:
+        name, stats = record.name, record.stats
+        self._broken.pop(name, None)  # an earlier part of the shard, which this one replaces
+        if stats.error is None:
+            self._sums += record.distributions
+        else:
+            self._broken[name] = record.distributions
+        self.done[name] = stats
+        self.scored_versions[name] = record.size, record.version
+
+    def _take_entries(self) -> None:
+        assert self._record is not None
+        for entry in self._record.entries:
+            if entry["kind"] == _NOISE_SHIFT:
+                self.noise_shift = entry["value"]
+
+    def _present(self) -> list[Listed]:
+        """The shards of the list in its order."""
+        present = [one for one in self.listed.shards.values() if one.position is not None]
+        return sorted(present, key=lambda one: cast(int, one.position))
+
+    def _refusals(self, drop_missing: bool) -> list[str]:
+        """Reasons why the list of shards must not become that of the command, a clause each."""
+        wanted = [shard.recorded() for shard in self.identity.shards]
+        names = {shard.name for shard in wanted}
+        present = {one.ref.name: one.ref for one in self._present()}
+        missing = {ref.url: name for name, ref in present.items() if name not in names}
+        clauses = []
+        for shard in wanted:
+            stats, now = self.done.get(shard.name), (shard.size, shard.version)
+            if shard.name not in present and shard.url in missing:
+                clauses.append(
+                    f"shard {missing.pop(shard.url)} is called {shard.name} now, since another "
+                    "one has its file name"
+                )
+            elif stats is None or stats.error is not None:
+                continue
+            elif self.scored_versions[shard.name] != now:
+                clauses.append(f"shard {shard.name} has changed since it was scored")
+        if missing and not drop_missing:
+            first, *others = missing.values()
+            more = f", and {len(others):,} more" if others else ""
+            clauses.append(
+                f"shard {first} is missing now{more} (`score --drop-missing` takes what is missing "
+                "out of the table)"
+            )
+        return clauses
+
+    def _relist(self) -> None:
+        """Make the list of shards that of the command."""
+        before, listed = self._present(), self.listed
+        wanted = [shard.recorded() for shard in self.identity.shards]
+        if [one.ref for one in before] == wanted and before:
+            return
+        if not listed.shards:
+            listed.digits = len(str(max(len(wanted) - 1, 0)))
+        present = {one.ref.name for one in before}
+        dropped = present.difference(shard.name for shard in wanted)
+        new = sum(shard.name not in present for shard in wanted)
+        if before:
+            self.change = ListChange(new, len(dropped), len(wanted) - new)
+        for one in listed.shards.values():
+            one.position = None
+        for position, shard in enumerate(wanted):
+            if shard.name not in listed.shards:
+                listed.shards[shard.name] = Listed(listed.next_number, None, shard)
+                listed.next_number += 1
+            one = listed.shards[shard.name]
+            one.position, one.ref = position, shard
+        self.write_list(records_in_list(self.layout.shard_list))
+        if dropped:
+            self._load(with_dropped=False)

@@ -1,0 +1,88 @@
+"""Scoring runs of ncclean 0.3 go on, grow, and are merged."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from upath import UPath
+
+from ncclean.errors import InputError, ResumeError
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.merge import merge
+from ncclean.storage.parts import table_writer
+from tests.storage.scored_runs import EMPTY, assert_same_table, read, score
+
+OLD, PRESENT = ["b", "d", EMPTY, "f"], ["a", "b", "d", EMPTY, "f", "g"]
+
+
+def made_old(out, names, unfinished=()):
+    """Turn a run into the files that 0.3 has made of it."""
+    layout = ScoreLayout(UPath(out))
+    listed = pq.read_table(str(layout.shard_list)).to_pylist()
+    lines = [
+        {"kind": "run", "command": "score", "identity": {
+            **json.loads((layout.work / "run.json").read_text())["identity"],
+            "shards": [json.loads(one["ref"]) for one in listed]}},
+        *({"kind": "part", **json.loads(one["record"])} for one in listed),
+    ]  # fmt: skip
+    (layout.work / "manifest.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    files = [layout.out] if layout.is_single_file else list(layout.out.glob("*.parquet"))
+    for file in files:
+        table = pq.read_table(str(file))
+        metadata = {k: v for k, v in table.schema.metadata.items() if k != b"rows_by_shard"}
+        groups = {str(file): table}
+        if not layout.is_single_file:
+            file.unlink()
+            shards = table.column("shard").to_pylist()
+            groups = {
+                str(layout.out / f"part-{name}.parquet"): table.filter([s == name for s in shards])
+                for name in names
+            }
+        for path, rows in groups.items():
+            with table_writer(path, rows.schema, metadata) as writer:
+                writer.write_table(rows, row_group_size=20)
+    layout.shard_list.unlink()
+    (layout.work / "run.json").unlink()
+
+
+@pytest.mark.parametrize("name", ["s.parquet", "s"])
+def test_a_finished_run_is_the_same_and_grows(tmp_path, name):
+    out, once = UPath(tmp_path / name), UPath(tmp_path / "once" / name)
+    score(out, OLD)
+    before = read(out)
+    made_old(out, OLD)
+    run = score(out, OLD)
+    assert run.pending() == []
+    assert_same_table(read(out), before)
+    made_old(out, OLD)
+    assert score(out, PRESENT).change.counts() == "2 new shards, 4 kept"
+    score(once, PRESENT)
+    assert_same_table(read(out), read(once))
+    layout = ScoreLayout(out)
+    assert {path.name for path in layout.work.iterdir()} == {"run.json", "shards.parquet"}
+    if not layout.is_single_file:
+        assert len(list(out.glob("*.parquet"))) == 1
+
+
+def test_a_run_of_another_identity_is_refused_and_one_that_is_odd_stays(tmp_path):
+    out = UPath(tmp_path / "s.parquet")
+    score(out, OLD)
+    made_old(out, OLD)
+    with pytest.raises(ResumeError, match="shard b is missing now"):
+        score(out, ["a"])
+    made_old(out, OLD)
+    record = tmp_path / "s.parquet.work" / "manifest.jsonl"
+    record.write_text(record.read_text().replace('"url"', '"place"'))
+    with pytest.raises(InputError, match="is not a record"):
+        score(out, OLD)
+    assert record.exists()
+
+
+def test_runs_are_merged(tmp_path):
+    runs = [str(tmp_path / "a.parquet"), str(tmp_path / "b")]
+    for run, names in zip(runs, (OLD[::2], OLD[1::2]), strict=True):
+        score(UPath(run), names)
+        made_old(run, names)
+    merge(runs, str(tmp_path / "s"), shift=0.2)
+    score(UPath(tmp_path / "once"), sorted(OLD))
+    assert_same_table(read(UPath(tmp_path / "s")), read(UPath(tmp_path / "once")))
