@@ -53,7 +53,7 @@ class RayEngine:
     @property
     def identity(self) -> ModelIdentity:
         """The model's identity, from the first worker that has loaded it. Raises `ModelError`."""
-        return self._pool.load()
+        return self._pool.identity or self._pool.load()
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
         """The estimator's mean cosine on noise, computed by one worker."""

@@ -236,6 +236,8 @@ class WorkerPool:
     def _heard(self, call: Call, answer: Any) -> Iterator[tuple[Call, Any]]:
         """Draw conclusions about the worker of a call that has ended."""
         worker = call.worker
+        if worker not in self.workers:  # it has been given back
+            return
         if isinstance(answer, NccleanError | RayTaskError):
             self.watch.answered()
             if worker.is_parked:
@@ -243,7 +245,7 @@ class WorkerPool:
             else:
                 yield from self._failed(worker, answer)
         elif isinstance(answer, RayError):
-            if not isinstance(answer, ObjectLostError) and worker in self.workers:
+            if not isinstance(answer, ObjectLostError):
                 if self.watch.died(answer):  # else it is said every second
                     logger.warning("worker %s died (%s)", worker, one_line(answer))
                 yield from self._without(worker, answer)
@@ -320,7 +322,7 @@ class WorkerPool:
 
         Raises `ModelError` if no worker can load it.
         """
-        while self.identity is None:
+        while self.identity is None or not self.ready:
             self.grow(1)
             for _ in self.answers():
                 pass
@@ -328,16 +330,13 @@ class WorkerPool:
 
     def on_any(self, method: str, *args: object) -> Any:
         """Call a method on a worker that has loaded the model, on another one if that one fails."""
-        call: Call | None = None
         while True:
-            self.grow(1)
-            if call is None and self.ready:
-                call = self.call(self.ready[0], method, *args)
-            for ended, answer in self.answers():
-                if ended is call:
-                    if answer is not None and not isinstance(answer, Exception):
+            self.load()
+            call = self.call(self.ready[0], method, *args)
+            while call in self.calls.values():
+                for ended, answer in self.answers():
+                    if ended is call and not (answer is None or isinstance(answer, Exception)):
                         return answer
-                    call = None
 
     def _say_who_waits(self) -> None:
         """Say, while no worker is ready, whether they wait for room or load the model."""
