@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 from ray._private.utils import read_ray_address
+from ray.autoscaler.v2.schema import ClusterStatus
 from ray.autoscaler.v2.sdk import get_cluster_status
 from ray.exceptions import RayTaskError
 from ray.experimental.internal_kv import _internal_kv_get
@@ -95,14 +96,19 @@ def _local_address() -> str | None:
     return None
 
 
+def _head_address() -> str | None:
+    """HOST:PORT of the head; None for a client (`ray://`), which a proxy keeps from it."""
+    if ray.util.client.ray.is_connected():  # type: ignore[no-untyped-call]
+        return None
+    return str(ray.get_runtime_context().gcs_address)
+
+
 class Watch:
     """Watches whether the head, the node of this process and the workers still answer."""
 
     def __init__(self) -> None:
-        context = ray.get_runtime_context()
-        self._own = context.get_node_id()
-        # A client (`ray://`) has a proxy between itself and the head.
-        self._head = None if ray.util.client.ray.is_connected() else context.gcs_address  # type: ignore[no-untyped-call]
+        self._own = ray.get_runtime_context().get_node_id()
+        self._head = _head_address()
         self._listed: dict[str, Resources] = {}
         self._listed_at = -TICK_SECONDS
         self._head_silent_since: float | None = None
@@ -235,7 +241,8 @@ def _starts_nodes() -> bool | None:
     """
     report = _internal_kv_get("__autoscaling_status")
     if report is None:
-        status = get_cluster_status(ray.get_runtime_context().gcs_address)
+        head = _head_address()
+        status = get_cluster_status(head) if head is not None else ClusterStatus()
         return bool(status.pending_launches or status.pending_nodes)
     first = json.loads(report).get("autoscaler_report") or {}
     kinds = first.get("node_type_mapping", {})

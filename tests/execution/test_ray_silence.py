@@ -7,7 +7,8 @@ import ray
 
 from ncclean.config import ClusterOptions
 from ncclean.errors import InputError, ModelError
-from ncclean.execution.ray_workers import Worker, WorkerPool
+from ncclean.execution.ray_workers import Loaded, Worker, WorkerPool
+from ncclean.models.estimator import ModelIdentity
 from ncclean.runners import ray_cluster
 from ncclean.runners.ray_cluster import HEAD_SECONDS, Watch, worker_size
 
@@ -142,3 +143,14 @@ def test_workers_that_fail_and_fill_the_cluster_end_the_run(nodes, caplog):
     assert "worker a is parked" in caplog.text
     with pytest.raises(ModelError, match="no such device"):
         list(pool._failed(pool.workers[1], ModelError("no such device")))
+
+
+def test_further_workers_ask_for_the_memory_that_the_first_one_took(nodes):
+    """Two GiB more than that; but no more than a node has, or none would start."""
+    pool = WorkerPool(None, None, None, gpus=0, cpus=2, wanted=3)
+    identity = ModelIdentity("demo", "", "", "fp32", 100.0)
+    list(pool._begin(Worker("a", None), Loaded(identity, "cpu", 1 << 30)))
+    assert pool._needs["memory"] == 3 << 30
+    assert pool._room() == 2
+    list(pool._begin(Worker("b", None), Loaded(identity, "cpu", 7 << 30)))
+    assert pool._needs["memory"] == 8e9
