@@ -58,7 +58,8 @@ class ShardRun:
         self._suspects: deque[ShardTask] = deque()  # failed once; they run alone, at the end
         self._left = {task.number for task in tasks}
         self._failed_on: defaultdict[int, list[str]] = defaultdict(list)
-        self._dead: list[tuple[float, Call, Exception]] = []  # of a node that may have left
+        # Shards that were alone on a worker that died, whose node may have left.
+        self._dead: list[tuple[float, Call, ShardTask, Exception]] = []
         self._seconds: list[float] = []  # sorted
         self._samples = 0
 
@@ -140,7 +141,7 @@ class ShardRun:
         elif isinstance(answer, RayTaskError):
             self._blame(call, task, call.worker.name, answer)
         elif call.alone:
-            self._dead.append((time.monotonic(), call, answer))
+            self._dead.append((time.monotonic(), call, task, answer))
         else:
             self._suspects.append(task)
 
@@ -148,17 +149,15 @@ class ShardRun:
         """A shard that was alone on a worker that died is to blame, unless the node has left."""
         nodes, now = self._pool.watch.nodes(), time.monotonic()
         for entry in list(self._dead):
-            since, call, error = entry
+            since, call, task, error = entry
             has_left = call.worker.place is not None and call.worker.place.node not in nodes
             if not has_left and now - since < _GONE_SECONDS:
                 continue
             self._dead.remove(entry)
-            if call.task is None or call.task.number not in self._left:
-                continue
             if has_left:
-                self._suspects.append(call.task)
-            else:
-                self._blame(call, call.task, call.worker.name, error)
+                self._suspects.append(task)
+            elif task.number in self._left:
+                self._blame(call, task, call.worker.name, error)
 
     def _blame(self, call: Call, task: ShardTask, worker: str, error: Exception) -> None:
         """Note that a shard failed on a worker; give it to another one, unless two have failed."""
@@ -167,7 +166,7 @@ class ShardRun:
         if len(set(failed_on)) < _WORKERS_FAILED and len(failed_on) < _ATTEMPTS:
             self._suspects.append(task)
             return
-        reason = f"{one_line(error)} (on {len(set(failed_on))} workers, last {call.worker})"
+        reason = f"{one_line(error, last=3)} (on {len(set(failed_on))} workers, last {call.worker})"
         self._done(task, self._writer.write(task, failed_result(reason, self._pool.columns)))
 
     def _done(self, task: ShardTask, outcome: ShardOutcome) -> None:

@@ -221,9 +221,8 @@ class WorkerPool:
         self._say_who_waits()
         if not self.calls:
             time.sleep(TICK_SECONDS)
-        ready = ray.wait(list(self.calls), timeout=TICK_SECONDS)[0] if self.calls else []
-        self.watch.nodes()
-        for reference in ready:
+        self.watch.nodes()  # raises if the cluster has died
+        for reference in ray.wait(list(self.calls), timeout=TICK_SECONDS)[0]:
             call = self.calls.pop(reference)
             if call in call.worker.running:
                 call.worker.running.remove(call)

@@ -275,10 +275,10 @@ def get(reference: Any) -> Any:
         raise
 
 
-def one_line(error: BaseException) -> str:
-    """An error on one line; Ray's tracebacks are shortened to their first and last lines."""
+def one_line(error: BaseException, last: int = 1) -> str:
+    """An error on one line; Ray's tracebacks are shortened to their first and `last` lines."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [" ".join(line.split()) for line in plain.splitlines() if line.strip(" ^~\t")]
     if len(lines) < 2:
         return "".join(lines)[:300]
-    return f"{lines[0][:120]} ... {lines[-1][:200]}"
+    return " ... ".join([lines[0][:120], *(line[:200] for line in lines[1:][-last:])])
