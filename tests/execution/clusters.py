@@ -79,10 +79,10 @@ def is_first(shard):
 PATCHES = {}
 if os.environ.get("BROKEN_NODE"):
     PATCHES["ncclean.models.estimator"] = patch_estimator
-if os.environ.get("OTHER_WEIGHTS"):
-    PATCHES["ncclean.models.estimator"] = patch_weights
 if {"ILL_FROM_BATCH", "LARGEST_BATCH", "SECONDS_A_BATCH"} & set(os.environ):
     PATCHES["ncclean.models.estimator"] = patch_device
+if os.environ.get("OTHER_WEIGHTS"):
+    PATCHES["ncclean.models.estimator"] = patch_weights
 if os.environ.get("ODD_SHARD"):
     PATCHES["ncclean.execution.finish_shard"] = patch_scoring
 if os.environ.get("FATAL_SHARD") or os.environ.get("SLOW_SHARD"):

@@ -331,11 +331,16 @@ def test_a_straggler_does_not_hold_the_job(shards, reference, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_a_node_with_other_weights_is_left_out(shards, reference, tmp_path, caplog):
-    with clusters.cluster(tmp_path / "site", [2]) as made:
-        with clusters.environment({"OTHER_WEIGHTS": "1"}):
-            made.add_node(num_cpus=1, object_store_memory=100 << 20)
-        summary = on(made, shards, tmp_path / "s.parquet").run().summary
+    """It joins when the others are at work: those that came first say what the weights are."""
+    with clusters.cluster(tmp_path / "site", [2], SECONDS_A_BATCH="4") as made:
+
+        def join():
+            with clusters.environment({"OTHER_WEIGHTS": "1"}):
+                made.add_node(num_cpus=1, object_store_memory=100 << 20)
+
+        summary = on(made, shards, tmp_path / "s.parquet").run(OnFirstShard(join)).summary
     assert "a worker has ModelIdentity" in caplog.text
+    assert "is parked" in caplog.text
     assert (summary.rows, summary.shards_failed) == (900, 0)
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
 
