@@ -24,8 +24,11 @@ _reports: ContextVar[Callable[[UPath], None] | None] = ContextVar("_reports", de
 
 
 @contextlib.contextmanager
-def reported(report: Callable[[UPath], None]) -> Iterator[None]:
-    """Within this context, call `report` with each file that this thread is about to publish."""
+def reported(report: Callable[[UPath], None] | None) -> Iterator[None]:
+    """Within this context, call `report` with each file that this thread is about to publish.
+
+    None reports none: what a command keeps of its own state is no output of whoever runs it.
+    """
     token = _reports.set(report)
     try:
         yield

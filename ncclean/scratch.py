@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
+import functools
 import os
 import shutil
 import tempfile
@@ -41,6 +43,14 @@ def scratch_folder() -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+@functools.cache
+def process_folder() -> Path:
+    """The temporary folder of this process, removed at its end."""
+    held = contextlib.ExitStack()
+    atexit.register(held.close)
+    return held.enter_context(scratch_folder())
 
 
 def _remove_left() -> None:

@@ -46,6 +46,7 @@ _SCHEMES = frozenset((
     "memory", "oci", "oss", "r2", "s3", "s3a", "sftp", "webdav", "webhdfs",
 ))  # fmt: skip
 _FEW_OBJECTS = 8  # are asked for one by one
+REQUESTS_AT_ONCE = 32  # of one process, where there are many files
 
 
 def is_url(path: str | UPath) -> bool:
@@ -221,7 +222,9 @@ def _entries(system: Any, path: str) -> list[Entry]:
 
 def version_of(info: Mapping[str, Any]) -> str:
     """A version of an object that changes with its bytes, from its store's metadata."""
-    names = ("ETag", "etag", "blob_id", "mtime", "LastModified")  # a blob is of git, on the hub
+    names = (
+        "ETag", "etag", "blob_id", "mtime", "LastModified", "Last-Modified", "created"
+    )  # fmt: skip  # a blob is of git, on the hub
     return str(next((info[name] for name in names if info.get(name)), ""))
 
 
@@ -351,15 +354,17 @@ def open_anywhere(path: UPath) -> Any:
     return patiently(path.fs.open, path.path, "rb", cache_type="none")
 
 
-def _configure_retries() -> None:
-    """Throttling and server errors are first retried by botocore itself."""
-    retries = {"max_attempts": 3, "mode": "standard"}
-    fsspec.config.conf.setdefault("s3", {}).setdefault("config_kwargs", {}).setdefault(
-        "retries", retries
-    )
+def _configure_s3() -> None:
+    """Throttling and server errors are first retried by botocore; it opens 10 connections at most.
+
+    What a person configured for fsspec stays.
+    """
+    settings = fsspec.config.conf.setdefault("s3", {}).setdefault("config_kwargs", {})
+    settings.setdefault("retries", {"max_attempts": 3, "mode": "standard"})
+    settings.setdefault("max_pool_connections", REQUESTS_AT_ONCE)
 
 
-_configure_retries()
+_configure_s3()
 
 
 def open_parquet(path: UPath, dictionaries: Sequence[str] = ()) -> Any:  # a `ParquetFile`

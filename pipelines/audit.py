@@ -15,7 +15,7 @@ from ncclean.options import Option, Reads, Seed, check_unset, parameters
 
 from .audit_judge import judged_figures, judged_lines, plan_lines
 from .audit_measured import estimate, measured_lines
-from .command import Command, Result
+from .command import Command, Result, lists_tables_once
 from .display import Note, Shown
 from .progress import SILENT, Progress
 from .shared_options import MemoryLimit, PageTitle, ScoredShards, Scores
@@ -143,6 +143,7 @@ class Audit(Command):
             raise InputError("--judge needs --shards: it looks at the pictures")
         check_unset(self, ("title",), "is for the page, and --judge writes none")
 
+    @lists_tables_once
     def run(
         self, progress: Progress = SILENT
     ) -> Result[WrittenAudit] | Result[Measured] | Result[Judged] | Result[JudgePlan]:

@@ -8,10 +8,11 @@ Importing one loads neither torch nor DuckDB: `run` imports what it needs.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import inspect
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -24,6 +25,7 @@ from .display import Shown
 from .progress import SILENT, Progress
 
 C = TypeVar("C", bound="Command")
+R = TypeVar("R")
 S = TypeVar("S")
 
 
@@ -118,6 +120,19 @@ class Command(Options):
     def table_columns(self) -> frozenset[str] | None:
         """Columns of the table that the command writes; None if it writes none."""
         return None
+
+
+def lists_tables_once(run: Callable[[C, Progress], R]) -> Callable[..., R]:
+    """Decorate `run` of a command that reads tables: each in a store is listed once."""
+
+    @functools.wraps(run)
+    def listing_once(self: C, progress: Progress = SILENT) -> R:
+        from ncclean.storage.tables import listed_once
+
+        with listed_once():
+            return run(self, progress)
+
+    return listing_once
 
 
 def help_text(kind: type[Command]) -> str:

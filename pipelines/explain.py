@@ -12,7 +12,7 @@ from ncclean.formats import Table, counted, interval, share
 from ncclean.options import Option, Reads
 from ncclean.storage.inputs import identity
 
-from .command import Command, Result
+from .command import Command, Result, lists_tables_once
 from .display import Note, Shown, partner_lines
 from .progress import SILENT, Progress
 from .shared_options import EmbeddingKeys, Join, MemoryLimit, Overwrite, Scores
@@ -61,6 +61,7 @@ class Explain(Command):
     memory_limit: MemoryLimit = None
     overwrite: Overwrite = False
 
+    @lists_tables_once
     def run(self, progress: Progress = SILENT) -> Result[Explained]:
         """Find the causes; see `ncclean.explaining.explain_scores`."""
         from ncclean.explaining.explain_scores import explain_scores

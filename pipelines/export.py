@@ -13,7 +13,7 @@ from ncclean.errors import InputError
 from ncclean.formats import counted, file_size, hours, on_workers
 from ncclean.options import CaptionKeys, Option, Reads
 
-from .command import Command, Result
+from .command import Command, Result, lists_tables_once
 from .display import Note, Shown
 from .progress import SILENT, Progress
 from .shared_options import Join, OutputLayout, Overwrite, ScoredShards
@@ -95,6 +95,7 @@ class Export(Command):
     def is_uid_file(self) -> bool:
         return self.out.endswith(".npy")
 
+    @lists_tables_once
     def run(self, progress: Progress = SILENT) -> Result[ExportSummary] | Result[ExportPlan]:
         """Write the selected samples as shards, or their uids; see `ncclean.exporting.export`."""
         fixes, shifted = self._fixes()

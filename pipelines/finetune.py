@@ -15,7 +15,7 @@ from ncclean.storage.inputs import identity
 from ncclean.training.objectives.options import METHODS, Method, ObjectiveOptions
 from ncclean.training.options import TrainOptions
 
-from .command import Command, Result
+from .command import Command, Result, lists_tables_once
 from .display import Shown
 from .progress import SILENT, Progress
 from .shared_options import Device, Engine, Overwrite, Precision, Preprocess, Pretrained
@@ -139,6 +139,7 @@ class Finetune(Command):
         disncl = dataclasses.replace(self.objective.disncl, **variants)
         return dataclasses.replace(self.objective, disncl=disncl)
 
+    @lists_tables_once
     def run(self, progress: Progress = SILENT) -> Result[FinetuneSummary]:
         """Train and write the model; see `ncclean.training.finetune`."""
         is_remote = self.engine == "ray" or (self.engine == "auto" and self.cluster.address)

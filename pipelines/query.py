@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ncclean.formats import counted
 from ncclean.options import Option
 
-from .command import Command, Result
+from .command import Command, Result, lists_tables_once
 from .display import Shown
 from .progress import SILENT, Progress
 from .shared_options import Join, MemoryLimit, Scores
@@ -48,6 +48,7 @@ class Query(Command):
     max_rows: Annotated[int, Option("Rows to print as a table.", low=1)] = 100
     memory_limit: MemoryLimit = None
 
+    @lists_tables_once
     def run(self, progress: Progress = SILENT) -> Result[duckdb.DuckDBPyRelation]:
         """Run the SQL query. Raises `InputError` if it is not one SELECT, or fails."""
         from ncclean.storage.joined import query

@@ -12,7 +12,7 @@ from ncclean.errors import InputError
 from ncclean.formats import counted, file_size, interval, stated_rate
 from ncclean.options import Option, Reads
 
-from .command import Command, Result
+from .command import Command, Result, lists_tables_once
 from .display import Note, Shown, partner_lines
 from .progress import SILENT, Progress
 from .shared_options import Join, MemoryLimit, Overwrite, PageTitle, ScoredShards, Scores
@@ -80,6 +80,7 @@ class Report(Command):
                     "--shards"
                 )
 
+    @lists_tables_once
     def run(self, progress: Progress = SILENT) -> Result[WrittenReport]:
         """Draw the report; see `ncclean.report.write_report`."""
         from ncclean.data.sources import resolve_pairs

@@ -12,7 +12,7 @@ from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
-from .command import Command, Result
+from .command import Command, Result, lists_tables_once
 from .display import Shown
 from .progress import SILENT, Progress
 from .shared_options import EmbeddingKeys, Join, MemoryLimit, Overwrite, ScoredShards, Scores
@@ -84,6 +84,7 @@ class Review(Command):
         if self.embedding_keys is not None and not self.embeddings:
             raise InputError("--embedding-keys needs --embeddings")
 
+    @lists_tables_once
     def run(self, progress: Progress = SILENT) -> Result[Reviewed]:
         """Serve the page until it is finished; see `ncclean.reviewing.serve`."""
         from ncclean import stores

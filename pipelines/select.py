@@ -13,7 +13,7 @@ from ncclean.formats import Table, counted, interval, share
 from ncclean.options import Option, Reads
 from ncclean.selection.policy import Policy
 
-from .command import Command, Result
+from .command import Command, Result, lists_tables_once
 from .display import Note, Shown, partner_lines
 from .progress import SILENT, Progress
 from .shared_options import Decisions, Join, MemoryLimit, Overwrite, Scores
@@ -72,6 +72,7 @@ class Select(Command):
         if self.causes and self.exclude_causes is None:
             raise InputError("--causes needs --exclude-causes, the table that they are in")
 
+    @lists_tables_once
     def run(self, progress: Progress = SILENT) -> Result[SelectionSummary]:
         """Select pairs and write the selection; see `ncclean.selection.select.select`.
 

@@ -31,16 +31,23 @@ class Store:
     refuses: Callable[[str, str], bool] = lambda method, path: False
     forbids: Callable[[str, str], bool] = lambda method, path: False
     requests: list[tuple[str, str]] = field(default_factory=list)
+    most_at_once: int = 0
     refused: int = 0
     url: str = ""
 
     def __post_init__(self) -> None:
         self._moto = DomainDispatcherApplication(create_backend_app)
+        self._at_once, self._lock = 0, threading.Lock()
 
     def __call__(self, environ, start_response):
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         self.requests.append((method, path))
+        with self._lock:
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
         time.sleep(self.delay)
+        with self._lock:
+            self._at_once -= 1
         if self.refuses(method, path):
             self.refused += 1
             start_response("503 Slow Down", [("Content-Type", "application/xml")])

@@ -30,7 +30,7 @@ from ncclean.errors import InputError
 from ncclean.estimates import Estimate
 from ncclean.rules import Rule
 from ncclean.scoring.recalibration import Audited
-from ncclean.storage.tables import table_files, table_metadata
+from ncclean.storage.tables import table_metadata
 
 
 def measure(
@@ -66,7 +66,7 @@ def measure(
         readings = ("match", "leave-out")
     by_judge = Judge.read(judge, *readings)
     design = _of_judge(design, by_judge, named[0])
-    metadata = table_metadata(table_files(paths)[0])
+    metadata = table_metadata(paths[0])
     audited = Audited.of_json(metadata.get("audited"))
     with AuditTable.open(paths, selection, memory_limit, by_judge) as table:
         bounds = _bounds(table, design, audited, answered)

@@ -7,10 +7,12 @@ rows of a shard are found by the statistics of the Parquet row groups, in millis
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem
 
 from ncclean import stores
 from ncclean.data.options import Captions
@@ -35,20 +37,20 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 class SelectionReader:
-    """Reads a selection file.
+    """Reads a selection file; `files` are those of a selection in a store on this machine.
 
     Of an image with several captions, each is a sample of its own (`captions` is `all`), only the
     best is (`best`), or one of them, drawn anew in each epoch (`sample`). Raises `InputError` if
     the file is not a selection.
     """
 
-    def __init__(self, path: str, captions: Captions = "all") -> None:
+    def __init__(self, path: str, captions: Captions = "all", files: Sequence[str] = ()) -> None:
         self.path = path
-        place = stores.location(path)
         try:
             self._dataset = stores.ask(
-                "read", path, ds.dataset, place.path, filesystem=place.fs, format="parquet"
-            )
+                "read", path, ds.dataset, [*files] or path, filesystem=LocalFileSystem(),
+                format="parquet",
+            )  # fmt: skip
         except (pa.ArrowInvalid, FileNotFoundError) as error:
             raise InputError(f"{path} is not a selection: {error}") from error
         missing = [name for name in COLUMNS if name not in self._dataset.schema.names]

@@ -48,7 +48,7 @@ from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.parts import remove_embedding_leftovers
 from ncclean.storage.score_run import RunIdentity, ScoreRun
 from ncclean.storage.summary import ScoreSummary, summarize
-from ncclean.storage.tables import table_files, table_metadata
+from ncclean.storage.tables import table_metadata
 from ncclean.store_errors import explain
 
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
@@ -234,7 +234,7 @@ def calibrate_again(
             progress.say("measuring by the answers")
             audit = measure([out], answers)
         if audit is not None:
-            calibration = _as_before(calibration, out)
+            calibration = _as_before(calibration, run)
         address = None if cluster is None else cluster.address
         tasks = TaskOptions(engine="local" if cluster is None else "ray", ray_address=address)
         with open_runner(tasks, processes=1) as runner:
@@ -245,9 +245,10 @@ def calibrate_again(
         )
 
 
-def _as_before(calibration: CalibrationOptions, out: str) -> CalibrationOptions:
+def _as_before(calibration: CalibrationOptions, run: ScoreRun) -> CalibrationOptions:
     """The calibration with the shift, weight and score of the table, where it has the defaults."""
-    metadata = table_metadata(table_files([out])[0])
+    names = [one.file for one in run.listed.shards.values() if one.file is not None]
+    metadata = table_metadata(str(run.layout.table_file(names[0]))) if names else {}
     if calibration.shift == "auto":
         source = metadata.get("shift_source", "")
         shift: str | float = source if source in ("noise", "shuffled") else "auto"
@@ -282,5 +283,10 @@ def _finalize(
     calibration = calibrate(run, options.shift, options.osa_function, options.calibrate_on)
     if audit is not None:
         calibration = moved(calibration, audit)
-    finalize(run, calibration, runner, progress=progress)
+    finalize(
+        run,
+        calibration,
+        lambda function, tasks: runner.map(function, enumerate(tasks)),
+        progress=progress,
+    )
     return calibration

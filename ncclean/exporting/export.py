@@ -34,7 +34,7 @@ from ncclean.runners.runner import InProcess, Runner
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.run_record import RUN, RunRecord
-from ncclean.storage.tables import listed
+from ncclean.storage.tables import listed, local_tables
 
 _COMMAND = "export"
 
@@ -130,10 +130,15 @@ def export_shards(
         pending = [task for task in tasks if task.number not in done]
         runner = runner or InProcess()
         if table is not None and pending:
-            scores = table.prepare(["shard", "key", "row", "caption_number", *names])
-            if runner.is_remote and join:
-                scores = [_shared(targets.work, scores[0])]
+            local = table.prepare(["shard", "key", "row", "caption_number", *names])
+            if not runner.is_remote:  # its processes share the copies
+                scores = local
+            elif join:
+                scores = [_shared(targets.work, local[0])]
             options = dataclasses.replace(options, scores=tuple(scores), columns=tuple(names))
+        copies = local_tables([selection])
+        if not runner.is_remote and len(copies) == 1:
+            options = dataclasses.replace(options, selection=copies[0])
         calls = ((task.number, (task.absolute(), options.absolute())) for task in pending)
         samples = size = 0
         for written, (_, report) in enumerate(runner.map(export_task, calls), 1):

@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
 import pyarrow as pa
@@ -26,7 +25,6 @@ from ncclean.exporting.out_layout import PARQUET, OutLayout, Targets
 from ncclean.exporting.parquet import conformed, tables_of, unified
 from ncclean.exporting.rows import ExportedRow
 from ncclean.json_values import json_text
-from ncclean.scratch import scratch_folder
 from ncclean.storage.catalog import connect
 from ncclean.storage.tables import listed
 
@@ -86,10 +84,7 @@ def lists_in(work: UPath) -> list[UPath]:
 
 def names_in(path: UPath, layout: OutLayout) -> Iterator[str]:
     """Yield the names of the files in a list. Raises `InputError` if it cannot be read."""
-    with (
-        scratch_folder() as scratch,
-        contextlib.closing(connect([_near(path, scratch)])) as connection,
-    ):
+    with contextlib.closing(connect([str(path)])) as connection:
         cursor = connection.execute(
             "SELECT DISTINCT file::VARCHAR FROM scores WHERE file IS NOT NULL"
         )
@@ -116,10 +111,7 @@ def replaced_images(targets: Targets) -> Mapping[int, dict[str, int]]:
     lists = lists_in(targets.work)
     if not lists:
         return replaced
-    with (
-        scratch_folder() as scratch,
-        contextlib.closing(connect(_near(path, scratch) for path in lists)) as connection,
-    ):
+    with contextlib.closing(connect(map(str, lists))) as connection:
         cursor = connection.execute(
             f"""WITH shared AS (SELECT {_SAME_FILE} AS place FROM scores WHERE digest IS NOT NULL
                 GROUP BY place HAVING count(DISTINCT digest) > 1)
@@ -239,14 +231,6 @@ def _kept(table: pa.Table, is_there: Sequence[bool]) -> pa.Table:
 def _read(path: UPath) -> pa.Table:
     with stores.open_parquet(path) as file:
         return file.read()
-
-
-def _near(path: UPath, scratch: Path) -> str:
-    """A list on this machine, fetched if it is in a store."""
-    if not stores.is_url(path):
-        return str(path)
-    (scratch / path.name).write_bytes(stores.ask("read", path, stores.read_bytes, path))
-    return str(scratch / path.name)
 
 
 def _digest_at(path: UPath) -> bytes | None:

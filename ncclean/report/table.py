@@ -16,7 +16,6 @@ from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import SCORES_ALONE, JoinedScores
 from ncclean.storage.quoting import identifier
 from ncclean.storage.run_facts import RunFacts, read_facts
-from ncclean.storage.tables import table_files
 
 _COUNTED = {
     "caption_number": "0",
@@ -85,7 +84,7 @@ class ScoreTable:
             f"{', '.join([*_NEEDED, *(n for n in _COUNTED if n in columns), *filled, *floats])} "
             "FROM scores"
         )
-        facts_of_run = read_facts(table_files(paths))
+        facts_of_run = read_facts(paths)
         return cls(connection, facts_of_run, columns, joined, scores.partners, further)
 
     def places(self, pairs: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Place]:

@@ -25,7 +25,6 @@ from ncclean.schema import PLACE_COLUMNS
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import identifier, quoted
-from ncclean.storage.tables import table_files
 
 _WITHIN = (1 << 40) - 1  # of a place: the row in its file
 _OPEN_VIEWS = 8
@@ -79,12 +78,12 @@ class ReviewTable:
     ) -> None:
         self._scores, self._where = scores, where
         self.connection = scores.connection
-        self._files = table_files(files)
+        self._files = files
         self._there = set(scores.names.types)
         number = "caption_number" if "caption_number" in self._there else "0"
         for name in ("uid", "shard", "key", "row", "status"):
             if name not in self._there:
-                raise InputError(f"{files[0]} is not a score table: it has no column {name}")
+                raise InputError(f"{scores.paths[0]} is not a score table: it has no column {name}")
         self.conditions = Conditions(tuple(self._files), scores.names, memory_limit, scores.work)
         self._lock = threading.RLock()
         self._open: OrderedDict[Request, OpenView] = OrderedDict()
@@ -121,9 +120,7 @@ class ReviewTable:
             scores.work.mkdir(exist_ok=True)
             matches = None
             for expression in read:
-                condition = Condition(
-                    tuple(table_files(files)), scores.names, memory_limit, sql=expression.sql
-                )
+                condition = Condition(tuple(files), scores.names, memory_limit, sql=expression.sql)
                 matches = asyncio.run(condition.matches(scores.work))
             return cls(scores, files, memory_limit, matches)
         except BaseException:

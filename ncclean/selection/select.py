@@ -22,7 +22,7 @@ from ncclean.selection.policy import Policy
 from ncclean.selection.selection_query import SelectionQuery
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
-from ncclean.storage.tables import table_files, table_metadata
+from ncclean.storage.tables import table_metadata
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def select(
                 _raise_if_unknown(paths)
             if policy.drop_parts:
                 check_parts(scores.connection)
-            image_key = table_metadata(table_files(paths)[0]).get("image_key")
+            image_key = table_metadata(paths[0]).get("image_key")
             summary = selection.write(aside, image_key)
         except duckdb.Error as error:
             raise_if_full(UPath(aside), error)
@@ -117,7 +117,7 @@ def select(
 def _raise_if_unknown(paths: Sequence[str]) -> None:
     """Raise `InputError` if the noise rate of a table may be anything, and nobody audited it."""
     for path in paths:
-        metadata = table_metadata(table_files([path])[0])
+        metadata = table_metadata(path)
         if "audited" in metadata:
             continue
         rate = Estimate.of_fields(metadata, "noise_rate")

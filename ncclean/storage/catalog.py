@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import uuid
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import duckdb
-import fsspec
 
-from ncclean import stores
 from ncclean.data.parquet_bounds import LARGEST_RATIO, WORTH_A_LOOK
 from ncclean.errors import InputError
-from ncclean.scratch import scratch_folder
+from ncclean.local_copies import with_original_names
+from ncclean.scratch import process_folder
 from ncclean.storage.quoting import identifier, quoted
-from ncclean.storage.tables import table_files
+from ncclean.storage.tables import local_tables
 
 # Files by number, rows within: both are virtual columns, which cost nothing unless they are read.
 _VIRTUAL = ("file_index", "file_row_number")
@@ -50,8 +47,8 @@ def connect(
     loaded, and neither can be turned on again. Raises `InputError` for a path without score
     files or a file that is not Parquet.
     """
-    views = {view: table_files(paths)}
-    views |= {name: table_files(others) for name, others in (beside or {}).items()}
+    views = {view: local_tables(paths)}
+    views |= {name: local_tables(others) for name, others in (beside or {}).items()}
     files = [file for members in views.values() for file in members]
     try:
         connection = duckdb.connect()
@@ -63,8 +60,6 @@ def connect(
             connection.execute("SET memory_limit = ?", [memory_limit])
     except duckdb.Error as error:
         raise InputError(f"--memory-limit {memory_limit}: {first_line(error)}") from error
-    for scheme in {file.split("://", 1)[0] for file in files if stores.is_url(file)}:
-        connection.register_filesystem(fsspec.filesystem(scheme))
     numbered = f", {_PLACE} AS {identifier(place)}" if place is not None else ""
     for name, members in views.items():
         try:
@@ -79,7 +74,7 @@ def connect(
             )
         except duckdb.Error as error:
             message = f"{members[0]} cannot be read as Parquet: {first_line(error)}"
-            raise InputError(message) from error
+            raise InputError(with_original_names(message)) from error
     allowed = files if writable is None else [*files, str(writable)]
     connection.execute(f"SET allowed_paths = [{_listed(allowed)}]")
     if work is not None:
@@ -103,8 +98,8 @@ def _check_sizes(connection: duckdb.DuckDBPyConnection, files: list[str]) -> Non
     if found is not None:
         file, column, packed, unpacked = found
         raise InputError(
-            f"{file}: column {column} unpacks from {packed:,} to {unpacked:,} bytes, "
-            "so it is not read"
+            f"{with_original_names(file)}: column {column} unpacks from {packed:,} to "
+            f"{unpacked:,} bytes, so it is not read"
         )
 
 
@@ -116,8 +111,8 @@ def _check_names(connection: duckdb.DuckDBPyConnection, files: list[str], place:
     for name, *_ in rows:
         if name.lower() in _VIRTUAL or name.lower().startswith(place):
             raise InputError(
-                f"{files[0]} has a column {name}, which is the name of one of DuckDB or ncclean: "
-                "rename it"
+                f"{with_original_names(files[0])} has a column {name}, which is the name of one of "
+                "DuckDB or ncclean: rename it"
             )
 
 
@@ -147,15 +142,8 @@ def temporary_folder() -> Path:
     DuckDB removes what it put there when its connection is closed, the end of the process what is
     left, and the next process what a killed one left.
     """
-    return _process_folder() / uuid.uuid4().hex
-
-
-@functools.cache
-def _process_folder() -> Path:
     # DuckDB's own choice is a folder in the current one, which may be slow, full or read-only.
-    held = contextlib.ExitStack()
-    atexit.register(held.close)
-    return held.enter_context(scratch_folder())
+    return process_folder() / uuid.uuid4().hex
 
 
 def _listed(files: Iterable[str]) -> str:
@@ -169,4 +157,5 @@ def columns_of(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str, st
 
 
 def first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+    """The first line of DuckDB's error, about files by the names that people gave."""
+    return with_original_names(str(error).splitlines()[0])

@@ -11,7 +11,7 @@ from typing import Any
 from upath import UPath
 
 from ncclean import stores
-from ncclean.atomic import published
+from ncclean.atomic import published, remove_leftovers, reported
 
 _NAME = re.compile(r"\d{6,}\.json")
 _AT_ONCE = 1000  # are held in memory
@@ -44,15 +44,22 @@ class Entries:
                 paths = self._paths()
                 self._next = int(paths[-1].stem) + 1 if paths else 0
             number, self._next = self._next, self._next + 1
-        with published(self.folder / f"{number:06d}.json") as aside:
+        with reported(None), published(self.folder / _name(number)) as aside:
             aside.write_text(json.dumps(entry), encoding="utf-8")
 
     def clear(self) -> None:
         """Remove all entries, and the folder on a disk."""
-        stores.remove_files(self._paths())
+        paths = self._paths()
+        stores.remove_files(paths)
+        last = int(paths[-1].stem) if paths else -1
+        remove_leftovers(self.folder, {_name(number) for number in range(last + 2)})
         stores.remove_empty(self.folder)
         self._next = None
 
     def _paths(self) -> list[UPath]:
         names = [one.name for one in stores.listing(self.folder) if _NAME.fullmatch(one.name)]
         return [self.folder / name for name in sorted(names, key=lambda name: int(name[:-5]))]
+
+
+def _name(number: int) -> str:
+    return f"{number:06d}.json"

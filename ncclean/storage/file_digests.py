@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from ncclean import stores
 from ncclean.data.parquet_footer import read_footer
 from ncclean.errors import InputError
-from ncclean.storage.tables import table_files
+from ncclean.local_copies import with_original_names
+from ncclean.regular_files import open_file
+from ncclean.storage.tables import local_tables
 
 _DIGEST_BYTES = 16
 _BLOCK_BYTES = 8 << 20
-_QUESTIONS = 16  # files that are looked into at a time
 
 
 def content_digest(paths: Sequence[str]) -> str:
     """Digest of all bytes of tables, as hex digits. Raises `InputError` if one cannot be read."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for file in table_files(paths):
+    for file in local_tables(paths):
         stores.ask("read", file, _add_content, digest, file)
     return digest.hexdigest()
 
@@ -30,24 +30,23 @@ def footer_digest(paths: Sequence[str]) -> str:
     A footer has the sizes and the extremes of each column, and the facts of its run. Raises
     `InputError` if one cannot be read.
     """
-    files = table_files(paths)
-    with ThreadPoolExecutor(_QUESTIONS) as pool:
-        footers = pool.map(lambda file: stores.ask("read", file, _footer_of, file), files)
-        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-        for footer in footers:
-            digest.update(hashlib.blake2b(footer).digest())
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for file in local_tables(paths):
+        footer = stores.ask("read", file, _footer_of, file)
+        digest.update(hashlib.blake2b(footer).digest())
     return digest.hexdigest()
 
 
 def _add_content(digest: hashlib.blake2b, file: str) -> None:
-    with stores.open_anywhere(stores.location(file)) as stream:
+    with open_file(file) as stream:
         while block := stream.read(_BLOCK_BYTES):
             digest.update(block)
 
 
 def _footer_of(file: str) -> bytes:
-    with stores.open_anywhere(stores.location(file)) as stream:
+    with open_file(file) as stream:
         try:
             return read_footer(stream)
         except ValueError as error:
-            raise InputError(f"{file} cannot be read as Parquet: it has no footer") from error
+            message = f"{file} cannot be read as Parquet: it has no footer"
+            raise InputError(with_original_names(message)) from error

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import remove_leftovers
 from ncclean.progress import SILENT, Progress
-from ncclean.runners.runner import InProcess, Runner
 from ncclean.scoring.calibration import Calibration
 from ncclean.storage.calibration import final_metadata
 from ncclean.storage.leftovers import Leftovers
@@ -24,6 +24,9 @@ from ncclean.storage.parts import embedding_files
 from ncclean.storage.score_run import ScoreRun
 from ncclean.storage.table_file import ShardRows, TableFile, write_table_file
 
+# Calls a function with the arguments of each task, here or elsewhere.
+RunTasks = Callable[[Callable[..., None], Iterable[tuple[Any, ...]]], Iterable[object]]
+
 # Of a file of the table, in memory: 64 to 512 MB of Parquet.
 FILE_BYTES = 512 << 20
 
@@ -31,25 +34,26 @@ FILE_BYTES = 512 << 20
 def finalize(
     run: ScoreRun,
     calibration: Calibration,
-    runner: Runner | None = None,
+    run_tasks: RunTasks = itertools.starmap,
     merges: Sequence[ScoreRun] = (),
     progress: Progress = SILENT,
 ) -> None:
     """Write the table, each file published whole, and remove the parts.
 
     Parts are removed when every file and the list of shards with their records are in place, so
-    it can be killed anywhere and run again. `runner` writes the files, one a task. Shards of which
-    the run has no rows are in one of the runs that it `merges`.
+    it can be killed anywhere and run again. `run_tasks` writes the files. Shards of which the run
+    has no rows are in one of the runs that it `merges`.
     """
     run.check()
     metadata = final_metadata(calibration, run)
     files = table_files_of(run, merges)
     left = _leftovers(run, files)
     left.write(run.layout.finalizing)
-    tasks = ((n, (file, calibration, metadata)) for n, file in enumerate(files))
-    for done, _ in enumerate((runner or InProcess()).map(write_table_file, tasks), start=1):
+    tasks = ((file, calibration, metadata) for file in files)
+    for done, _ in enumerate(run_tasks(write_table_file, tasks), start=1):
         run.check()
-        progress.advance(done, len(files), "files")
+        if len(files) > 1:
+            progress.advance(done, len(files), "files")
     for name in [name for name, one in run.listed.shards.items() if one.position is None]:
         del run.listed.shards[name]
     for file in files:
@@ -79,6 +83,7 @@ def _remove(run: ScoreRun, left: Leftovers, table: set[str]) -> None:
             files += embedding_files(place, f"{number:0{run.digits}d}").values()
     remove_with_leftovers(files)
     remove_leftovers(layout.table_file("x").parent, table)
+    remove_leftovers(layout.work, {layout.shard_list.name, layout.finalizing.name})
     stores.remove_files([layout.finalizing])
 
 

@@ -79,15 +79,15 @@ def check_there(
 def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
     """Path, size and version of every file behind an input; the name of a model as it is."""
     from ncclean import stores
-    from ncclean.storage.tables import table_files
+    from ncclean.storage.tables import listed_files
 
     if reads in (Reads.SHARDS, Reads.SOURCE):
         for shard in _shards(reads, value):
             shard = shard.recorded()
             yield " ".join((shard.url, *shard.files)), shard.size, shard.version
     elif reads in (Reads.TABLE, Reads.JOINED):
-        for file in table_files([_table(reads, value)]):
-            yield _stamp(file)
+        for file, size, version in listed_files([_table(reads, value)]):
+            yield _stamp(file) if size is None else (without_secrets(file), size, version or "")
     else:
         path = Path(value.removeprefix(LOCAL_MODEL))
         # A folder that happens to be called `demo` is not the model of that name.

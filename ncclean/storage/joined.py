@@ -16,6 +16,7 @@ from pathlib import Path
 import duckdb
 
 from ncclean.errors import InputError
+from ncclean.local_copies import with_original_names
 from ncclean.storage.catalog import (
     check_select,
     columns_of,
@@ -27,6 +28,7 @@ from ncclean.storage.catalog import (
 from ncclean.storage.column_names import ColumnNames, JoinedFile
 from ncclean.storage.expressions import Expression, bind_expression, parse_query, rank_column
 from ncclean.storage.quoting import identifier, quoted
+from ncclean.storage.tables import local_tables
 
 SCORES = "scores"
 SCORES_ALONE = "_scores_alone"  # a view too, without what is joined
@@ -44,7 +46,8 @@ class JoinedScores:
     connection: duckdb.DuckDBPyConnection
     names: ColumnNames
     joins: tuple[JoinedFile, ...]
-    paths: tuple[str, ...]
+    paths: Sequence[str]
+    files: list[str]  # of the scores, on this machine
     partners: dict[str, int] = field(default_factory=dict)
     work: Path = field(default_factory=temporary_folder)
 
@@ -66,8 +69,9 @@ class JoinedScores:
         files = tuple(JoinedFile.parse(text) for text in joins)
         views = {_view(number): [file.path] for number, file in enumerate(files, start=1)}
         work = temporary_folder()
+        local = local_tables(paths)
         connection = connect(
-            paths,
+            local,
             memory_limit,
             beside={**(beside or {}), **views},
             writable=writable,
@@ -78,7 +82,7 @@ class JoinedScores:
         try:
             scores, *tables = (_columns(connection, number) for number in range(len(files) + 1))
             names = ColumnNames.of(scores, zip(files, tables, strict=True))
-            joined = cls(connection, names, files, tuple(paths), work=work)
+            joined = cls(connection, names, files, paths, local, work=work)
             for number in range(1, len(files) + 1):
                 joined._check_distinct(number)
             joined._create_view(f"SELECT * EXCLUDE ({PLACE}) FROM {SCORES_ALONE}")
@@ -107,7 +111,7 @@ class JoinedScores:
         return bind_expression(self.connection, text, option, self.names, is_condition=is_condition)
 
     def prepare(self, columns: Iterable[str], expressions: Iterable[Expression] = ()) -> list[str]:
-        """Compute joins and ranks once; returns the files that then hold the scores.
+        """Compute joins and ranks once; returns the local files that then hold the scores.
 
         From now on the view `scores` has `columns` and those of the expressions, as many of them as
         there are; without joins and ranks, it stays as it is. Rows and their order are those of
@@ -117,7 +121,7 @@ class JoinedScores:
         ranks = list(dict.fromkeys(rank for one in expressions for rank in one.ranks))
         if not self.joins and not ranks:
             lock(self.connection)
-            return list(self.paths)
+            return self.files
         needed = {*columns}.union(*(one.columns for one in expressions))
         wanted = [name for name in self.names.types if name in needed]
         wanted = wanted or list(self.names.types)[:1]
@@ -280,7 +284,7 @@ def query(
         run = "materialize" if hasattr(relation, "materialize") else "execute"
         relation = getattr(relation, run)()
     except duckdb.Error as error:
-        raise InputError(f"the query failed: {error}") from error
+        raise InputError(with_original_names(f"the query failed: {error}")) from error
     weakref.finalize(relation, shutil.rmtree, joined.work, ignore_errors=True)
     return relation
 

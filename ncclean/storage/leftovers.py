@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from upath import UPath
 
 from ncclean import stores
-from ncclean.atomic import published
+from ncclean.atomic import published, reported
 from ncclean.text_files import parse_json, read_text
 
 
@@ -45,5 +45,5 @@ class Leftovers:
 
     def write(self, path: UPath) -> None:
         """Publish the list."""
-        with published(path) as aside:
+        with reported(None), published(path) as aside:
             aside.write_text(json.dumps(asdict(self)), encoding="utf-8")

@@ -14,7 +14,7 @@ from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.recalibration import Audited
 from ncclean.scoring.stats import unpack_histogram
 from ncclean.scoring.vague_rate import is_usable
-from ncclean.storage.tables import table_metadata
+from ncclean.storage.tables import local_tables, table_metadata
 
 # All files of one run have the same metadata; at most about this many are compared.
 _FILES_COMPARED = 16
@@ -80,11 +80,12 @@ class RunFacts:
         return f"{self.model}{tag}" if self.model else None
 
 
-def read_facts(files: Sequence[str]) -> RunFacts:
+def read_facts(paths: Sequence[str]) -> RunFacts:
     """Read what a score table's metadata says of its run: model, noise rate, shards and so on.
 
     Raises `InputError` if a file cannot be read.
     """
+    files = local_tables(paths)
     step = max(1, len(files) // _FILES_COMPARED)
     metadata = [table_metadata(file) for file in files[::step]]
     identities = {tuple(fields.get(name) for name in _SAME_RUN) for fields in metadata}

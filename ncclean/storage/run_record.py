@@ -24,7 +24,7 @@ from typing import Any
 from upath import UPath
 
 from ncclean import stores
-from ncclean.atomic import create, published
+from ncclean.atomic import create, published, reported
 from ncclean.errors import InputError
 from ncclean.storage.differences import check_same, differences
 from ncclean.storage.earlier import earlier_files, earlier_lines
@@ -246,7 +246,7 @@ class RunRecord:
     def compact(self) -> None:
         """Put the entries into the one file, for a run that has made all of many."""
         self.check()
-        with published(self.path) as aside:
+        with reported(None), published(self.path) as aside:
             aside.write_bytes(self._run(self.identity, entries=[*self._recorded()[1]]))
         self._steps.clear()
 
@@ -275,7 +275,7 @@ class RunRecord:
 
     def _remove(self, identity: Identity, says: bool = True) -> None:
         own = list(self._listed(identity))
-        with published(self.path) as aside:
+        with reported(None), published(self.path) as aside:
             # A run killed from here on leaves nothing to resume.
             aside.write_bytes(self._run(identity, cleared=True))
         count = remove_with_leftovers(own)

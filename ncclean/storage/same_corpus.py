@@ -11,7 +11,7 @@ from ncclean.data.reader import read_samples
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
 from ncclean.storage.catalog import connect
-from ncclean.storage.tables import table_files, table_metadata
+from ncclean.storage.tables import table_metadata
 
 _SAMPLES = 20  # the first ones of the first, a middle and the last shard
 
@@ -50,7 +50,7 @@ def as_scored(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRe
 
 def _with_pictures(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRef]:
     """The shards with the image key of the tables, where these are about pictures."""
-    recorded = {table_metadata(table_files([table])[0]).get("image_key") for table in tables}
+    recorded = {table_metadata(table).get("image_key") for table in tables}
     for key in recorded - {None}:
         for shard in shards:
             if shard.image_key is not None and shard.image_key != key:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from ncclean import stores
-from ncclean.atomic import published
+from ncclean.atomic import published, reported
 from ncclean.data.shards import ShardRef
 from ncclean.scoring.stats import Distributions, ShardStats
 
@@ -116,6 +116,7 @@ class ShardList:
 
         schema = _SCHEMA.with_metadata(metadata)
         with (
+            reported(None),
             published(path) as aside,
             pq.ParquetWriter(aside, schema, compression="zstd") as writer,
         ):

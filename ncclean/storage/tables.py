@@ -1,43 +1,115 @@
-"""The Parquet files that a path, folder, glob or URL of a score table stands for."""
+"""The Parquet files that a path, folder, glob or URL of a score table stands for.
+
+What a store holds is listed, and then read from copies on this machine: `ncclean.local_copies` says
+why. Within `listed_once`, each path is listed once.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import glob
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 from upath import UPath
 
 from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.file_names import WORKING_FOLDER
+from ncclean.local_copies import AT_ONCE, ListedFile, local_copies, with_original_names
 from ncclean.regular_files import why_missing
 from ncclean.text_files import LARGEST_TEXT
 
-FINALIZING = "finalizing"  # in the working folder
+# In the working folder while the files of a table do not go together.
+FINALIZING = "finalizing"
+_listed: ContextVar[dict[str, list[ListedFile]] | None] = ContextVar("listed", default=None)
 
 
-def table_files(paths: Iterable[str]) -> list[str]:
+@contextmanager
+def listed_once() -> Iterator[None]:
+    """Within this context, list each path in a store only once in this thread."""
+    token = _listed.set({})
+    try:
+        yield
+    finally:
+        _listed.reset(token)
+
+
+def listed_files(paths: Iterable[str]) -> list[ListedFile]:
     """Expand score files, folders, globs and URLs into Parquet files.
 
     Raises `InputError` for a path that holds none.
     """
-    files: list[str] = []
-    for path in paths:
-        where = stores.location(path)
-        is_pattern = any(char in path for char in "*?[")
-        if is_pattern and stores.is_url(path):
-            listed = stores.ask("list", path, where.fs.glob, where.path)
-            matches = sorted(where.fs.unstrip_protocol(name) for name in listed)
-        elif taken := stores.ask("read", path, tables_at, where):
-            matches = [str(file) for file in taken]
-        else:
-            matches = sorted(glob.glob(path, recursive=True)) if is_pattern else []
-        if not matches:
-            raise InputError(_missing(where))
-        files += matches
+    paths, known = list(paths), _listed.get()
+    known = {} if known is None else known
+    unknown = [path for path in dict.fromkeys(paths) if path not in known]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for path, found in zip(unknown, pool.map(_files_at, unknown), strict=True):
+            if not found:
+                raise InputError(_missing(stores.location(path)))
+            known[path] = found
+    files = [file for path in paths for file in known[path]]
     if not files:
         raise InputError("name at least one score file")
     return files
+
+
+def table_files(paths: Iterable[str]) -> list[str]:
+    """Paths and URLs of the Parquet files of a table. Raises as `listed_files` does."""
+    return [file.path for file in listed_files(paths)]
+
+
+def local_tables(paths: Iterable[str]) -> list[str]:
+    """The Parquet files of a table on this machine, fetched if they are in a store.
+
+    Raises `InputError` for a path that holds none, and for files that cannot be fetched.
+    """
+    return local_copies(listed_files(paths))
+
+
+def _files_at(path: str) -> list[ListedFile]:
+    place = stores.location(path)
+    is_pattern = any(char in path for char in "*?[")
+    if not stores.is_url(path):
+        if (place / WORKING_FOLDER / FINALIZING).exists():
+            raise _in_the_making(path)
+        tables = stores.ask("read", path, tables_at, place)
+        names = [*map(str, tables)] or (
+            sorted(glob.glob(path, recursive=True)) if is_pattern else []
+        )
+        return [ListedFile(name) for name in names]
+    return stores.ask("list" if is_pattern else "read", path, _stored_files, place, is_pattern)
+
+
+def _stored_files(place: UPath, is_pattern: bool) -> list[ListedFile]:
+    system = place.fs
+    system.invalidate_cache(place.path)  # the hub's keeps listings whatever it is told
+    if is_pattern:
+        matches = system.glob(place.path, detail=True).values()
+        return sorted(_listed_file(system.unstrip_protocol(one["name"]), one) for one in matches)
+    try:
+        facts = stores.answered(system.info, place.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    if facts["type"] == "file":
+        return [_listed_file(str(place), facts)]
+    entries = stores.listing(place)
+    has_record = any(entry.name == WORKING_FOLDER for entry in entries)
+    working = stores.listing(place / WORKING_FOLDER) if has_record else ()
+    if any(entry.name == FINALIZING for entry in working):
+        raise _in_the_making(place)
+    return [
+        ListedFile(str(place / entry.name), entry.size, entry.version)
+        for entry in entries
+        if fnmatch.fnmatchcase(entry.name, "*.parquet")
+    ]
+
+
+def _listed_file(url: str, facts: Mapping[str, Any]) -> ListedFile:
+    return ListedFile(url, int(facts.get("size") or 0), stores.version_of(facts))
 
 
 def check_apart(out: str, inputs: Iterable[str]) -> None:
@@ -61,22 +133,31 @@ def listed(folder: UPath, pattern: str) -> list[UPath]:
         return []
 
 
-def table_metadata(file: str) -> dict[str, str]:
-    """Key-value metadata of a Parquet file, without oversized values.
+def table_metadata(path: str) -> dict[str, str]:
+    """Key-value metadata of a table, those of its first file, without oversized values.
 
     Raises `InputError` if it cannot be read.
     """
+    first = listed_files([path])[0]
     try:
-        with stores.ask("read", file, stores.open_parquet, stores.location(file)) as parquet:
-            raw = parquet.metadata.metadata or {}
+        (copy,) = local_copies([first])
+        with stores.ask("read", first.path, stores.open_parquet, UPath(copy)) as file:
+            raw = file.metadata.metadata or {}
     except ValueError as error:  # pyarrow's own errors are ValueErrors
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{file} cannot be read as Parquet: {reason}") from error
+        message = f"{first.path} cannot be read as Parquet: {str(error).splitlines()[0]}"
+        raise InputError(with_original_names(message)) from error
     return {
         key.decode("utf-8", "replace"): value.decode("utf-8", "replace")
         for key, value in raw.items()
         if len(value) <= LARGEST_TEXT
     }
+
+
+def _in_the_making(path: object) -> InputError:
+    return InputError(
+        f"{path} is being written, or its writing was interrupted: run the same command again, or "
+        f"`ncclean score --finalize-only --out {path}`"
+    )
 
 
 def _missing(path: UPath) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ncclean.data.options import Captions
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.errors import InputError
+from ncclean.storage.tables import local_tables
 from ncclean.training.objectives.options import ObjectiveOptions
 
 
@@ -17,7 +18,7 @@ def open_selection(
     if it were another one: OSA without weights, a split of the table without a marked pair, the
     best of captions that nobody compared.
     """
-    selection = SelectionReader(path, captions) if path is not None else None
+    selection = SelectionReader(path, captions, local_tables([path])) if path is not None else None
     if captions == "best" and selection is None:
         raise InputError("--captions best needs a --selection, which says which is best")
     takes_weights = method == "osa" and options.ncu.variant == "published"

@@ -16,6 +16,7 @@ from ncclean import stores
 from ncclean.data.sources import resolve_sources
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
+from ncclean.storage.joined import query
 from tests.command_line import START, run
 from tests.hub import Hub, serve_hub
 from tests.pipelines.score_tables import assert_same_rows, read
@@ -121,3 +122,19 @@ def test_a_size_below_nothing_is_none(root, monkeypatch):
         monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": hub.url, "token": False})
         (shard,) = resolve_sources(["hf://datasets/org/pairs/data"])
     assert shard.size == 0
+
+
+def test_score_tables_of_the_hub(tmp_path):
+    folder = tmp_path / "org/tables/scores"
+    folder.mkdir(parents=True)
+    for number in range(12):  # more than a page of a listing
+        parquet.write_table(pa.table({"uid": [f"u{number}"]}), folder / f"{number:05d}.parquet")
+    count, url = "SELECT count(*), max(uid) FROM scores", "hf://datasets/org/tables/scores"
+    with serve_hub(tmp_path) as hub, pytest.MonkeyPatch.context() as patch:
+        patch.setitem(fsspec.config.conf, "hf", {"endpoint": hub.url, "token": False})
+        for path in (url, f"{url}/*.parquet"):
+            assert query(count, [path]).fetchall() == [(12, "u9")]
+        assert query(count, [f"{url}/00003.parquet"]).fetchall() == [(1, "u3")]
+        assert sum("/resolve/" in line for line in hub.requests) <= 3 * 12
+        with pytest.raises(InputError, match=r"none.parquet does not exist"):
+            query(count, [f"{url}/none.parquet"])

@@ -56,7 +56,8 @@ def result(name, share=1.0):
     )
     matched = Histogram.of(torch.from_numpy(cosines))
     of_losses = loss_histogram(pair_losses(torch.from_numpy(losses), SCALE))
-    stats = ShardStats(count, {"ok": count} if count else {}, 1.0, "cut" if share < 1 else None)
+    counts, error = {"ok": count} if count else {}, "cut" if share < 1 else None
+    stats = ShardStats(count, counts, 1.0, error, bytes=256 * count)
     return table, stats, Distributions(matched, mismatched, of_losses)
 
 

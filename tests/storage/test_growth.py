@@ -14,6 +14,7 @@ from ncclean.storage.calibration import calibrate
 from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.score_run import ScoreRun
+from ncclean.storage.tables import table_files
 from tests.storage.scored_runs import (
     EMPTY,
     Killed,
@@ -32,7 +33,7 @@ PRESENT = ["a", "b", "c", "d", EMPTY, "e", "f", "g"]
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
     """So that row groups and files hold several shards, and shards lie in several row groups."""
-    monkeypatch.setattr(stage, "FILE_BYTES", 60 * 256)
+    monkeypatch.setattr(stage, "FILE_BYTES", 30 * 256)
     for module in (table_file, parts):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 20)
 
@@ -175,6 +176,21 @@ def test_overwriting_a_grown_run_removes_all_that_it_wrote(out):
     assert set(read(out).column("shard").to_pylist()) == {"q"}
     again = ScoreRun.load(ScoreLayout(out))
     assert [shard.name for shard in again.identity.shards] == ["q"]
+
+
+def test_files_that_do_not_go_together_are_not_read(out, monkeypatch):
+    score(out, OLD)
+    with monkeypatch.context() as patched:
+        patched.setattr(stage, "_remove", lambda *rest: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            score(out, PRESENT)
+    if out.suffix == ".parquet":
+        assert table_files([str(out)]) == [str(out)]
+        return
+    with pytest.raises(InputError, match=r"its writing was interrupted.*--finalize-only"):
+        table_files([str(out)])
+    score(out, PRESENT)
+    assert len(table_files([str(out)])) > 1
 
 
 def test_rows_that_are_gone_are_not_made_up_for(tmp_path):

@@ -33,7 +33,7 @@ SETTINGS = {"shift": 0.2}
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
-    monkeypatch.setattr(stage, "FILE_BYTES", 60 * 256)
+    monkeypatch.setattr(stage, "FILE_BYTES", 30 * 256)
     for module in (table_file, parts):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 20)
 
@@ -68,8 +68,8 @@ def test_merged_pieces_are_one_run(tmp_path, suffix, name, pieces):
     reports = []
     watched = Calls(lambda report: reports.append((report.done, report.total)))
     summary = merge(runs, str(tmp_path / name), **SETTINGS, progress=watched)
-    files = len(list(UPath(tmp_path).glob(f"{name}/*.parquet"))) or 1
-    assert reports[-1] == (files, files)
+    files = len(list(UPath(tmp_path).glob(f"{name}/*.parquet")))
+    assert files < 2 or reports[-1] == (files, files)
     expected = once(tmp_path, name, CORPUS)
     assert_same_table(read(UPath(tmp_path / name)), expected)
     assert (summary.rows, summary.shards, summary.shards_failed) == (len(expected), 10, 0)

@@ -143,8 +143,8 @@ def test_a_second_run_in_the_folder_is_kept_out(shards, tmp_path):
 
 
 def test_a_record_that_is_none_is_refused(shards, copied):
-    (copied / "stages" / "score.jsonl").write_text("{}\n")
-    with pytest.raises(InputError, match=r"score\.jsonl is not a record that this version"):
+    (copied / "stages" / "score.json").write_text("{}\n")
+    with pytest.raises(InputError, match=r"score\.json is not a record that this version"):
         run(made(whole(shards, only=1), copied))
 
 
