@@ -75,6 +75,8 @@ class Lease:
     def _take(self) -> None:
         held, since = self._read(), time.monotonic()
         while held is not None and not self._is_over(held):
+            if held["host"] == self._own["host"]:
+                raise _refusal(self._path, held)  # it is there: no need to wait for a sign
             if time.monotonic() - since > LEASE_SECONDS:
                 break
             time.sleep(_TICK_SECONDS)

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -105,7 +104,7 @@ def train_on_cluster(
     *,
     cluster: ClusterOptions,
     device: str,
-    folder: Path,
+    folder: str,
     on_report: Report = lambda report: None,
 ) -> Any:
     """Run `train` on every rank under Ray Train; returns the first rank's result.
@@ -127,7 +126,7 @@ def train_on_cluster(
             ),
             run_config=RunConfig(
                 name="run",
-                storage_path=str(folder.resolve()),
+                storage_path=folder,
                 failure_config=FailureConfig(max_failures=_RESTARTS),
             ),
         )
