@@ -89,6 +89,7 @@ class ShardScoring:
             captions_cut=shard.captions_cut,
             context_length=shard.context_length,
             further=shard.further,
+            times={**shard.times, "score": time.perf_counter() - start},
             bytes=table.nbytes,
         )
         check_counts(table, stats)

@@ -24,6 +24,8 @@ class ShardStats:
     failed. `column_failures` are pairs without the columns of a function of `--columns`.
     `captions_cut` counts those with more tokens than the model's `context_length`, which is None
     where no model has read them. `further` counts pictures and captions that no row is about.
+    `times` are the seconds that the shard's scoring waited for the `store`, for the `decode`rs and
+    the `device`, and those that it took to `score` and `write`; phases of several shards overlap.
     `bytes` is the size of the rows in memory, by which the files of the table are cut.
     """
 
@@ -35,6 +37,7 @@ class ShardStats:
     captions_cut: int = 0
     context_length: int | None = None
     further: FurtherMembers = field(default_factory=FurtherMembers)
+    times: dict[str, float] = field(default_factory=dict)
     bytes: int = 0
 
     @property
@@ -55,6 +58,7 @@ class ShardStats:
                 else {}
             ),
             **self.further.to_json(),
+            **({"times": times} if (times := _rounded(self.times)) else {}),
         }
 
     @classmethod
@@ -68,8 +72,13 @@ class ShardStats:
             captions_cut=fields.get("captions_cut", 0),
             context_length=fields.get("context_length"),
             further=FurtherMembers.from_json(fields),
+            times=fields.get("times", {}),
             bytes=fields.get("bytes", 256 * fields["rows"]),  # of 0.3
         )
+
+
+def _rounded(times: dict[str, float]) -> dict[str, float]:
+    return {phase: round(seconds, 3) for phase, seconds in times.items()}
 
 
 @dataclass
