@@ -86,3 +86,14 @@ def test_runs_are_merged(tmp_path):
     merge(runs, str(tmp_path / "s"), shift=0.2)
     score(UPath(tmp_path / "once"), sorted(OLD))
     assert_same_table(read(UPath(tmp_path / "s")), read(UPath(tmp_path / "once")))
+
+
+def test_a_file_of_ones_own_is_no_record(tmp_path):
+    """Lists of data sets are often called so."""
+    mine = [tmp_path / "manifest.jsonl", tmp_path / "s" / "manifest.jsonl"]
+    (tmp_path / "s").mkdir()
+    for path in mine:
+        path.write_text('{"audio": "a.wav"}\n')
+    for name in ("s.parquet", "s"):
+        score(UPath(tmp_path / name), ["a"])
+    assert all(path.read_text() == '{"audio": "a.wav"}\n' for path in mine)
