@@ -23,7 +23,8 @@ _LONGEST_LINE = 1 << 28  # a list of a million shards has fewer
 
 def earlier_files(path: UPath) -> list[UPath]:
     """The files of the record that 0.3 has left where one is now at `path`; none if it has not."""
-    places = [(path.parent, _NAMES if path.name == "run.json" else (path.stem,))]
+    names: tuple[str, ...] = _NAMES if path.name == "run.json" else (path.stem,)
+    places = [(path.parent, names)]
     if path.parent.name == WORKING_FOLDER:
         places.append((path.parent.parent, _IN_VIEW))
     for folder, names in places:
