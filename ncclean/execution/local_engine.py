@@ -131,7 +131,7 @@ class LocalEngine:
         try:
             return self.encoder.batch.fit(finish)
         except ShardError as error:
-            return failed_result(str(error), self._columns)
+            return failed_result(str(error), self._columns, error)
         except NccleanError:
             raise
         except Exception as error:
@@ -142,7 +142,7 @@ class LocalEngine:
             if self._raises:
                 raise
             logger.debug("a shard failed", exc_info=True)
-            return failed_result(f"{type(error).__name__}: {error}", self._columns)
+            return failed_result(f"{type(error).__name__}: {error}", self._columns, error)
 
 
 @contextmanager

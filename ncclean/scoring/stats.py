@@ -26,7 +26,8 @@ class ShardStats:
     where no model has read them. `further` counts pictures and captions that no row is about.
     `times` are the seconds that the shard's scoring waited for the `store`, for the `decode`rs and
     the `device`, and those that it took to `score` and `write`; phases of several shards overlap.
-    `bytes` is the size of the rows in memory, by which the files of the table are cut.
+    `bytes` is the size of the rows in memory, by which the files of the table are cut. `trace` is
+    the process in which the shard failed, and the last lines of the traceback.
     """
 
     rows: int
@@ -39,6 +40,7 @@ class ShardStats:
     further: FurtherMembers = field(default_factory=FurtherMembers)
     times: dict[str, float] = field(default_factory=dict)
     bytes: int = 0
+    trace: str = ""
 
     @property
     def ok(self) -> int:
@@ -51,6 +53,7 @@ class ShardStats:
             "seconds": round(self.seconds, 3),
             "error": self.error,
             "bytes": self.bytes,
+            **({"trace": self.trace} if self.trace else {}),
             **({"columns": self.column_failures.to_json()} if self.column_failures.counts else {}),
             **(
                 {"captions_cut": self.captions_cut, "context_length": self.context_length}
@@ -73,6 +76,7 @@ class ShardStats:
             context_length=fields.get("context_length"),
             further=FurtherMembers.from_json(fields),
             times=fields.get("times", {}),
+            trace=fields.get("trace", ""),
             bytes=fields.get("bytes", 256 * fields["rows"]),  # of 0.3
         )
 
