@@ -81,7 +81,7 @@ def _create(path: UPath, data: bytes) -> bool:
                 aside.write_bytes(data)
                 os.link(aside, str(path))
                 sync_folder(aside.parent)
-    except (OSError, NotImplementedError) as error:
+    except (OSError, NotImplementedError, TypeError) as error:
         if not path.exists():
             if not _lacks_conditions(error):
                 raise
@@ -94,7 +94,9 @@ def _create(path: UPath, data: bytes) -> bool:
 def _lacks_conditions(error: Exception) -> bool:
     """Whether a store, or a disk without links, cannot create what must not exist."""
     unknown = (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
-    return isinstance(error, NotImplementedError) or getattr(error, "errno", None) in unknown
+    if isinstance(error, OSError):
+        return error.errno in unknown
+    return True
 
 
 def raise_if_full(path: UPath | Path, error: Exception) -> None:

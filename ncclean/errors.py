@@ -41,6 +41,10 @@ class ShardError(NccleanError):
         self.samples = samples
 
 
+class DeviceError(NccleanError):
+    """The device failed, or its memory holds no batch of one: other devices can do the work."""
+
+
 class TrainingError(NccleanError):
     """Training cannot go on: a loss or a gradient is not finite."""
 

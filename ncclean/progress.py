@@ -1,9 +1,10 @@
-"""The protocol of progress, which the library reports to whoever watches; speed and time left."""
+"""The protocol of progress, which the library reports to whoever watches; speed and timing."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 from ncclean.formats import clock_time
@@ -52,6 +53,16 @@ class Pace:
         if total > done:
             facts["ETA"] = clock_time((total - done) / speed)
         return facts
+
+
+@contextlib.contextmanager
+def timed(times: dict[str, float], phase: str) -> Iterator[None]:
+    """Add the seconds that the context takes to those of a phase."""
+    begun = time.perf_counter()
+    try:
+        yield
+    finally:
+        times[phase] = times.get(phase, 0.0) + time.perf_counter() - begun
 
 
 def count_line(done: int, total: int, unit: str, facts: Mapping[str, object]) -> str:

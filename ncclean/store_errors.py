@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 from ncclean.errors import one_line
 from ncclean.url_secrets import without_secrets
@@ -103,6 +104,10 @@ def explain(path: object, error: BaseException, verb: str = "write") -> str:
                 f"cannot {verb} {path}: the store does not answer ({one_line(error)}); nothing "
                 "is lost: run the same command when it is back"
             )
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        files = (parent for parent in Path(path).parents if parent.is_file())
+        if (file := next(files, None)) is not None:
+            return f"cannot {verb} {path}: {file} is a file"
     reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
     return f"cannot {verb} {path}: {reason}"
 

@@ -51,7 +51,7 @@ class Finetune(Command):
         ),
     ]
     shards: Annotated[Sequence[str], Option("Shards to train on.", reads=Reads.SHARDS)]
-    out: Annotated[str, Option("Folder of the run and its model.", inside="", local=True)]
+    out: Annotated[str, Option("Folder or URL of the run and its model.", inside="")]
     source_options: TrainingSourceOptions = field(default_factory=TrainingSourceOptions)
     selection: Annotated[
         str | None,
@@ -186,4 +186,6 @@ def _summary(trained: FinetuneSummary, figures: Mapping[str, str]) -> Iterator[S
         yield f"loss {figures['loss']}"
     for reason, count in trained.skipped.items():
         yield f"skipped: {count:,} {reason}"
-    yield f"the model: --model local-dir:{trained.out}"
+    is_remote = "://" in trained.out
+    folder = "FOLDER" if is_remote else trained.out
+    yield f"the model: --model local-dir:{folder}" + f", a copy of {trained.out}" * is_remote

@@ -301,7 +301,11 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
     if scored.samples_per_second is not None:
         speed = f"{scored.samples_per_second:,.0f} samples/s, {scored.seconds:,.1f} s in all"
         rows.append(("speed", speed))
-    yield facts([*rows, ("written to", scored.out)])
+    rows.append(("written to", scored.out))
+    if spent := sum(scored.times.values()):
+        phases = sorted(scored.times.items(), key=lambda one: -one[1])
+        rows.append(("time went to", ", ".join(f"{name} {share(s / spent)}" for name, s in phases)))
+    yield facts(rows)
     why = why_vague(scored.noise_rate)
     if scored.ok and not scored.noise_rate.is_known:
         why = NO_KNOWN_MISMATCHES

@@ -39,6 +39,28 @@ class Store:
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._at_once, self._lock = 0, threading.Lock()
 
+    def serve(self, port: int = 0) -> None:
+        """Answer requests, at a free port unless one is named."""
+        self._server = make_server("127.0.0.1", port, self, threaded=True)
+        self.url = f"http://127.0.0.1:{self._server.port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Refuse connections from now on."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def away(self, seconds: float) -> None:
+        """Refuse connections for so long, from a moment after this call on."""
+        port = self._server.port
+
+        def leave() -> None:
+            self.close()
+            time.sleep(seconds)
+            self.serve(port)
+
+        threading.Thread(target=leave, daemon=True).start()
+
     def __call__(self, environ, start_response):
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         self.requests.append((method, path))
@@ -63,10 +85,7 @@ def s3(bucket: str = "corpus", **behaviour: object) -> Iterator[Store]:
     """A store with one empty bucket, named in the environment of this and later processes."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     store = Store(**behaviour)
-    server = make_server("127.0.0.1", 0, store, threaded=True)
-    store.url = f"http://127.0.0.1:{server.port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    store.serve()
     try:
         reset = urllib.request.Request(f"{store.url}/moto-api/reset", method="POST")
         urllib.request.urlopen(reset).close()  # moto keeps its buckets in the process
@@ -74,8 +93,7 @@ def s3(bucket: str = "corpus", **behaviour: object) -> Iterator[Store]:
             filesystem(fresh=True).mkdir(bucket)
             yield store
     finally:
-        server.shutdown()
-        thread.join()
+        store.close()
         filesystem_class().clear_instance_cache()
 
 

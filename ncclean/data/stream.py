@@ -24,6 +24,7 @@ from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys, FurtherMembers, Sample
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import ShardError
+from ncclean.progress import timed
 from ncclean.stores import is_url
 
 _CHUNK_IMAGES = 16
@@ -57,16 +58,19 @@ class ShardStream:
     error: ShardError | None = None
     late_metadata: dict[int, dict[str, object]] = field(default_factory=dict)
     further: FurtherMembers = field(default_factory=FurtherMembers)
+    waited: dict[str, float] = field(default_factory=dict)  # seconds, for the store and decoders
     _ended: bool = False
 
     def __iter__(self) -> Iterator[DecodedSample]:
         while not self._ended:
-            chunk = self._chunks.get()
+            with timed(self.waited, "store"):
+                chunk = self._chunks.get()
             if isinstance(chunk, _End):
                 self._ended, self.error = True, chunk.error
                 self.late_metadata, self.further = chunk.late_metadata, chunk.further
                 return
-            decoded = chunk.result()
+            with timed(self.waited, "decode"):
+                decoded = chunk.result()
             self._slots.release()  # another chunk may be read ahead
             yield from decoded
 

@@ -25,6 +25,7 @@ from ncclean.errors import InputError, ShardError
 from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.column_sources import BatchColumns, ColumnSources, slices
 from ncclean.execution.corpus_facts import CorpusFacts
+from ncclean.execution.device_faults import BatchSize
 from ncclean.execution.encoded_shard import EncodedShard
 from ncclean.execution.encoder import Encoding, OnProgress, Speed
 from ncclean.execution.finish_shard import ShardScoring
@@ -49,7 +50,7 @@ class EmbeddingRequest:
     identity: ModelIdentity
     keys: tuple[str, str] | None
     dim: int
-    device: str = "auto"
+    device: str = "cpu"
     model: ModelRequest | None = None
 
     @classmethod
@@ -63,9 +64,10 @@ class EmbeddingRequest:
         """Build the request that scores shards of embeddings, as wide as the first readable one.
 
         `scale` is what cosines are multiplied by in a softmax, or the model that has it; the model
-        is loaded here, once. Raises `InputError` if no shard can be read, `ModelError` for the
-        model.
+        is loaded here, once. The device `auto` is the CPU: there is no model to compute. Raises
+        `InputError` if no shard can be read, `ModelError` for the model.
         """
+        device = "cpu" if device == "auto" else device
         chosen = vector_keys(shards, keys)
         try:
             dim = embedding_dim(shards, chosen)
@@ -101,6 +103,7 @@ class EmbeddingEncoder:
         self._options = options
         self._columns = columns
         self._cores = torch.get_num_threads()
+        self.batch = BatchSize(options.batch_size)
 
     @property
     def identity(self) -> ModelIdentity:
@@ -109,8 +112,8 @@ class EmbeddingEncoder:
 
     @property
     def device(self) -> str:
-        """The device that computes the scores: the CPU, unless the request names another."""
-        return "cpu" if self._request.device == "auto" else self._request.device
+        """The device that computes the scores."""
+        return self._request.device
 
     @property
     def facts(self) -> EncoderFacts:

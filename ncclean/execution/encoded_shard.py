@@ -48,6 +48,7 @@ class EncodedShard:
     further: FurtherMembers = field(default_factory=FurtherMembers)
     error: str | None = None
     seconds: float = 0.0
+    times: dict[str, float] = field(default_factory=dict)
 
     def of_pairs(self, fact: str) -> list[Any]:
         """(m,) values of a column, for the pairs that can be scored."""

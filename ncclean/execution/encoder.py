@@ -10,6 +10,7 @@ from ncclean.config import ScoreOptions
 from ncclean.data.shards import ShardRef
 from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.column_sources import ColumnSources
+from ncclean.execution.device_faults import BatchSize
 from ncclean.execution.encoded_shard import EncodedShard
 from ncclean.models.estimator import ModelIdentity
 
@@ -40,6 +41,11 @@ class Encoder(Protocol):
     @property
     def device(self) -> str:
         """The device that computes the scores."""
+        ...
+
+    @property
+    def batch(self) -> BatchSize:
+        """The size of its batches, which shrinks where the device runs out of memory."""
         ...
 
     @property

@@ -5,7 +5,10 @@ Keeps nothing and writes nothing, so it can be run again after any failure.
 
 from __future__ import annotations
 
+import os
+import socket
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,6 +27,8 @@ from ncclean.scoring.columns import BlockScores, MapBlocks, caption_numbers, sco
 from ncclean.scoring.pool import sample_numbers
 from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.grouping import group_labels
+
+_TRACED = 4  # entries of a traceback
 
 
 @dataclass
@@ -89,6 +94,7 @@ class ShardScoring:
             captions_cut=shard.captions_cut,
             context_length=shard.context_length,
             further=shard.further,
+            times={**shard.times, "score": time.perf_counter() - start},
             bytes=table.nbytes,
         )
         check_counts(table, stats)
@@ -154,10 +160,17 @@ def _counts(values: pa.ChunkedArray) -> dict[str, int]:
     return {one["values"]: one["counts"] for one in pc.value_counts(values).to_pylist()}
 
 
-def failed_result(reason: str, columns: ColumnSources) -> ShardResult:
-    """The result of a shard in which no pair could be scored."""
+def failed_result(
+    reason: str, columns: ColumnSources, error: BaseException | None = None
+) -> ShardResult:
+    """The result of a shard in which no pair could be scored; `error` is what this process met."""
+    trace = ""
+    if error is not None:
+        lines = traceback.format_exception(error)[-_TRACED:]
+        trace = f"process {os.getpid()} on {socket.gethostname()}\n{''.join(lines)}"
     table = schema.with_further(columns.fields).empty_table()
-    return ShardResult(table, ShardStats(0, {}, 0.0, reason), Distributions(), None)
+    stats = ShardStats(0, {}, 0.0, reason, trace=trace)
+    return ShardResult(table, stats, Distributions(), None)
 
 
 def score_table(

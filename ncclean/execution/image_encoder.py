@@ -24,7 +24,8 @@ from ncclean.data.stream import DecodedSample, ShardStream, StreamReader
 from ncclean.errors import ModelError, ShardError
 from ncclean.execution.allocator import keep_freed_memory
 from ncclean.execution.column_source import EncoderFacts
-from ncclean.execution.column_sources import BatchColumns, ColumnSources
+from ncclean.execution.column_sources import BatchColumns, ColumnSources, slices
+from ncclean.execution.device_faults import BatchSize
 from ncclean.execution.encoded_shard import EncodedShard, scattered
 from ncclean.execution.encoder import Completion, Encoding, OnProgress, Speed
 from ncclean.execution.sample_rows import (
@@ -40,6 +41,7 @@ from ncclean.execution.shift import noise_shift
 from ncclean.models.estimator import Estimator, ModelIdentity
 from ncclean.models.request import ModelRequest
 from ncclean.models.weights import finite_embeddings
+from ncclean.progress import timed
 from ncclean.storage.grouping import of_fields
 
 # Batches handed to the estimator before the oldest must be done.
@@ -80,6 +82,7 @@ class _Images:
     image: torch.Tensor
     columns: BatchColumns
     seconds: float
+    times: dict[str, float]
 
 
 class ImageEncoder:
@@ -94,6 +97,7 @@ class ImageEncoder:
         self.estimator = estimator
         self._options = options
         self._columns = columns
+        self.batch = BatchSize(options.batch_size)
         self.decoder = self._decoder()
 
     @property
@@ -169,6 +173,7 @@ class ImageEncoder:
         self, stream: ShardStream, finished: int, on_progress: OnProgress
     ) -> _Images:
         start = time.perf_counter()
+        times: dict[str, float] = {}
         samples: list[DecodedSample] = []
         count = 0
         rows: list[int] = []
@@ -180,14 +185,15 @@ class ImageEncoder:
 
         def begin() -> None:
             pixels = [decoded.pixels for decoded in held if decoded.pixels is not None]
-            begun.append((self.estimator.start_image(pixels), list(held), pixels))
+            begun.append((self._start(pixels), list(held), pixels))
             for decoded in held:
                 decoded.pixels = None  # the batch holds them; the sample outlives the batch
             held.clear()
 
         def finish() -> None:
             result, of_batch, pixels = begun.popleft()
-            batches.append(result())
+            with timed(times, "device"):
+                batches.append(result())
             if self._columns.wants_batches:
                 columns.add(*self._pair_batch(of_batch, pixels, batches[-1]))
 
@@ -197,7 +203,7 @@ class ImageEncoder:
             if decoded.pixels is not None:
                 rows.append(decoded.sample.row)
                 held.append(decoded)
-            if len(held) == self._options.batch_size:
+            if len(held) >= self.batch.size:
                 begin()
                 if len(begun) > _BATCHES_IN_FLIGHT:
                     finish()
@@ -214,7 +220,21 @@ class ImageEncoder:
             image = _checked(torch.cat(batches)[order], "images")
         else:
             image = torch.empty(0, self.estimator.embed_dim, device=self.estimator.device)
-        return _Images(stream, samples, count, image, columns, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        return _Images(stream, samples, count, image, columns, seconds, times)
+
+    def _start(self, pixels: list[torch.Tensor]) -> Callable[[], torch.Tensor]:
+        """Start a batch; waiting for it encodes it in pieces if memory does not suffice."""
+
+        def in_pieces(size: int) -> torch.Tensor:
+            pieces = [torch.stack(pixels[rows]) for rows in slices(len(pixels), size)]
+            return torch.cat([self.estimator.encode_image(piece) for piece in pieces])
+
+        try:
+            started = self.estimator.start_image(pixels)
+        except torch.OutOfMemoryError as error:
+            started = functools.partial(_raise, error)
+        return functools.partial(self.batch.fit, in_pieces, started)
 
     def _pair_batch(
         self, samples: list[DecodedSample], pixels: list[torch.Tensor], image: torch.Tensor
@@ -227,7 +247,7 @@ class ImageEncoder:
             if caption.text is not None
         ]
         captions = [caption.text or "" for _, _, caption in usable]
-        batch_size = self._options.batch_size
+        batch_size = self.batch.size
         batch = PairBatch(
             captions,
             image[torch.tensor([number for number, _, _ in usable], device=image.device)].float(),
@@ -243,7 +263,9 @@ class ImageEncoder:
         rows = [Row(one, caption) for one in samples for caption in captions_of(one.sample)]
         scorable = [row for row in rows if row.status is SkipReason.OK]
         captions = [row.caption.text or "" for row in scorable]
-        text, tokens = self.estimator.encode_captions(captions, self._options.batch_size)
+        times = {**images.times, **stream.waited}
+        with timed(times, "device"):
+            text, tokens = self.estimator.encode_captions(captions, self.batch.size)
         text = _checked(text, "captions")
         numbers = images_of_rows(scorable)
         if len(scorable) > len(image):
@@ -272,6 +294,7 @@ class ImageEncoder:
             further=stream.further,
             error=str(stream.error) if stream.error is not None else None,
             seconds=images.seconds + time.perf_counter() - start,
+            times=times,
         )
 
 

@@ -16,13 +16,15 @@ from contextlib import closing, contextmanager
 import torch
 
 from ncclean.config import ScoreOptions
-from ncclean.errors import InputError, NccleanError, ShardError
+from ncclean.errors import DeviceError, NccleanError, ShardError, one_line
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.corpus_facts import CorpusFacts
+from ncclean.execution.device_faults import is_device_error
 from ncclean.execution.encoder import Completion, Encoder, OnProgress, Speed
 from ncclean.execution.engine import OnDone, PartWriter, ShardTask
 from ncclean.execution.finish_shard import ShardResult, ShardScoring, failed_result
 from ncclean.models.estimator import ModelIdentity
+from ncclean.progress import timed
 from ncclean.runners.runner import InProcess, Runner
 from ncclean.scoring.columns import MapBlocks
 
@@ -32,12 +34,22 @@ logger = logging.getLogger(__name__)
 class LocalEngine:
     """Scores shards in order in this process.
 
-    A shard that cannot be scored becomes a result with an error; it never stops the others.
+    A shard that cannot be scored becomes a result with an error; it never stops the others. With
+    `raises`, an error that the shard's own data does not explain is raised instead, for another
+    worker may do better. An error of the device ends the run in any case, as `DeviceError`.
     Raises `InputError` if a column cannot be computed from what the encoder gives.
     """
 
-    def __init__(self, encoder: Encoder, options: ScoreOptions, columns: ColumnSources) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        options: ScoreOptions,
+        columns: ColumnSources,
+        *,
+        raises: bool = False,
+    ) -> None:
         columns.check(encoder.facts)
+        self._raises = raises
         self.encoder = encoder
         self._options = options
         self._columns = columns
@@ -60,7 +72,9 @@ class LocalEngine:
             self._corpus = CorpusFacts.load(writer.work, self._options)
 
         def write(task: ShardTask, result: ShardResult) -> None:
-            on_done(task.shard, writer.write(task, result))
+            with timed(result.stats.times, "write"):
+                outcome = writer.write(task, result)
+            on_done(task.shard, outcome)
 
         with (
             self._scoring(self._corpus) as scoring,
@@ -110,20 +124,25 @@ class LocalEngine:
             yield dataclasses.replace(scoring, each_block=each_block)
 
     def _result(self, completion: Completion, scoring: ShardScoring) -> ShardResult:
+        def finish(batch_size: int) -> ShardResult:
+            facts = dataclasses.replace(scoring.encoder, batch_size=batch_size)
+            return dataclasses.replace(scoring, encoder=facts).finish(completion())
+
         try:
-            return scoring.finish(completion())
+            return self.encoder.batch.fit(finish)
         except ShardError as error:
-            return failed_result(str(error), self._columns)
+            return failed_result(str(error), self._columns, error)
         except NccleanError:
             raise
-        except torch.OutOfMemoryError as error:
-            raise InputError(
-                f"out of memory on {self.encoder.device} at --batch-size "
-                f"{self._options.batch_size}; use a smaller one, or --device cpu"
-            ) from error
         except Exception as error:
+            if is_device_error(error):
+                advice = "; what is done is kept: give the same command again, or another --device"
+                reason = f"{self.encoder.device} failed ({one_line(error)})"
+                raise DeviceError(reason if self._raises else reason + advice) from error
+            if self._raises:
+                raise
             logger.debug("a shard failed", exc_info=True)
-            return failed_result(f"{type(error).__name__}: {error}", self._columns)
+            return failed_result(f"{type(error).__name__}: {error}", self._columns, error)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class RayEngine:
     """Scores shards on a Ray cluster. Closing it releases the workers.
 
     Raises `InputError` if there is no cluster at the address. Where no node is large enough for a
-    worker it warns and waits: an autoscaler may bring one.
+    worker it says so and waits: an autoscaler may bring one.
     """
 
     def __init__(
@@ -49,14 +49,11 @@ class RayEngine:
             cpus=cpus,
             wanted=self._cluster.workers,
         )
-        self._identity: ModelIdentity | None = None
 
     @property
     def identity(self) -> ModelIdentity:
         """The model's identity, from the first worker that has loaded it. Raises `ModelError`."""
-        if self._identity is None:
-            self._identity = self._pool.on_any("load")
-        return self._identity
+        return self._pool.identity or self._pool.load()
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
         """The estimator's mean cosine on noise, computed by one worker."""
@@ -78,7 +75,6 @@ class RayEngine:
         """Score and write the shards on the workers, in any order."""
         run = ShardRun(
             self._pool,
-            self.identity,
             [task.absolute() for task in tasks],
             [task.shard for task in tasks],
             writer.absolute(),
@@ -89,12 +85,12 @@ class RayEngine:
 
     def runner(self) -> Runner:
         """Tasks on the cluster, whose workers, which hold its cores, are released."""
-        self._pool.release()
+        self._pool.release_all()
         return RayTasks(self._cluster.address, None)
 
     def close(self) -> None:
         """Stop the workers, and Ray if this engine started it."""
-        self._pool.release()
+        self._pool.release_all()
         if self._connected:
             ray.shutdown()
             self._connected = False

@@ -2,35 +2,36 @@
 
 A shard's reference travels to a worker and its statistics travel back; workers read shards and
 write parts themselves. Two shards are kept on each worker, so that one is read while the other is
-computed. Ray restarts workers; this module decides what to do with a shard whose worker died.
+computed. This module decides what to do with a shard whose worker failed or died.
 """
 
 from __future__ import annotations
 
+import bisect
 import logging
-import statistics
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
-import ray
-from ray.exceptions import ObjectLostError, RayActorError, RayError
+from ray.exceptions import RayTaskError
 
 from ncclean import stores
 from ncclean.data.shards import ShardRef
-from ncclean.errors import InputError, ModelError
+from ncclean.errors import DeviceError, InputError
 from ncclean.execution.encoder import OnProgress
 from ncclean.execution.engine import OnDone, PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.finish_shard import failed_result
 from ncclean.execution.ray_workers import SHARDS_PER_WORKER, Call, Worker, WorkerPool
-from ncclean.models.estimator import ModelIdentity
-from ncclean.runners.ray_cluster import TICK_SECONDS, check_own_node, get, is_gone, one_line
+from ncclean.runners.ray_cluster import one_line
 
 logger = logging.getLogger(__name__)
 
-# A shard that was alone on its worker when it died this many times is set aside as failed.
-_DEATHS_ALLOWED = 2
+# A shard fails for good when two different workers failed it, or the only one three times.
+_WORKERS_FAILED = 2
+_ATTEMPTS = 3
+# The end of a node is known some seconds after that of its workers.
+_GONE_SECONDS = 5.0
 # A shard is given to a second worker when nothing else is left and it has taken this long.
 STRAGGLER_FACTOR = 3.0
 STRAGGLER_SECONDS = 30.0
@@ -42,7 +43,6 @@ class ShardRun:
     def __init__(
         self,
         pool: WorkerPool,
-        expected: ModelIdentity,
         tasks: Sequence[ShardTask],
         names: Sequence[ShardRef],
         writer: PartWriter,
@@ -50,130 +50,126 @@ class ShardRun:
         on_progress: OnProgress,
     ) -> None:
         self._pool = pool
-        self._expected = expected
         self._writer = writer
         self._on_done = on_done
         self._on_progress = on_progress
         self._waiting = deque(tasks)
         self._names = {task.number: name for task, name in zip(tasks, names, strict=True)}
-        self._suspects: deque[ShardTask] = deque()  # were on a worker that died; now run alone
+        self._suspects: deque[ShardTask] = deque()  # failed once; they run alone, at the end
         self._left = {task.number for task in tasks}
-        self._deaths: Counter[int] = Counter()
-        self._calls: dict[Any, Call] = {}
-        self._questions: dict[Any, Worker] = {}  # on which node a worker runs
-        self._seconds: list[float] = []
+        self._failed_on: defaultdict[int, list[str]] = defaultdict(list)
+        # Shards that were alone on a worker that died, whose node may have left.
+        self._dead: list[tuple[float, Call, ShardTask, Exception]] = []
+        self._seconds: list[float] = []  # sorted
         self._samples = 0
 
     def until_done(self) -> None:
         """Wait until every shard is scored or has failed for good. Raises what ends the run."""
         while self._left:
-            self._pool.grow_now_and_then()
             self._assign()
-            pending = [*self._calls, *self._questions]
-            if not pending:
-                time.sleep(TICK_SECONDS)
-                continue
-            ready = ray.wait(pending, timeout=TICK_SECONDS)[0]
-            if not ready:
-                check_own_node()
-            for reference in ready:
-                if reference in self._questions:
-                    self._learn_node(reference)
-                else:
-                    self._settle(reference)
+            self._fit_workers()
+            for call, answer in self._pool.answers():
+                if call.task is not None and call.task.number in self._left:
+                    self._settle(call, call.task, answer)
+            self._judge_the_dead()
             self._on_progress(self._samples)
 
+    def _fit_workers(self) -> None:
+        """Start workers for what waits; in the tail of the run, give back all idle ones but one."""
+        busy = [worker for worker in self._pool.usable if worker.running]
+        waiting = len(self._waiting) + len(self._suspects) + len(self._dead)
+        if not waiting:
+            idle = [worker for worker in self._pool.usable if not worker.running]
+            idle.sort(key=lambda worker: worker.loaded is None)
+            for worker in idle[1:]:
+                self._pool.release(worker)
+        self._pool.grow(len(busy) + waiting)
+
     def _assign(self) -> None:
-        usable = self._pool.usable
-        for worker in usable:
-            if worker.node is None and worker not in self._questions.values():
-                self._questions[worker.handle.node.remote()] = worker
         for depth in range(SHARDS_PER_WORKER):
-            for worker in usable:
-                # One that has not started yet, for want of room, must not hold shards.
-                if worker.node is None or len(worker.running) != depth:
+            for worker in self._pool.ready:
+                if len(worker.running) != depth or any(call.alone for call in worker.running):
                     continue
-                if any(call.alone for call in worker.running.values()):
-                    continue
-                if depth == 0 and self._suspects:
-                    self._submit(worker, self._suspects.popleft(), alone=True)
-                elif self._waiting:
+                if self._waiting:
                     self._submit(worker, self._waiting.popleft())
-                elif depth == 0 and (task := self._straggler()) is not None:
-                    self._submit(worker, task)
+                elif depth == 0 and (suspect := self._suspect_for(worker)) is not None:
+                    self._submit(worker, suspect, alone=True)
+                elif depth == 0 and (straggler := self._straggler()) is not None:
+                    self._submit(worker, straggler)
+
+    def _suspect_for(self, worker: Worker) -> ShardTask | None:
+        """A shard that has failed, and that no other worker is a better judge of."""
+        for task in list(self._suspects):
+            if task.number not in self._left:  # another worker was quicker
+                self._suspects.remove(task)
+                continue
+            others = [one for one in self._pool.ready if not self._has_failed(one, task)]
+            healthy = [one for one in others if self._pool.is_healthy(one)]
+            if worker in (healthy or others or [worker]):
+                self._suspects.remove(task)
+                return task
+        return None
+
+    def _has_failed(self, worker: Worker, task: ShardTask) -> bool:
+        return bool({worker.name, str(worker.place)} & set(self._failed_on[task.number]))
 
     def _straggler(self) -> ShardTask | None:
         """A shard that takes far longer than the others, and that only one worker has."""
         if not self._seconds:
             return None
-        patience = max(STRAGGLER_SECONDS, STRAGGLER_FACTOR * statistics.median(self._seconds))
-        copies = Counter(call.task.number for call in self._calls.values())
-        now = time.monotonic()
-        for call in self._calls.values():
-            if copies[call.task.number] == 1 and now - call.since > patience and not call.alone:
-                return call.task
-        return None
-
-    def _learn_node(self, reference: Any) -> None:
-        worker = self._questions.pop(reference)
-        try:
-            worker.node = ray.get(reference)
-            self._pool.silence.answered()
-        except RayError as error:
-            self._pool.silence.died(error)
+        median = self._seconds[len(self._seconds) // 2]
+        patience = max(STRAGGLER_SECONDS, STRAGGLER_FACTOR * median)
+        running = [call for call in self._pool.calls.values() if call.task is not None]
+        copies = Counter(call.task for call in running)
+        late = time.monotonic() - patience
+        return next(
+            (c.task for c in running if copies[c.task] == 1 and c.since < late and not c.alone),
+            None,
+        )
 
     def _submit(self, worker: Worker, task: ShardTask, alone: bool = False) -> None:
-        assert worker.node is not None
-        reference = worker.handle.score.remote(task, self._writer, self._expected)
-        call = Call(worker, task, worker.node, time.monotonic(), alone)
-        self._calls[reference] = worker.running[reference] = call
+        self._pool.call(worker, "score", task, self._writer, task=task, alone=alone)
 
-    def _settle(self, reference: Any) -> None:
-        call = self._calls.pop(reference)
-        del call.worker.running[reference]
-        try:
-            outcome = get(reference)
-        except ModelError as error:
-            if call.worker.is_usable:
-                self._pool.park(call.worker, error)
-            self._again(call.task)
-        except (RayActorError, ObjectLostError) as error:
-            # Large statistics stay in the store of the worker's node and are lost with it.
-            self._worker_died(call, error)
-        except RayError as error:
-            self._finish(call.task, f"{type(error).__name__}: {error}".splitlines()[0])
-        else:
-            self._seconds.append(time.monotonic() - call.since)
-            self._done(call.task, outcome)
-
-    def _worker_died(self, call: Call, error: RayActorError | ObjectLostError) -> None:
-        number = call.task.number
-        call.worker.node = None  # Ray may restart it elsewhere
-        check_own_node()
-        if number not in self._left:
-            return
-        if is_gone(call.node):
-            logger.warning("a node left; shard %s is scored again", call.task.shard.name)
-            self._again(call.task)
-            return
-        self._deaths[number] += 1 if call.alone else 0
-        logger.warning("the worker of shard %s died: %s", call.task.shard.name, one_line(error))
-        if self._deaths[number] >= _DEATHS_ALLOWED:
-            self._finish(call.task, f"its worker died {_DEATHS_ALLOWED} times: {one_line(error)}")
-        elif number not in {task.number for task in self._suspects}:
-            self._suspects.append(call.task)
-
-    def _again(self, task: ShardTask) -> None:
-        if task.number in self._left:
+    def _settle(self, call: Call, task: ShardTask, answer: Any) -> None:
+        if isinstance(answer, ShardOutcome):
+            bisect.insort(self._seconds, time.monotonic() - call.since)
+            self._done(task, answer)
+        elif answer is None:
             self._waiting.appendleft(task)
+        elif isinstance(answer, DeviceError):  # a new process on the device does no better
+            self._blame(call, task, str(call.worker.place), answer)
+        elif isinstance(answer, RayTaskError):
+            self._blame(call, task, call.worker.name, answer)
+        elif call.alone:
+            self._dead.append((time.monotonic(), call, task, answer))
+        else:
+            self._suspects.append(task)
 
-    def _finish(self, task: ShardTask, reason: str) -> None:
-        """The shard failed for good: it gets an empty part, as from the local engine."""
+    def _judge_the_dead(self) -> None:
+        """A shard that was alone on a worker that died is to blame, unless the node has left."""
+        nodes, now = self._pool.watch.nodes(), time.monotonic()
+        for entry in list(self._dead):
+            since, call, task, error = entry
+            has_left = call.worker.place is not None and call.worker.place.node not in nodes
+            if not has_left and now - since < _GONE_SECONDS:
+                continue
+            self._dead.remove(entry)
+            if has_left:
+                self._suspects.append(task)
+            elif task.number in self._left:
+                self._blame(call, task, call.worker.name, error)
+
+    def _blame(self, call: Call, task: ShardTask, worker: str, error: Exception) -> None:
+        """Note that a shard failed on a worker; give it to another one, unless two have failed."""
+        failed_on = self._failed_on[task.number]
+        failed_on.append(worker)
+        if len(set(failed_on)) < _WORKERS_FAILED and len(failed_on) < _ATTEMPTS:
+            self._suspects.append(task)
+            return
+        reason = f"{one_line(error, last=3)} (on {len(set(failed_on))} workers, last {call.worker})"
         self._done(task, self._writer.write(task, failed_result(reason, self._pool.columns)))
 
     def _done(self, task: ShardTask, outcome: ShardOutcome) -> None:
-        if task.number not in self._left:  # another worker was quicker
-            return
         self._left.discard(task.number)
         part = stores.location(self._writer.work) / task.shard.part_name
         if not stores.is_url(part) and not part.exists():

@@ -1,115 +1,136 @@
 """The workers on a Ray cluster: the actor that scores shards, and the pool of them.
 
-Workers are Ray actors that Ray restarts wherever there is room when their process or their node
-dies. The pool has as many as were asked for, or as the cluster has room for by now, and gives up
-those that cannot load the model.
+A worker is one process for as long as it lives: one that dies, or whose device fails, is replaced
+by another one, wherever there is room. The pool has as many as were asked for, or as the cluster
+has room for by now, and parks those that cannot load the model or only fail.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
-import threading
+import resource
 import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from ncclean.config import ScoreOptions
-from ncclean.errors import ModelError
+from ncclean.errors import DeviceError, InputError, ModelError, NccleanError
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.encoder import EncoderRequest, Speed
-from ncclean.execution.engine import Engine, PartWriter, ShardOutcome, ShardTask
+from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.local_engine import LocalEngine
+from ncclean.execution.ray_metrics import WorkerMetrics
 from ncclean.models.estimator import ModelIdentity
 from ncclean.models.shift_cache import FOLDER_VARIABLE
-from ncclean.runners.ray_cluster import (
-    GROW_SECONDS,
-    TICK_SECONDS,
-    Silence,
-    check_own_node,
-    get,
-    nodes,
-    one_line,
-)
+from ncclean.runners.ray_cluster import SAY_SECONDS, TICK_SECONDS, Watch, get, one_line, room
 
 logger = logging.getLogger(__name__)
 
 SHARDS_PER_WORKER = 2
+# A worker that fails so many shards, without a success in between, gets no more.
+_FAILURES_IN_A_ROW = 3
+# What a worker may take beyond its peak while it loads: images that wait, a batch, two shards.
+_MEMORY_MARGIN = 2 << 30
+
+
+class Place(NamedTuple):
+    """Where a worker runs: its node and GPUs, and how to name them to a person."""
+
+    node: str
+    gpus: str
+    host: str
+
+    def __str__(self) -> str:
+        gpus = f", GPU {self.gpus}" if self.gpus else ""
+        return f"node {self.host} ({self.node[:8]}{gpus})"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a worker tells of itself when it has loaded the model; `memory` in bytes, at most."""
+
+    identity: ModelIdentity
+    device: str
+    memory: int
 
 
 class ShardWorker:
     """The actor: opens an engine once, scores the shards it is given, writes their parts."""
 
     def __init__(
-        self, request: EncoderRequest, options: ScoreOptions, columns: ColumnSources
+        self, request: EncoderRequest, options: ScoreOptions, columns: ColumnSources, name: str
     ) -> None:
         self._request = request
         self._options = options
         self._columns = columns
-        self._engine: Engine | None = None
-        self._loading = threading.Lock()
+        self._metrics = WorkerMetrics(name, str(self.place()))
 
-    def load(self) -> ModelIdentity:
-        """Load the estimator, once per worker process. Raises `ModelError`."""
-        return self._loaded().identity
+    def place(self) -> Place:
+        """Where this worker runs; answers while the model is being loaded."""
+        context = ray.get_runtime_context()
+        gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
+        return Place(context.get_node_id(), gpus, ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
-    def node(self) -> str:
-        """The node of the cluster that this worker runs on."""
-        return str(ray.get_runtime_context().get_node_id())
+    def load(self) -> Loaded:
+        """Load the estimator. Raises `ModelError`."""
+        # Ray says with OMP_NUM_THREADS how many cores are this worker's.
+        encoder = self._request.open(self._options, self._columns)
+        self._engine = LocalEngine(encoder, self._options, self._columns, raises=True)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        return Loaded(self._engine.identity, encoder.device, peak)
 
-    def score(self, task: ShardTask, writer: PartWriter, expected: ModelIdentity) -> ShardOutcome:
+    def score(self, task: ShardTask, writer: PartWriter) -> ShardOutcome:
         """Score one shard on this worker and write its part.
 
-        Raises `ModelError` if the model cannot be loaded here or is not the expected one, and
-        `InputError` if the part cannot be written.
+        Raises `DeviceError`, `InputError` if the part cannot be written, and whatever else the
+        shard's data do not explain.
         """
-        engine = self._loaded()
-        if engine.identity != expected:
-            raise ModelError(
-                f"a worker has {engine.identity}, others have {expected}: use the same files and "
-                "an explicit --precision"
-            )
         outcomes: list[ShardOutcome] = []
-        engine.run([task], writer, lambda shard, outcome: outcomes.append(outcome))
+        with self._metrics.of_shard(task.shard, outcomes):
+            self._engine.run([task], writer, lambda shard, outcome: outcomes.append(outcome))
         return outcomes[0]
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
         """The estimator's mean cosine on noise, the boundary of OSA."""
-        return self._loaded().estimate_shift(seed, tolerance)
+        return self._engine.estimate_shift(seed, tolerance)
 
     def speed(self) -> Speed:
         """Measure how fast this worker scores."""
-        return self._loaded().speed()
-
-    def _loaded(self) -> Engine:
-        with self._loading:
-            if self._engine is None:
-                # Ray says with OMP_NUM_THREADS how many cores are this worker's.
-                encoder = self._request.open(self._options, self._columns)
-                self._engine = LocalEngine(encoder, self._options, self._columns)
-            return self._engine
+        return self._engine.speed()
 
 
 @dataclass(eq=False)
 class Worker:
+    """An actor as the driver sees it."""
+
+    name: str
     handle: Any
-    node: str | None = None  # None until it has started, or started again
-    running: dict[Any, Call] = field(default_factory=dict)
-    is_usable: bool = True  # its model loads; the one that does not keeps its place, see `park`
+    place: Place | None = None  # None until its process has started
+    loaded: Loaded | None = None
+    is_parked: bool = False
+    running: list[Call] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.place}" if self.place else self.name
 
 
 @dataclass(eq=False)
 class Call:
-    """A shard on a worker, and when it was submitted."""
+    """A method that runs on a worker, and since when; `task` is the shard that it scores."""
 
     worker: Worker
-    task: ShardTask
-    node: str
+    method: str
     since: float
-    alone: bool  # no other shard shared the worker at any time: its death is this shard's doing
+    task: ShardTask | None = None
+    alone: bool = False  # no other shard shares the worker: its death is this shard's doing
 
 
 class WorkerPool:
@@ -128,123 +149,207 @@ class WorkerPool:
         self._request = request
         self._options = options
         self.columns = columns
-        self._gpus, self._cpus = gpus, cpus
+        self._needs = {"GPU": gpus, "CPU": cpus, "memory": 0.0}
         self._wanted = wanted
+        self.watch = Watch()
         self.workers: list[Worker] = []
-        self._grown = 0.0
-        self._load_errors: list[ModelError] = []
-        self.silence = Silence()
+        self.calls: dict[Any, Call] = {}
+        self._failures: Counter[Place] = Counter()  # in a row, without a success
+        self.identity: ModelIdentity | None = None
+        run = uuid.uuid4().hex[:6]  # other runs in the cluster have workers, too
+        self._names = (f"ncclean-worker-{run}-{number}" for number in itertools.count())
+        self._said = time.monotonic()
 
     @property
     def usable(self) -> list[Worker]:
-        """The workers whose model has not failed to load."""
-        return [worker for worker in self.workers if worker.is_usable]
+        """The workers that are not parked, whether they have started or not."""
+        return [worker for worker in self.workers if not worker.is_parked]
 
-    def grow_now_and_then(self) -> None:
-        """Start missing workers, unless this was tried a short while ago."""
-        if time.monotonic() - self._grown > GROW_SECONDS:
-            self.grow()
+    @property
+    def ready(self) -> list[Worker]:
+        """The workers that have loaded the model."""
+        return [worker for worker in self.usable if worker.loaded is not None]
 
-    def release(self) -> None:
-        """Stop all workers of the pool."""
-        for worker in self.workers:
-            ray.kill(worker.handle)
-        self.workers = []
+    def is_healthy(self, worker: Worker) -> bool:
+        """Whether the last shard on the worker's device was a success, or none has failed."""
+        return worker.place is None or not self._failures[worker.place]
 
-    def grow(self) -> None:
-        """Start missing workers, up to the number asked for, or as many as find room."""
-        self._grown = time.monotonic()
-        usable = sum(worker.is_usable for worker in self.workers)
-        parked = len(self.workers) - usable
-        wanted = self._wanted or max(1, self._room() - parked)
-        for _ in range(wanted - usable):
-            self.workers.append(self._new())
+    def grow(self, most: int) -> None:
+        """Start missing workers: as many as asked for or as find room, but `most` at most."""
+        parked = len(self.workers) - len(self.usable)
+        wanted = min(most, self._wanted or max(1, self._room() - parked))
+        if self.watch.head_is_silent:  # starting a worker would block
+            return
+        for _ in range(wanted - len(self.usable)):
+            worker = self._new()
+            self.workers.append(worker)
+            self.call(worker, "place")
+            self.call(worker, "load")
 
     def _room(self) -> int:
-        total = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        rooms = [int(total.get(kind, 0) / need) for kind, need in self._needs() if need]
-        return min(rooms, default=1)
-
-    def _needs(self) -> list[tuple[str, float]]:
-        return [("GPU", self._gpus), ("CPU", self._cpus)]
+        return room(self.watch.nodes().values(), self._needs)
 
     def _new(self) -> Worker:
+        name = next(self._names)
         actor = ray.remote(ShardWorker).options(
-            num_gpus=self._gpus,
-            num_cpus=self._cpus,
-            max_restarts=-1,  # on another node if need be
-            max_task_retries=0,  # whether a shard is tried again is decided here
+            name=name,
+            num_gpus=self._needs["GPU"],
+            num_cpus=self._needs["CPU"],
+            memory=self._needs["memory"] or None,
             max_concurrency=SHARDS_PER_WORKER + 1,
             runtime_env={"env_vars": _environment()},
         )
-        return Worker(actor.remote(self._request, self._options, self.columns))
+        return Worker(name, actor.remote(self._request, self._options, self.columns, name))
 
-    def park(self, worker: Worker, error: ModelError) -> None:
-        """Give up a worker that cannot load the model, and start another one elsewhere.
+    def call(self, worker: Worker, method: str, *args: object, **facts: Any) -> Call:
+        """Call a method of a worker, under the name of its shard if it has one."""
+        call = Call(worker, method, time.monotonic(), **facts)
+        name = f"{method} {call.task.shard.name}" if call.task else f"{method} {worker.name}"
+        reference = getattr(worker.handle, method).options(name=name).remote(*args)
+        self.calls[reference] = call
+        if call.task is not None:
+            worker.running.append(call)
+        return call
 
-        It keeps its place, so that Ray has to put its successor somewhere else.
+    def answers(self) -> Iterator[tuple[Call, Any]]:
+        """The calls that ended within a tick, with what they returned or raised.
+
+        None stands for the answer of a call that ended with its worker for no fault of its own.
+        Raises what ends the run: a cluster that has died, an output that cannot be written, or
+        the last error where all workers had to be parked.
         """
-        worker.is_usable = False
-        self._load_errors.append(error)
-        place = f" on node {worker.node}" if worker.node else ""
-        logger.warning("gave up a worker%s: %s", place, error)
-        if len(self._load_errors) > 2 * len(nodes()) or not self._room_left():
-            # Those given up keep their places: where they fill the cluster, no other can start.
-            parked = len(self.workers) - len(self.usable)
-            if not self.usable or parked >= self._room():
-                raise error
-        else:
-            self.workers.append(self._new())
+        self._say_who_waits()
+        if not self.calls:
+            time.sleep(TICK_SECONDS)
+        self.watch.nodes()  # raises if the cluster has died
+        for reference in ray.wait(list(self.calls), timeout=TICK_SECONDS)[0]:
+            call = self.calls.pop(reference)
+            if call in call.worker.running:
+                call.worker.running.remove(call)
+            try:
+                answer = get(reference)
+            except (ModelError, DeviceError, RayError) as error:
+                answer = error
+            yield from self._heard(call, answer)
 
-    def _room_left(self) -> bool:
-        free = ray.available_resources()  # type: ignore[no-untyped-call]
-        return all(free.get(kind, 0) >= need for kind, need in self._needs() if need)
+    def _heard(self, call: Call, answer: Any) -> Iterator[tuple[Call, Any]]:
+        """Draw conclusions about the worker of a call that has ended."""
+        worker = call.worker
+        if worker not in self.workers:  # it has been given back
+            return
+        if isinstance(answer, NccleanError | RayTaskError):
+            self.watch.answered()
+            if worker.is_parked:
+                answer = None
+            else:
+                yield from self._failed(worker, answer)
+        elif isinstance(answer, RayError):
+            if not isinstance(answer, ObjectLostError):
+                if self.watch.died(answer):  # else it is said every second
+                    logger.warning("worker %s died (%s)", worker, one_line(answer))
+                yield from self._without(worker, answer)
+        else:
+            self.watch.answered()
+            if call.method == "place":
+                worker.place = answer
+            elif call.method == "load":
+                yield from self._begin(worker, answer)
+            elif worker.place is not None:
+                self._failures[worker.place] = 0
+        yield call, answer
+
+    def _begin(self, worker: Worker, loaded: Loaded) -> Iterator[tuple[Call, Any]]:
+        """Take a worker that has loaded the model into use, if its model is that of the others."""
+        self.identity = self.identity or loaded.identity
+        if loaded.identity != self.identity:
+            error = ModelError(
+                f"a worker has {loaded.identity}, others have {self.identity}: use the same files "
+                "and an explicit --precision"
+            )
+            yield from self._failed(worker, error)
+            return
+        if self._needs["GPU"] and loaded.device == "cpu":
+            logger.warning("torch sees no GPU in worker %s: it computes on its CPUs", worker)
+        worker.loaded = loaded
+        # Of the next workers; no more than the nodes have, or none of them would start.
+        largest = max((has.get("memory", 0) for has in self.watch.nodes().values()), default=0)
+        self._needs["memory"] = float(int(min(loaded.memory + _MEMORY_MARGIN, largest)))
+
+    def _failed(self, worker: Worker, error: NccleanError | RayError) -> Iterator[tuple[Call, Any]]:
+        """Replace a worker whose device failed; park one that cannot be expected to do better.
+
+        A parked worker keeps its place, so that Ray has to put its successor somewhere else.
+        """
+        place = worker.place or Place("", "", "")
+        self._failures[place] += 1
+        logger.warning("worker %s failed: %s", worker, one_line(error))
+        if not isinstance(error, ModelError) and self._failures[place] < _FAILURES_IN_A_ROW:
+            if isinstance(error, DeviceError) or worker.loaded is None:
+                yield from self._without(worker)
+            return
+        worker.is_parked = True
+        logger.warning("worker %s is parked: it gets no more shards", worker)
+        if len(self.workers) - len(self.usable) >= self._room():
+            if isinstance(error, ModelError):
+                raise error
+            raise InputError(
+                f"no worker is left that does not fail ({one_line(error)}); what is done is kept: "
+                "give the same command again when the nodes are well"
+            ) from error
+
+    def _without(self, worker: Worker, answer: Any = None) -> Iterator[tuple[Call, Any]]:
+        """Let a worker go; `answer` is that of what else runs on it."""
+        self.release(worker)
+        for reference, call in list(self.calls.items()):
+            if call.worker is worker:
+                del self.calls[reference]
+                yield call, answer
+
+    def release(self, worker: Worker) -> None:
+        """Stop a worker, and give back what it holds."""
+        self.workers.remove(worker)
+        ray.kill(worker.handle)
+
+    def release_all(self) -> None:
+        """Stop all workers of the pool."""
+        for worker in list(self.workers):
+            self.release(worker)
+        self.calls.clear()
+
+    def load(self) -> ModelIdentity:
+        """The identity of the model, from the first worker that has loaded it.
+
+        Raises `ModelError` if no worker can load it.
+        """
+        while self.identity is None or not self.ready:
+            self.grow(1)
+            for _ in self.answers():
+                pass
+        return self.identity
 
     def on_any(self, method: str, *args: object) -> Any:
-        """Call a method on all usable workers; returns the first result."""
-        self.grow()
+        """Call a method on a worker that has loaded the model, on another one if that one fails."""
         while True:
-            calls = {
-                getattr(worker.handle, method).remote(*args): worker
-                for worker in self.workers
-                if worker.is_usable
-            }
-            if not calls:
-                raise self._load_errors[-1]
-            result = self._first_result(calls)
-            if result is not None:
-                return result
+            self.load()
+            call = self.call(self.ready[0], method, *args)
+            while call in self.calls.values():
+                for ended, answer in self.answers():
+                    if ended is call and not (answer is None or isinstance(answer, Exception)):
+                        return answer
 
-    def _first_result(self, calls: dict[Any, Worker]) -> Any:
-        waiting = set(calls)
-        since, warned = time.monotonic(), False
-        while waiting:
-            ready, _ = ray.wait(list(waiting), timeout=TICK_SECONDS)
-            if not ready:
-                check_own_node()
-            if not ready and not warned and time.monotonic() - since > GROW_SECONDS:
-                warned = True
-                self._warn_if_none_started(list(calls.values()))
-            for reference in ready:
-                waiting.discard(reference)
-                try:
-                    result = get(reference)
-                    self.silence.answered()
-                    return result
-                except ModelError as error:
-                    self.silence.answered()
-                    self.park(calls[reference], error)
-                except RayActorError as error:  # it is restarted
-                    if self.silence.died(error):  # else it is said every second
-                        logger.warning("a worker died; Ray restarts it (%s)", one_line(error))
-                    time.sleep(TICK_SECONDS)
-        return None
-
-    def _warn_if_none_started(self, workers: list[Worker]) -> None:
-        nodes = [worker.handle.node.remote() for worker in workers]
-        if not ray.wait(nodes, timeout=TICK_SECONDS)[0]:
-            needs = [f"{need:g} {kind}" for kind, need in self._needs() if need]
-            logger.warning("no worker has started yet: each needs %s", " and ".join(needs))
+    def _say_who_waits(self) -> None:
+        """Say, while no worker is ready, whether they wait for room or load the model."""
+        if self.ready or not self.usable:
+            self._said = time.monotonic()
+        if time.monotonic() - self._said < SAY_SECONDS:
+            return
+        self._said = time.monotonic()
+        loading = sum(worker.place is not None for worker in self.usable)
+        if loading:
+            logger.warning("no worker is ready yet: %d load the model", loading)
+        else:
+            needs = " and ".join(f"{need:g} {kind}" for kind, need in self._needs.items() if need)
+            logger.warning("no worker has started yet: each needs %s", needs)
 
 
 def _environment() -> dict[str, str]:

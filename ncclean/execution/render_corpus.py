@@ -64,7 +64,7 @@ def render(
         seconds = time.perf_counter() - begin
         if held_out:
             progress.say("rendering held-out sets")
-            with written_aside(Path(out) / HELD_OUT, record) as aside:
+            with written_aside(Path(out) / HELD_OUT, record.made) as aside:
                 write_heldout(aside, held_out, options.seed)
         rendered = RenderedCorpus(out, len(shards), pairs, round(seconds, 3))
         record.append("done", corpus=asdict(rendered))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ class ScoreCorpus:
             if run.change is not None and (counts := run.change.counts()):
                 progress.say(counts)
             start = time.perf_counter()
-            scored = self._score(pending, run, engine, progress)
+            scored, times = self._score(pending, run, engine, progress)
             speed = scored / (time.perf_counter() - start) if scored else None
             if _needs_noise_shift(self.calibration.shift, run):
                 progress.say("estimating the shift of the estimator")
@@ -114,6 +115,7 @@ class ScoreCorpus:
                 out=self.out,
                 samples_per_second=speed,
                 seconds=time.perf_counter() - begin,
+                times=times,
             )
         if summary.ok or not summary.failures.get(SkipReason.CAPTION_MISSING.value):
             return summary
@@ -173,11 +175,12 @@ class ScoreCorpus:
 
     def _score(
         self, pending: list[ShardRef], run: ScoreRun, engine: Engine, progress: Progress
-    ) -> int:
-        """Score the pending shards; returns the number of their samples."""
+    ) -> tuple[int, Counter[str]]:
+        """Score the pending shards; returns the number of their samples and seconds by phase."""
+        times: Counter[str] = Counter()
         if not pending:
             progress.say("nothing left to score: all shards are done")
-            return 0
+            return 0, times
         expected = estimate_samples(pending)
         progress.say(f"{counted(len(pending), 'shard')} to score, about {expected:,} samples")
         writer = PartWriter(
@@ -189,6 +192,7 @@ class ScoreCorpus:
             nonlocal scored, shards
             run.commit(shard, outcome.stats, outcome.distributions)
             scored, shards = scored + outcome.stats.rows, shards + 1
+            times.update(outcome.stats.times)
             if outcome.stats.error is not None:
                 progress.say(f"shard {shard.name} failed: {outcome.stats.error}")
 
@@ -200,7 +204,7 @@ class ScoreCorpus:
             engine.run(tasks, writer, commit, report)
         except OSError as error:
             raise InputError(explain(self._layout.work, error)) from error
-        return scored
+        return scored, times
 
     def _remove_embedding_leftovers(self, run: ScoreRun) -> None:
         if self.options.embeddings is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -16,15 +17,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ncclean.errors import InputError
-from ncclean.runners.ray_cluster import (
-    GROW_SECONDS,
-    TICK_SECONDS,
-    check_own_node,
-    connect,
-    get,
-    nodes,
-    one_line,
-)
+from ncclean.runners.ray_cluster import SAY_SECONDS, TICK_SECONDS, Watch, connect, get, one_line
 from ncclean.runners.runner import Tasks
 
 T = TypeVar("T")
@@ -44,13 +37,17 @@ class RayTasks:
 
     def __init__(self, address: str | None, workers: int | None) -> None:
         self._connected = connect(address)
+        self._watch = Watch()
         self._asked_for = workers
 
     @property
     def workers(self) -> int:
         """The number of tasks at a time: as asked for, or one for each core of the cluster now."""
-        cores = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
-        return self._asked_for or max(cores, 1)
+        return self._asked_for or max(self._cores, 1)
+
+    @property
+    def _cores(self) -> int:
+        return int(sum(has.get("CPU", 0) for has in self._watch.nodes().values()))
 
     def __enter__(self) -> RayTasks:
         return self
@@ -68,20 +65,21 @@ class RayTasks:
         remote: Any = ray.remote(num_cpus=1, max_retries=_RETRIES)(function)
         waiting = iter(tasks)
         running: dict[Any, int] = {}
-        idle = 0.0
+        said = time.monotonic()
         try:
             while True:
                 while len(running) < self._room() and (task := next(waiting, None)) is not None:
                     number, arguments = task
-                    running[remote.remote(*arguments)] = number
+                    named = remote.options(name=f"{function.__name__} {number}")
+                    running[named.remote(*arguments)] = number
                 if not running:
                     return
                 ready, _ = ray.wait(list(running), timeout=TICK_SECONDS)
-                idle = 0.0 if ready else idle + TICK_SECONDS
-                if not ready:
-                    check_own_node()
-                if idle == GROW_SECONDS and not ray.cluster_resources().get("CPU"):  # type: ignore[no-untyped-call]
-                    logger.warning("no node has a core free; waiting for one to join")
+                if ready or self._cores:
+                    said = time.monotonic()
+                elif time.monotonic() - said > SAY_SECONDS:
+                    said = time.monotonic()
+                    logger.warning("no node has a core; waiting for one to join")
                 for reference in ready:
                     yield running.pop(reference), _result(reference)
         finally:
@@ -91,7 +89,7 @@ class RayTasks:
     def everywhere(self, function: Callable[[], None]) -> None:
         """Call `function` on each node that is alive; one that leaves meanwhile is passed over."""
         remote: Any = ray.remote(num_cpus=0)(_call)  # of functions alone, not of methods
-        places = [NodeAffinitySchedulingStrategy(one["NodeID"], soft=False) for one in nodes()]
+        places = [NodeAffinitySchedulingStrategy(one, soft=False) for one in self._watch.nodes()]
         for called in [remote.options(scheduling_strategy=one).remote(function) for one in places]:
             with contextlib.suppress(RayError):
                 get(called)

@@ -24,7 +24,10 @@ class ShardStats:
     failed. `column_failures` are pairs without the columns of a function of `--columns`.
     `captions_cut` counts those with more tokens than the model's `context_length`, which is None
     where no model has read them. `further` counts pictures and captions that no row is about.
-    `bytes` is the size of the rows in memory, by which the files of the table are cut.
+    `times` are the seconds that the shard's scoring waited for the `store`, for the `decode`rs and
+    the `device`, and those that it took to `score` and `write`; phases of several shards overlap.
+    `bytes` is the size of the rows in memory, by which the files of the table are cut. `trace` is
+    the process in which the shard failed, and the last lines of the traceback.
     """
 
     rows: int
@@ -35,7 +38,9 @@ class ShardStats:
     captions_cut: int = 0
     context_length: int | None = None
     further: FurtherMembers = field(default_factory=FurtherMembers)
+    times: dict[str, float] = field(default_factory=dict)
     bytes: int = 0
+    trace: str = ""
 
     @property
     def ok(self) -> int:
@@ -48,6 +53,7 @@ class ShardStats:
             "seconds": round(self.seconds, 3),
             "error": self.error,
             "bytes": self.bytes,
+            **({"trace": self.trace} if self.trace else {}),
             **({"columns": self.column_failures.to_json()} if self.column_failures.counts else {}),
             **(
                 {"captions_cut": self.captions_cut, "context_length": self.context_length}
@@ -55,6 +61,7 @@ class ShardStats:
                 else {}
             ),
             **self.further.to_json(),
+            **({"times": times} if (times := _rounded(self.times)) else {}),
         }
 
     @classmethod
@@ -68,8 +75,14 @@ class ShardStats:
             captions_cut=fields.get("captions_cut", 0),
             context_length=fields.get("context_length"),
             further=FurtherMembers.from_json(fields),
+            times=fields.get("times", {}),
+            trace=fields.get("trace", ""),
             bytes=fields.get("bytes", 256 * fields["rows"]),  # of 0.3
         )
+
+
+def _rounded(times: dict[str, float]) -> dict[str, float]:
+    return {phase: round(seconds, 3) for phase, seconds in times.items()}
 
 
 @dataclass

@@ -15,24 +15,24 @@ from upath import UPath
 from ncclean import stores
 from ncclean.file_names import WORKING_FOLDER
 
-# Of what is `run.json` now: in the working folder, and of commands that had none in the output.
-_IN_WORK, _IN_OUT = ("manifest", "explain", "search"), ("_export", "_synth", "_finetune", "_adapt")
+# Of what is `run.json` now; the last two lay in the output itself.
+_NAMES = ("manifest", "_export", "_synth", "explain", "search")
+_IN_VIEW = ("_finetune", "_adapt")
 _LONGEST_LINE = 1 << 28  # a list of a million shards has fewer
 
 
 def earlier_files(path: UPath) -> list[UPath]:
     """The files of the record that 0.3 has left where one is now at `path`; none if it has not."""
-    places: list[tuple[UPath, tuple[str, ...]]] = [(path.parent, (path.stem,))]
-    if path.stem == "run":
-        places = [(path.parent, _IN_WORK + _IN_OUT)]
-        if path.parent.name == WORKING_FOLDER:  # beside another one lie files of other runs
-            places.append((path.parent.parent, _IN_OUT))
+    names: tuple[str, ...] = _NAMES if path.name == "run.json" else (path.stem,)
+    places = [(path.parent, names)]
+    if path.parent.name == WORKING_FOLDER:
+        places.append((path.parent.parent, _IN_VIEW))
     for folder, names in places:
-        stem = "|".join(map(re.escape, names))
+        pattern = rf"({'|'.join(map(re.escape, names))})(-(?P<number>\d{{6,}}))?\.jsonl"
         found = [
             (match["number"] or "", one.name)
             for one in stores.listing(folder)
-            if (match := re.fullmatch(rf"({stem})(-(?P<number>\d{{6,}}))?\.jsonl", one.name))
+            if (match := re.fullmatch(pattern, one.name))
         ]
         if found:
             return [folder / name for _, name in sorted(found)]

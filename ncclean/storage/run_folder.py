@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,23 @@ from ncclean.storage.run_record import RUN, RunRecord
 _ASIDE = ".ncclean-writing-"
 
 
-def open_record(out: Path, command: str, run: dict[str, Any], *, overwrite: bool) -> RunRecord:
+def open_record(
+    out: Path | str, command: str, run: dict[str, Any], *, overwrite: bool
+) -> RunRecord:
     """Open the run record of a command that owns its output folder.
 
     `run` is the identity of the run: its version, options and inputs. Raises `ResumeError` for the
     folder of another run, `InputError` for one that holds files of no run.
     """
 
-    folder = UPath(out)
+    folder = stores.location(str(out))
 
     def anything() -> UPath | None:
-        if folder.is_dir():
-            return next((file for file in folder.iterdir() if file.name != WORKING_FOLDER), None)
-        return folder if folder.exists() else None
+        files = (one.name for one in stores.listing(folder) if one.name != WORKING_FOLDER)
+        name = next(files, None)
+        if name is not None:
+            return folder / name
+        return folder if folder.is_file() else None
 
     labels = {f"inputs.{name}": "the input" for name in run.get("inputs", {})}
     compare = partial(differences, labels=labels)
@@ -58,9 +62,10 @@ def finished(record: RunRecord) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def written_aside(folder: Path, record: RunRecord) -> Iterator[Path]:
+def written_aside(folder: Path, made: Callable[..., None]) -> Iterator[Path]:
     """Yield an empty folder to write to; afterwards its files are recorded and moved into place.
 
+    `made` is told of them first.
     JSON files come last: who sees a description may rely on what it describes.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +80,7 @@ def written_aside(folder: Path, record: RunRecord) -> Iterator[Path]:
             raise
         files = [path.relative_to(aside) for path in aside.rglob("*") if path.is_file()]
         files.sort(key=lambda file: (file.suffix == ".json", file))
-        record.made(*(folder / file for file in files))
+        made(*(folder / file for file in files))
         for file in files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             os.replace(aside / file, folder / file)

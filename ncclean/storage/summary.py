@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from ncclean.data.samples import SkipReason
@@ -35,6 +37,8 @@ class ScoreSummary:
     `other_names` counts image files found under another name than a table has, by what differs,
     and `caption_lines` text files of several lines that are one caption.
     `preprocessing` is what the images went through, as open_clip's `preprocess_cfg`.
+    `times` are seconds by phase (`ncclean.scoring.stats.ShardStats`) over the shards of this
+    invocation and all of its workers; phases overlap.
     """
 
     rows: int
@@ -68,6 +72,7 @@ class ScoreSummary:
     other_names: dict[str, int] = field(default_factory=dict)
     caption_lines: int = 0
     preprocessing: dict[str, Any] | None = None
+    times: dict[str, float] = field(default_factory=dict)
 
 
 def summarize(
@@ -77,6 +82,7 @@ def summarize(
     out: str,
     samples_per_second: float | None,
     seconds: float,
+    times: Mapping[str, float] = MappingProxyType({}),
 ) -> ScoreSummary:
     """Summarise a scoring run that took `seconds` this time."""
     statuses: dict[str, int] = {}
@@ -124,5 +130,6 @@ def summarize(
         shift=calibration.shift,
         samples_per_second=round(samples_per_second, 1) if samples_per_second else None,
         seconds=round(seconds, 2),
+        times={phase: round(spent, 2) for phase, spent in times.items()},
         out=out,
     )

@@ -92,7 +92,7 @@ def adapt_model(
         failed_shards=failed,
     )
     with open_record(folder, "adapt", run, overwrite=True) as record:
-        with written_aside(folder, record) as aside:
+        with written_aside(folder, record.made) as aside:
             write_model(estimator, aside)
         record.append("done", summary=asdict(summary))
     return summary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import re
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +49,11 @@ class CheckpointWriter:
     time. What goes wrong is raised by the next call of any method but `close`.
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        self._folder, self._keep = folder, keep
+    def __init__(
+        self, folder: Path, keep: int, on_saved: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_saved` is called after each checkpoint, in the thread that has written it."""
+        self._folder, self._keep, self._on_saved = folder, keep, on_saved
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ncclean-checkpoint")
         self._written: Future[None] | None = None
 
@@ -61,9 +65,11 @@ class CheckpointWriter:
         """Copy the training state, and start to write it as a checkpoint in the background."""
         self.finish()
         context = contextvars.copy_context()  # which files are reported, and to whom
-        self._written = self._thread.submit(
-            context.run, save_checkpoint, self._folder, position, _copied(state), self._keep
-        )
+        self._written = self._thread.submit(context.run, self._save, position, _copied(state))
+
+    def _save(self, position: Position, state: dict[str, Any]) -> None:
+        save_checkpoint(self._folder, position, state, self._keep)
+        self._on_saved()
 
     def raise_if_failed(self) -> None:
         """Raise the error of the last checkpoint, if writing it has failed."""

@@ -14,6 +14,7 @@ import yaml
 from upath import UPath
 
 import ncclean
+from ncclean import stores
 from ncclean.atomic import published
 from ncclean.config import ClusterOptions
 from ncclean.data.options import LoaderOptions, SourceOptions
@@ -47,6 +48,7 @@ from ncclean.training.process_group import (
     wait_for_all,
 )
 from ncclean.training.rank_batches import RankBatches
+from ncclean.training.run_files import RunFiles
 from ncclean.training.run_log import read_results
 from ncclean.training.selection import open_selection
 from ncclean.training.trainer import BatchSource, StepReport, Trainer
@@ -130,10 +132,12 @@ class Finetuning:
                 )
             check_same_start(estimator.model, ranks)
             record = stack.enter_context(self._record()) if ranks.is_first else None
-            if record is not None:
-                self._write_params(record)
             pieces = said_by_first(ranks, pieces_of(record, ranks) if record is not None else 0)
             counts = counts_of(record, ranks, shards) if selection is None else None
+            files = stack.enter_context(RunFiles.open(self.out))  # the first rank has cleared them
+            made = partial(_list_files, record, files) if record is not None else None
+            if record is not None and made is not None:
+                _write_params(record.identity, files, made)
             loader = RankBatches(
                 partial(self._piece, shards, selection, counts, estimator, pieces),
                 self.batch_size,
@@ -141,19 +145,13 @@ class Finetuning:
                 ranks,
             )
             trainer = Trainer(
-                estimator,
-                objective,
-                loader,
-                training,
-                Path(self.out),
-                ranks,
-                record.made if record else None,
+                estimator, objective, loader, training, files.local, ranks, made, files.push
             )
             wait_for_all(ranks)
             position = trainer.run(resume=True, on_step=on_step)
-            if record is not None:
-                self._write_model(trainer, estimator, objective, record)
-        results = read_results(Path(self.out))
+            if made is not None:
+                self._write_model(trainer, estimator, objective, files, made)
+            results = read_results(files.local) if ranks.is_first else []
         return FinetuneSummary(
             method=self.method,
             samples=position.total_steps * self.batch_size,
@@ -176,13 +174,13 @@ class Finetuning:
             self._seen_from_nodes(shards),
             cluster=cluster,
             device=self.model.device,
-            folder=Path(self.out) / RAY_FOLDER,
+            folder=str(stores.location(absolute(self.out)) / RAY_FOLDER),
             on_report=on_step,
         )
         return dataclasses.replace(result, out=self.out)
 
     def _record(self) -> RunRecord:
-        return open_record(Path(self.out), _COMMAND, self.identity, overwrite=self.overwrite)
+        return open_record(self.out, _COMMAND, self.identity, overwrite=self.overwrite)
 
     def _inputs(self) -> tuple[list[ShardRef], SelectionReader | None]:
         """Raises `InputError` if the selection is about others, or lacks what the method reads."""
@@ -240,21 +238,32 @@ class Finetuning:
         noise = self.loader.batch_noise
         return CachedFeatures(estimator, loader, options.batch_size, options.seed, noise, rows)
 
-    def _write_params(self, record: RunRecord) -> None:
-        """`params.yaml`: the options that the method reads, readable without this code."""
-        params = {**record.identity["options"], "versions": {"ncclean": ncclean.__version__}}
-        path = UPath(self.out) / PARAMS
-        record.made(path)
-        with published(path) as aside:
-            aside.write_text(yaml.safe_dump(params, sort_keys=False))
-
     def _write_model(
-        self, trainer: Trainer, estimator: Estimator, objective: Objective, record: RunRecord
+        self,
+        trainer: Trainer,
+        estimator: Estimator,
+        objective: Objective,
+        files: RunFiles,
+        made: Callable[..., None],
     ) -> None:
         trained = trainer.averaged.module if trainer.averaged is not None else estimator.model
-        with written_aside(Path(self.out), record) as aside:
+        with written_aside(files.local, made) as aside:
             write_model(estimator, aside, trained)
             objective.save(aside)
+        files.push()
+
+
+def _write_params(identity: Mapping[str, Any], files: RunFiles, made: Callable[..., None]) -> None:
+    """`params.yaml`: the options that the method reads, readable without this code."""
+    params = {**identity["options"], "versions": {"ncclean": ncclean.__version__}}
+    made(files.local / PARAMS)
+    with published(UPath(files.local / PARAMS)) as aside:
+        aside.write_text(yaml.safe_dump(params, sort_keys=False))
+
+
+def _list_files(record: RunRecord, files: RunFiles, *paths: Path) -> None:
+    """List files as made by the run, where they will be in the end."""
+    record.made(*files.recorded(*paths))
 
 
 def pieces_of(record: RunRecord, ranks: Ranks) -> int:
@@ -281,9 +290,10 @@ def counts_of(record: RunRecord | None, ranks: Ranks, shards: Sequence[ShardRef]
 
 def _train_on_node(run: Finetuning, on_step: OnStep) -> FinetuneSummary:
     """`train_as_rank` on a node of a cluster."""
-    if not (Path(run.out) / WORKING_FOLDER / RUN).exists():
+    place = stores.location(run.out) / WORKING_FOLDER / RUN
+    if not stores.ask("read", place, place.exists):
         raise InputError(
-            f"--out {run.out} must be on a file system that all nodes of the cluster share"
+            f"--out {run.out} must be in a store, or on a file system that all nodes share"
         )
     return run.train_as_rank(on_step)
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -16,7 +15,7 @@ from ray.train.torch import TorchTrainer
 
 from ncclean.config import ClusterOptions
 from ncclean.errors import NccleanError, TrainingError
-from ncclean.runners.ray_cluster import connect, nodes, one_line, worker_size
+from ncclean.runners.ray_cluster import Watch, connect, one_line, room, worker_size
 
 _POLL_SECONDS = 0.5
 _AGREE_SECONDS = 10.0
@@ -105,7 +104,7 @@ def train_on_cluster(
     *,
     cluster: ClusterOptions,
     device: str,
-    folder: Path,
+    folder: str,
     on_report: Report = lambda report: None,
 ) -> Any:
     """Run `train` on every rank under Ray Train; returns the first rank's result.
@@ -116,17 +115,18 @@ def train_on_cluster(
     connected = connect(cluster.address)
     try:
         gpus, cpus = worker_size(cluster, device)
+        needs = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
         board = _Board.remote()  # type: ignore[attr-defined]
         trainer = TorchTrainer(
             RankJob(train, request, board),
             scaling_config=ScalingConfig(
-                num_workers=cluster.workers or _most_workers(gpus, cpus),
+                num_workers=cluster.workers or room(Watch().nodes().values(), needs),
                 use_gpu=gpus > 0,
-                resources_per_worker={"CPU": cpus, **({"GPU": gpus} if gpus else {})},
+                resources_per_worker=needs,
             ),
             run_config=RunConfig(
                 name="run",
-                storage_path=str(folder.resolve()),
+                storage_path=folder,
                 failure_config=FailureConfig(max_failures=_RESTARTS),
             ),
         )
@@ -162,14 +162,3 @@ def _pump(board: Any, on_report: Report, stop: threading.Event) -> None:
             on_report(report)
         if last:
             return
-
-
-def _most_workers(gpus: float, cpus: float) -> int:
-    """The number of workers that the nodes have room for."""
-    room = 0
-    for node in nodes():
-        has = node["Resources"]
-        fits = [has.get("CPU", 0) // cpus] if cpus else []
-        fits += [has.get("GPU", 0) // gpus] if gpus else []
-        room += int(min(fits, default=1))
-    return max(1, room)

@@ -85,9 +85,14 @@ class Trainer:
         folder: Path | None,
         ranks: Ranks | None = None,
         on_file: Callable[[Path], None] | None = None,
+        on_saved: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_file` receives every file of the run, checkpoints before they are written."""
+        """`on_file` receives every file of the run, checkpoints before they are written.
+
+        `on_saved` is called after each checkpoint.
+        """
         self._on_file = on_file or (lambda path: None)
+        self._on_saved = on_saved
         self.estimator, self.objective, self.loader = estimator, objective, loader
         self.options, self.folder = options, folder
         self._ranks = ranks or Ranks()
@@ -145,7 +150,9 @@ class Trainer:
         log, writer = None, None
         if self._ranks.is_first and self.folder is not None:
             log = RunLog(self.folder, position.total_steps, self.options.tensorboard)
-            writer = CheckpointWriter(self.folder / "checkpoints", self.options.keep)
+            writer = CheckpointWriter(
+                self.folder / "checkpoints", self.options.keep, self._on_saved
+            )
             for path in log.files():
                 self._on_file(path)
         saved = time.monotonic()

@@ -31,6 +31,19 @@ def patch_weights(module):
         return estimator
     module.Estimator.load = classmethod(other)
 
+def patch_device(module):
+    import time
+    import torch
+    start = module.Estimator.start_image
+    def faulty(self, pixels):
+        time.sleep(float(os.environ.get("SECONDS_A_BATCH", 0)))
+        if "ILL_FROM_BATCH" in os.environ and has_come(int(os.environ["ILL_FROM_BATCH"])):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        if len(pixels) > int(os.environ.get("LARGEST_BATCH", sys.maxsize)):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return start(self, pixels)
+    module.Estimator.start_image = faulty
+
 def patch_tar(module):
     read = module.TarSamples.__iter__
     def faulty(self):
@@ -42,6 +55,20 @@ def patch_tar(module):
         return read(self)
     module.TarSamples.__iter__ = faulty
 
+def patch_scoring(module):
+    finish = module.ShardScoring.finish
+    def odd(self, shard):
+        if shard.name == os.environ["ODD_SHARD"]:
+            raise LookupError("nobody has thought of this")
+        return finish(self, shard)
+    module.ShardScoring.finish = odd
+
+def has_come(batch):  # of all processes together
+    with open(os.path.join(os.path.dirname(__file__), "batches"), "a") as batches:
+        batches.write(".")
+        batches.flush()
+        return batches.tell() >= batch
+
 def is_first(shard):
     try:
         open(os.path.join(os.path.dirname(__file__), shard + ".opened"), "x").close()
@@ -52,8 +79,12 @@ def is_first(shard):
 PATCHES = {}
 if os.environ.get("BROKEN_NODE"):
     PATCHES["ncclean.models.estimator"] = patch_estimator
+if {"ILL_FROM_BATCH", "LARGEST_BATCH", "SECONDS_A_BATCH"} & set(os.environ):
+    PATCHES["ncclean.models.estimator"] = patch_device
 if os.environ.get("OTHER_WEIGHTS"):
     PATCHES["ncclean.models.estimator"] = patch_weights
+if os.environ.get("ODD_SHARD"):
+    PATCHES["ncclean.execution.finish_shard"] = patch_scoring
 if os.environ.get("FATAL_SHARD") or os.environ.get("SLOW_SHARD"):
     PATCHES["ncclean.data.tar"] = patch_tar
 
@@ -111,16 +142,18 @@ def cluster(scratch: Path, cpus: list[int], **variables: str) -> Iterator[Cluste
             made.shutdown()
 
 
-def kill_a_worker(timeout: float = 60) -> int:
-    """SIGKILL a worker that is at work on a shard; its process."""
+def kill_workers(count: int = 1, timeout: float = 120) -> None:
+    """SIGKILL so many workers at once, when that many are at work on shards."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        found = subprocess.run(["pgrep", "-f", "ray::ShardWorker.score"], capture_output=True)
-        for chosen in filter(_is_of_these_tests, map(int, found.stdout.split())):
-            os.kill(chosen, signal.SIGKILL)
-            return chosen
+        found = subprocess.run(["pgrep", "-f", "ray::score "], capture_output=True)
+        chosen = list(filter(_is_of_these_tests, map(int, found.stdout.split())))[:count]
+        if len(chosen) == count:
+            for process in chosen:
+                os.kill(process, signal.SIGKILL)
+            return
         time.sleep(0.02)
-    raise AssertionError("no worker began")
+    raise AssertionError(f"not {count} workers at work")
 
 
 def _is_of_these_tests(process: int) -> bool:

@@ -18,3 +18,8 @@ from ncclean.runners.ray_cluster import one_line
 )
 def test_the_beginning_and_the_end_of_a_traceback(said, shown):
     assert one_line(RuntimeError(said)) == shown
+
+
+def test_more_of_the_end_of_a_traceback():
+    error = RuntimeError("ray::score 7()\n  File a\n    x = y\n  File b\n    y = z\nKeyError: z\n")
+    assert one_line(error, last=3) == "ray::score 7() ... File b ... y = z ... KeyError: z"

@@ -1,18 +1,24 @@
 """The Ray engine on a real cluster: the local engine's rows, whatever happens to the workers."""
 
+import contextlib
+import itertools
 import json
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
+import ray
 import torch
 from ncclean_pipelines.score import Score
 from ray.exceptions import ObjectLostError
+from ray.util import list_named_actors
 from safetensors.torch import save_file
 
 from ncclean.config import ClusterOptions, ScoreOptions
@@ -20,7 +26,8 @@ from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ModelError
-from ncclean.execution import ray_shards
+from ncclean.execution import ray_shards, ray_workers
+from ncclean.execution.engine import ShardOutcome
 from ncclean.runners import ray_cluster
 from tests import object_store
 from tests.data.image_layouts import LAYOUTS, write_recaptioned
@@ -93,12 +100,12 @@ def test_an_outcome_that_is_lost_with_its_node(two_nodes, shards, reference, tmp
 
     def get(reference):
         outcome = ray_cluster.get(reference)
-        if not lost:
+        if not lost and isinstance(outcome, ShardOutcome):
             lost.append(reference)
             raise ObjectLostError(reference.hex(), None, "")
         return outcome
 
-    monkeypatch.setattr(ray_shards, "get", get)
+    monkeypatch.setattr(ray_workers, "get", get)
     summary = on(two_nodes, shards, tmp_path / "scores.parquet").run().summary
     assert lost
     assert summary.shards_failed == 0
@@ -229,7 +236,7 @@ def test_a_folder_of_parts_and_finalize_again_on_the_cluster(
 
 @pytest.mark.slow
 def test_a_worker_killed_in_the_middle_of_a_shard(two_nodes, shards, reference, tmp_path):
-    killer = threading.Thread(target=clusters.kill_a_worker)
+    killer = threading.Thread(target=clusters.kill_workers)
     killer.start()
     summary = on(two_nodes, shards, tmp_path / "s.parquet").run().summary
     killer.join()
@@ -269,7 +276,7 @@ def test_a_shard_that_kills_whoever_opens_it_is_set_aside(shards, reference, tmp
     with clusters.cluster(tmp_path / "site", [2, 1], FATAL_SHARD="00004") as made:
         summary = on(made, shards, tmp_path / "s.parquet").run().summary
     assert list(summary.failed_shards) == ["00004"]
-    assert "died 2 times" in summary.failed_shards["00004"]
+    assert "on 2 workers, last ncclean-worker-" in summary.failed_shards["00004"]
     found = read(tmp_path / "s.parquet")
     kept = reference.filter(pc.not_equal(reference["shard"], "00004"))
     corpus_wide = [
@@ -285,7 +292,7 @@ def test_shards_and_table_in_an_object_store(shards, reference, tmp_path):
     """Workers read and write the store themselves; a killed one leaves nothing behind."""
     with object_store.s3() as store, clusters.cluster(tmp_path / "site", [2, 1]) as made:
         object_store.upload(shards, "s3://corpus/shards")
-        killer = threading.Thread(target=clusters.kill_a_worker)
+        killer = threading.Thread(target=clusters.kill_workers)
         killer.start()
         summary = on(made, "s3://corpus/shards", "s3://corpus/scores").run().summary
         killer.join()
@@ -300,24 +307,40 @@ def test_shards_and_table_in_an_object_store(shards, reference, tmp_path):
 
 @pytest.mark.slow
 def test_a_straggler_does_not_hold_the_job(shards, reference, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_shards, "STRAGGLER_SECONDS", 2.0)
+    """Meanwhile, idle workers are given back: an autoscaler may take their nodes away."""
+    monkeypatch.setattr(ray_shards, "STRAGGLER_SECONDS", 4.0)
+    workers = []
+
+    class Watching:
+        def say(self, text): ...
+
+        def advance(self, *counts, **facts):
+            workers.append(len(list_named_actors(all_namespaces=True)))
+
     with clusters.cluster(tmp_path / "site", [2, 1], SLOW_SHARD="00007") as made:
         begin = time.monotonic()
-        summary = on(made, shards, tmp_path / "s.parquet").run().summary
+        summary = on(made, shards, tmp_path / "s.parquet").run(Watching()).summary
         seconds = time.monotonic() - begin
     assert (tmp_path / "site" / "00007.opened").exists()
     assert seconds < 300  # what the first worker to open the shard sleeps
     assert (summary.rows, summary.shards_failed) == (900, 0)
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
+    assert max(workers) == 3
+    assert workers[-1] <= 2
 
 
 @pytest.mark.slow
 def test_a_node_with_other_weights_is_left_out(shards, reference, tmp_path, caplog):
-    with clusters.cluster(tmp_path / "site", [2]) as made:
-        with clusters.environment({"OTHER_WEIGHTS": "1"}):
-            made.add_node(num_cpus=1, object_store_memory=100 << 20)
-        summary = on(made, shards, tmp_path / "s.parquet").run().summary
+    """It joins when the others are at work: those that came first say what the weights are."""
+    with clusters.cluster(tmp_path / "site", [2], SECONDS_A_BATCH="4") as made:
+
+        def join():
+            with clusters.environment({"OTHER_WEIGHTS": "1"}):
+                made.add_node(num_cpus=1, object_store_memory=100 << 20)
+
+        summary = on(made, shards, tmp_path / "s.parquet").run(OnFirstShard(join)).summary
     assert "a worker has ModelIdentity" in caplog.text
+    assert "is parked" in caplog.text
     assert (summary.rows, summary.shards_failed) == (900, 0)
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
 
@@ -363,3 +386,104 @@ def test_the_driver_killed_and_started_again(shards, reference, tmp_path):
     assert finished.returncode == 0, finished.stderr
     assert json.loads(finished.stdout)["rows"] == 900
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
+
+
+@pytest.mark.slow
+def test_an_ill_device_gets_no_more_shards(shards, reference, tmp_path, caplog):
+    """It works for three batches, then every call fails, in each new process, too."""
+    options = ScoreOptions(batch_size=30)
+    with clusters.cluster(tmp_path / "site", [1], SECONDS_A_BATCH="1.5") as made:
+        with clusters.environment({"ILL_FROM_BATCH": "4"}):
+            ill = made.add_node(num_cpus=1, object_store_memory=100 << 20)
+        summary = on(made, shards, tmp_path / "s.parquet", options=options).run().summary
+        assert (summary.rows, summary.shards_failed) == (900, 0)
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)
+    failures = [line for line in caplog.messages if "CUDA error: an illegal" in line]
+    parked = [line for line in caplog.messages if "is parked" in line]
+    assert len(failures) == 3
+    assert len(parked) == 1
+    assert f"({ill.node_id[:8]})" in parked[0]
+
+
+@pytest.mark.slow
+def test_devices_that_all_fail_end_the_run_and_fail_no_shard(shards, tmp_path):
+    with (
+        clusters.cluster(tmp_path / "site", [1], ILL_FROM_BATCH="1") as made,
+        pytest.raises(InputError, match=r"no worker is left.*CUDA error.*what is done is kept"),
+    ):
+        on(made, shards, tmp_path / "s.parquet").run()
+    assert not list(tmp_path.rglob("part-*.parquet"))
+
+
+@pytest.mark.slow
+def test_a_device_with_little_memory_takes_smaller_batches(shards, reference, tmp_path):
+    with clusters.cluster(tmp_path / "site", [1], LARGEST_BATCH="20") as made:
+        summary = on(made, shards, tmp_path / "s.parquet").run().summary
+    assert (summary.rows, summary.shards_failed) == (900, 0)
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)
+
+
+@pytest.mark.slow
+def test_four_workers_that_die_at_once_do_not_stop_the_driver(shards, reference, tmp_path):
+    """Each of their shards is scored again; what is asked of the driver meanwhile is answered."""
+    times = []
+
+    class Watching:
+        def say(self, text): ...
+
+        def advance(self, *counts, **facts):
+            times.append(time.monotonic())
+
+    killer = threading.Thread(target=clusters.kill_workers, args=(4,))
+    options = ScoreOptions(batch_size=30)
+    with clusters.cluster(tmp_path / "site", [4], SECONDS_A_BATCH="4") as made:
+        killer.start()
+        run = on(made, shards, tmp_path / "s.parquet", workers=4, options=options)
+        summary = run.run(Watching()).summary
+    killer.join()
+    assert (summary.rows, summary.shards_failed) == (900, 0)
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)
+    assert max(after - before for before, after in itertools.pairwise(times)) < 5
+
+
+@pytest.mark.slow
+def test_what_there_is_to_watch(shards, tmp_path):
+    """Metrics, the names of actors, and the traceback of a shard that two workers failed."""
+    names, metrics = set(), {}
+
+    class Watching:
+        def say(self, text): ...
+
+        def advance(self, *counts, **facts):
+            names.update(one["name"] for one in list_named_actors(all_namespaces=True))
+            for node in filter(lambda one: one["Alive"], ray.nodes()):
+                url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+                with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as page:
+                    shown = re.findall(
+                        r"^ray_(ncclean_\w+)\{(.*)\} (.*)$", page.read().decode(), re.M
+                    )
+                metrics.update({(name, tags): float(value) for name, tags, value in shown})
+
+    variables = {"RAY_metrics_report_interval_ms": "500", "SECONDS_A_BATCH": "0.5"}
+    with clusters.cluster(tmp_path / "site", [2], ODD_SHARD="00002", **variables) as made:
+        options = ScoreOptions(batch_size=30)
+        run = on(made, shards, tmp_path / "s.parquet", workers=2, options=options)
+        summary = run.run(Watching()).summary
+        logs = Path(made.head_node.get_logs_dir_path())
+        written = "".join(path.read_text() for path in logs.glob("worker-*.err"))
+    assert re.search(r"ERROR ncclean.*\[ncclean-worker-.*, node .*\] shard 00002 failed\n", written)
+    assert "LookupError: nobody has thought of this" in written
+    assert list(summary.failed_shards) == ["00002"]
+    assert "LookupError" in summary.failed_shards["00002"]
+    assert "on 2 workers" in summary.failed_shards["00002"]
+    assert (
+        len([name for name in names if re.fullmatch(r"ncclean-worker-[0-9a-f]{6}-\d", name)]) == 2
+    )
+    assert {name for name, _ in metrics} >= {
+        "ncclean_pairs_total", "ncclean_bytes_total", "ncclean_seconds_total",
+        "ncclean_failures_total",
+    }  # fmt: skip
+    phases = {re.search('phase="(.*?)"', tags)[1] for name, tags in metrics if "seconds" in name}
+    assert phases == {"store", "decode", "device", "score", "write"}
+    assert any('reason="LookupError"' in tags for _, tags in metrics)
+    assert all("worker=" in tags for _, tags in metrics)

@@ -182,7 +182,7 @@ def test_work_of_an_interrupted_search_is_removed_with_overwrite(embeddings, exp
 
     with pytest.raises(KeyboardInterrupt):
         Neighbours(embeddings=[str(embeddings)], out=str(out), **SEARCH).run(Interrupt())
-    assert (work / "search.jsonl").exists()
+    assert (work / "run.json").exists()
     (work / "mine.txt").write_text("mine")
     other = NeighbourOptions(index="ivf", k=6, seed=1)
     again = {**SEARCH, "options": other}

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import open_clip
 import pyarrow.parquet as pq
@@ -20,11 +21,13 @@ from upath import UPath
 
 from ncclean.data.options import LoaderOptions
 from ncclean.errors import InputError, ResumeError
+from ncclean.progress import Silent
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.options import TrainOptions
 from ncclean.training.run_log import read_results
+from tests import object_store
 
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
 
@@ -64,6 +67,40 @@ def test_the_run_folder_is_a_model(corpus, selection, tmp_path):
     assert "gamma" not in params  # an option of another method
     assert len(read_results(tmp_path / "run")) == summary.steps
     assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+def test_a_run_in_a_store_goes_on_and_is_that_of_a_folder(corpus, selection, tmp_path):
+    training = TrainOptions(log_steps=1, save_steps=2, steps=6, tensorboard=False)
+    local = replace(request(corpus, selection, tmp_path / "run"), training=training)
+    local.run()
+
+    class Stops(Silent):
+        def advance(self, done, *rest, **facts):
+            if done == 5:
+                raise KeyboardInterrupt
+
+    with object_store.s3("runs"):
+        out = "s3://runs/a/run"
+        remote = replace(request(corpus, selection, out), training=training)
+        with pytest.raises(KeyboardInterrupt):
+            remote.run(Stops())
+        system = object_store.filesystem()
+        assert "runs/a/run/checkpoints/step_00000004.pt" in system.find("runs/a/run")
+        summary = remote.run().summary
+        assert (summary.steps, summary.out) == (6, out)
+        kept = {name.removeprefix("runs/a/run/") for name in system.find("runs/a/run")}
+        system.get("runs/a/run/open_clip_model.safetensors", str(tmp_path / "weights"))
+        system.get("runs/a/run/results.jsonl", str(tmp_path / "results.jsonl"))
+        with pytest.raises(ResumeError, match=r"--learning-rate was 0\.0003, is 0\.1"):
+            replace(request(corpus, selection, out, learning_rate=0.1), training=training).run()
+        assert replace(remote, overwrite=True).run().summary.steps == 6
+    weights = tmp_path / "run" / "open_clip_model.safetensors"
+    assert (tmp_path / "weights").read_bytes() == weights.read_bytes()
+    assert [one["step"] for one in read_results(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    present = (path for path in (tmp_path / "run").rglob("*") if path.is_file())
+    names = {path.relative_to(tmp_path / "run").as_posix() for path in present}
+    is_own = ".ncclean/"
+    assert {one for one in kept if is_own not in one} == {one for one in names if is_own not in one}
 
 
 def test_the_same_again_goes_on_and_another_is_refused(corpus, selection, tmp_path):

@@ -74,6 +74,65 @@ def test_in_and_out(store, reference, tmp_path, name):
     assert query("SELECT sum(osa_weight) FROM scores", [out]).fetchall()[0][0] < 100
 
 
+def test_an_endpoint_that_refuses_connections_for_a_while_is_waited_for(
+    store, reference, tmp_path, caplog
+):
+    def leaves(method, path):
+        if method == "PUT" and "part-00001" in path and not leaves.has_left:
+            leaves.has_left = True
+            store.away(5)
+        return False
+
+    leaves.has_left = False
+    store.refuses = leaves
+    out = "s3://corpus/scores.parquet"
+    summary = Score(shards=["s3://corpus/shards"], out=out, **MODEL).run().summary
+    assert (summary.rows, summary.shards_failed) == (300, 0)
+    assert leaves.has_left
+    assert "again in" in caplog.text
+    assert_same_rows(download(out, tmp_path / "copy"), reference)
+
+
+def test_credentials_that_expire_end_the_run_and_nothing_is_lost(store, reference, tmp_path):
+    store.forbids = lambda method, path: method == "PUT" and "part-00003" in path
+    out = "s3://corpus/scores.parquet"
+    with pytest.raises(InputError, match="the store refuses these credentials"):
+        Score(shards=["s3://corpus/shards"], out=out, **MODEL).run()
+    store.forbids = lambda method, path: False
+    store.requests.clear()
+    Score(shards=["s3://corpus/shards"], out=out, **MODEL).run()
+    assert not [path for method, path in store.requests if method == "PUT" and "00000" in path]
+    assert_same_rows(download(out, tmp_path / "copy"), reference)
+
+
+def test_one_object_that_is_refused_is_one_failed_shard(store, tmp_path):
+    store.forbids = lambda method, path: path.endswith("00002.tar")
+    out = str(tmp_path / "s.parquet")
+    summary = Score(shards=["s3://corpus/shards"], out=out, **MODEL).run().summary
+    assert (summary.rows, summary.shards_failed) == (250, 1)
+    assert "Forbidden" in summary.failed_shards["00002"]
+    store.forbids = lambda method, path: path.endswith(".tar")
+    with pytest.raises(InputError, match="refuses these credentials"):
+        Score(shards=["s3://corpus/shards"], out=str(tmp_path / "t.parquet"), **MODEL).run()
+
+
+def test_of_two_runs_on_one_output_the_second_is_refused(store, reference, tmp_path):
+    store.delay = 0.1
+    out = "s3://corpus/scores.parquet"
+    words = ["score", "s3://corpus/shards", "--out", out, "--model", "demo", "--shift", "0.2"]
+    first = subprocess.Popen([sys.executable, "-c", START, *words, "--precision", "fp32"])
+    while not any(method == "PUT" and ".lease" in path for method, path in store.requests):
+        assert first.poll() is None
+        time.sleep(0.05)
+    refused = rf"another run is writing to .*process {first.pid} on .*, last seen 20"
+    with pytest.raises(InputError, match=refused):
+        Score(shards=["s3://corpus/shards"], out=out, **MODEL).run()
+    assert first.wait() == 0
+    store.delay = 0
+    assert Score(shards=["s3://corpus/shards"], out=out, **MODEL).run().summary.rows == 300
+    assert_same_rows(download(out, tmp_path / "copy"), reference)
+
+
 def test_globs_braces_and_what_is_missing(store, tmp_path):
     def count(source):
         out = tmp_path / f"{len(list(tmp_path.iterdir()))}.parquet"

@@ -1,10 +1,16 @@
 """Scoring again where there is something: what goes on, what is refused, what is replaced."""
 
+import os
 import shutil
+import socket
 
 import pytest
+from upath import UPath
 
 from ncclean.errors import InputError, NccleanError, ResumeError
+from ncclean.execution.finish_shard import ShardScoring
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.score_run import ScoreRun
 from tests.pipelines.score_tables import assert_same_rows, command, read
 
 
@@ -97,3 +103,17 @@ def test_a_run_that_got_nowhere_is_in_nobodys_way(corpus, tmp_path):
     out = tmp_path / "s.parquet"
     assert command([str(tmp_path / "wrong.tar")], out, shift=0.2).run().summary.rows == 0
     assert command([str(corpus / "00000.tar")], out, shift=0.2).run().summary.rows == 200
+
+
+def test_a_part_says_where_a_shard_failed_and_how(corpus, tmp_path, monkeypatch):
+    def fails(self, shard):
+        raise ZeroDivisionError("of a test")
+
+    monkeypatch.setattr(ShardScoring, "finish", fails)
+    out = tmp_path / "s.parquet"
+    summary = command([str(corpus / "00000.tar")], out).run().summary
+    assert summary.failed_shards == {"00000": "ZeroDivisionError: of a test"}
+    run = ScoreRun.load(ScoreLayout(UPath(out)))
+    trace = run.done["00000"].trace
+    assert trace.startswith(f"process {os.getpid()} on {socket.gethostname()}\n")
+    assert 'raise ZeroDivisionError("of a test")' in trace

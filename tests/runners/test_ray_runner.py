@@ -114,7 +114,7 @@ def test_bytes_are_those_of_one_process(two_nodes, corpus, expected, tmp_path, n
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "task"), [("export", "export_shard"), ("inject-noise", "write_shard")]
+    ("name", "task"), [("export", "export_task"), ("inject-noise", "write_shard")]
 )
 def test_a_task_killed_in_the_middle(two_nodes, corpus, expected, tmp_path, name, task):
     killed = []

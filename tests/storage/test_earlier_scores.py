@@ -122,3 +122,14 @@ def test_records_of_other_commands_beside_a_table_are_not_its_own(tmp_path):
     score(UPath(tmp_path / "s.parquet"), OLD)
     score(UPath(tmp_path / "s.parquet"), OLD, overwrite=True)
     assert (tmp_path / "_finetune.jsonl").exists()
+
+
+def test_a_file_of_ones_own_is_no_record(tmp_path):
+    """Lists of data sets are often called so."""
+    mine = [tmp_path / "manifest.jsonl", tmp_path / "s" / "manifest.jsonl"]
+    (tmp_path / "s").mkdir()
+    for path in mine:
+        path.write_text('{"audio": "a.wav"}\n')
+    for name in ("s.parquet", "s"):
+        score(UPath(tmp_path / name), ["a"])
+    assert all(path.read_text() == '{"audio": "a.wav"}\n' for path in mine)

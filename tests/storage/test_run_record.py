@@ -313,7 +313,7 @@ def test_a_record_behind_a_link_is_not_written(tmp_path):
         RunRecord.open(UPath(tmp_path / "r.json"), "copy", {}, overwrite=True)
     (tmp_path / "r.json").unlink()
     (tmp_path / "r.lease").symlink_to(tmp_path / "precious.txt")
-    with pytest.raises(InputError, match=r"cannot write .*r\.lease"):
+    with pytest.raises(InputError, match=r"r\.lease is in the way"):
         RunRecord.open(UPath(tmp_path / "r.json"), "copy", {}, overwrite=True)
     assert (tmp_path / "precious.txt").read_text() == "x"
 

@@ -1,0 +1,63 @@
+"""What goes wrong with a device: which errors are its own, and memory that does not suffice."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_DEVICE = re.compile(
+    r"\b(CUDA|HIP|MPS|cuDNN|CUDNN|cuBLAS|CUBLAS|NCCL)\b.*(error|fail|STATUS)", re.I
+)
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Whether an error is the device's: of CUDA, its libraries or memory, and not of the pairs."""
+    kinds: tuple[type[Exception], ...] = (torch.OutOfMemoryError,)
+    if hasattr(torch, "AcceleratorError"):  # of torch 2.8
+        kinds += (torch.AcceleratorError,)
+    return isinstance(error, kinds) or (
+        isinstance(error, RuntimeError) and _DEVICE.search(str(error)) is not None
+    )
+
+
+class BatchSize:
+    """The size of batches. It is halved, for the rest of the run, where memory runs out."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._halving = threading.Lock()
+
+    def fit(self, work: Callable[[int], T], first: Callable[[], T] | None = None) -> T:
+        """Call `work` with the size, again with half of it whenever memory runs out.
+
+        `first` is the first attempt, if it has begun already. Raises `torch.OutOfMemoryError`
+        where a batch of one is too large.
+        """
+        while True:
+            size = self.size
+            try:
+                return work(size) if first is None else first()
+            except torch.OutOfMemoryError:
+                if size == 1:
+                    raise
+            first = None
+            self._halve(size)
+
+    def _halve(self, size: int) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        with self._halving:
+            if self.size == size:  # else another thread has done so
+                self.size = size // 2
+                logger.warning(
+                    "out of memory at --batch-size %d; going on with %d", size, self.size
+                )

@@ -1,0 +1,75 @@
+"""What a worker on Ray shows to those who watch: Ray's metrics, and the log of its process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+
+from ray.util.metrics import Counter
+
+from ncclean.data.shards import ShardRef
+from ncclean.execution.engine import ShardOutcome
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerMetrics:
+    """Counts the work of one worker; Ray adds the node to each metric.
+
+    What is logged goes to the log of the worker's process, with the worker and its place; each
+    retry of an access to a store is logged, and counted.
+    """
+
+    def __init__(self, worker: str, place: str) -> None:
+        logging.basicConfig(
+            format=f"%(asctime)s %(levelname)s %(name)s [{worker}, {place}] %(message)s",
+            level=logging.WARNING,
+        )
+        tags = {"worker": worker}
+
+        def counter(name: str, description: str, *keys: str) -> Counter:
+            made = Counter(f"ncclean_{name}", description, ("worker", *keys))
+            made.set_default_tags(tags)
+            return made
+
+        self._pairs = counter("pairs_total", "Pairs in the parts of finished shards.")
+        self._bytes = counter("bytes_total", "Bytes of finished shards.")
+        self._seconds = counter("seconds_total", "Seconds by phase of the work.", "phase")
+        self._failures = counter("failures_total", "Failed shards by reason.", "reason")
+        retries = counter("retries_total", "Retries of accesses to a store.")
+        logging.getLogger("ncclean.stores").addHandler(_Counting(retries))
+
+    @contextlib.contextmanager
+    def of_shard(self, shard: ShardRef, outcomes: Sequence[ShardOutcome]) -> Iterator[None]:
+        """Count the shard that is scored in the context, whose outcome is then in `outcomes`."""
+        try:
+            yield
+        except Exception as error:
+            self._failures.inc(1, {"reason": type(error).__name__})
+            logger.exception("shard %s failed", shard.name)
+            raise
+        stats = outcomes[0].stats
+        self._count(self._pairs, stats.rows)
+        self._count(self._bytes, shard.size)
+        for phase, seconds in stats.times.items():
+            self._count(self._seconds, seconds, phase=phase)
+        if stats.error is not None:
+            self._failures.inc(1, {"reason": "ShardError"})
+            logger.warning("shard %s failed: %s", shard.name, stats.error)
+
+    @staticmethod
+    def _count(counter: Counter, value: float, **tags: str) -> None:
+        if value > 0:  # Ray refuses to add nothing
+            counter.inc(value, tags)
+
+
+class _Counting(logging.Handler):
+    """Counts what is logged."""
+
+    def __init__(self, counter: Counter) -> None:
+        super().__init__(logging.WARNING)
+        self._counter = counter
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._counter.inc(1)
