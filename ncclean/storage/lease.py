@@ -61,8 +61,10 @@ class Lease:
         self._released.set()
         self._renewal.join()
         _held_here.discard(str(self._own["id"]))
-        if self._lost is None:
-            stores.remove_files([self._path])
+        with contextlib.suppress(InputError):  # of a store that is away: then it runs out
+            held = self._read()
+            if held is not None and held["id"] == self._own["id"]:
+                stores.remove_files([self._path])
 
     def _take(self) -> None:
         first, since = None, time.monotonic()
@@ -71,10 +73,11 @@ class Lease:
             if held is None:
                 continue  # it was released just now
             first = first or held
-            if self._is_over(held) or time.monotonic() - since > LEASE_SECONDS:
+            is_here = held["host"] == self._own["host"]
+            if time.monotonic() - since > self._patience(held) or (is_here and not _is_alive(held)):
                 self._take_over()
                 return
-            if held["host"] == self._own["host"] or held != first:
+            if held != first or (is_here and not self._has_run_out(held)):
                 raise self._refusal(held)
             time.sleep(_TICK_SECONDS)
 
@@ -84,10 +87,11 @@ class Lease:
         if (now := self._read()) is not None and now["id"] != self._own["id"]:
             raise self._refusal(now)
 
-    def _is_over(self, held: dict[str, Any]) -> bool:
-        """Whether the holder cannot renew it any more, as far as can be told from here."""
-        if held["host"] == self._own["host"] and not _is_alive(held):
-            return True
+    def _patience(self, held: dict[str, Any]) -> float:
+        """Seconds to watch for a renewal: clocks of machines differ, so none is taken at once."""
+        return 2 * RENEW_SECONDS if self._has_run_out(held) else LEASE_SECONDS
+
+    def _has_run_out(self, held: dict[str, Any]) -> bool:
         return bool(time.time() - held["renewed"] > LEASE_SECONDS)
 
     def _renew(self) -> None:

@@ -48,7 +48,7 @@ def test_a_second_writer_is_refused_with_host_and_process(path):
     assert not path.exists()
 
 
-def test_one_that_ran_out_is_taken_over_at_once(path):
+def test_one_that_ran_out_is_watched_for_a_renewal_and_taken_over(path):
     held_by(path, renewed=time.time() - 100)
     begin = time.monotonic()
     Lease(path).release()
