@@ -238,7 +238,9 @@ def calibrate_again(
             progress.say("measuring by the answers")
             audit = measure([out], answers)
         if audit is not None:
-            calibration = _as_before(calibration, run)
+            listed = run.listed.shards.values()
+            files = (str(layout.table_file(one.file)) for one in listed if one.file is not None)
+            calibration = _as_before(calibration, next(files, out))
         address = None if cluster is None else cluster.address
         tasks = TaskOptions(engine="local" if cluster is None else "ray", ray_address=address)
         with open_runner(tasks, processes=1) as runner:
@@ -249,10 +251,9 @@ def calibrate_again(
         )
 
 
-def _as_before(calibration: CalibrationOptions, run: ScoreRun) -> CalibrationOptions:
+def _as_before(calibration: CalibrationOptions, table: str) -> CalibrationOptions:
     """The calibration with the shift, weight and score of the table, where it has the defaults."""
-    names = [one.file for one in run.listed.shards.values() if one.file is not None]
-    metadata = table_metadata(str(run.layout.table_file(names[0]))) if names else {}
+    metadata = table_metadata(table)
     if calibration.shift == "auto":
         source = metadata.get("shift_source", "")
         shift: str | float = source if source in ("noise", "shuffled") else "auto"

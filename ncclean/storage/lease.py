@@ -44,8 +44,12 @@ class Lease:
         self._own = {"id": uuid.uuid4().hex, "host": socket.gethostname(), "pid": os.getpid()}
         self._lost: InputError | None = None
         self._released = threading.Event()
-        self._take()
         _held_here.add(str(self._own["id"]))
+        try:
+            self._take()
+        except BaseException:
+            _held_here.discard(str(self._own["id"]))
+            raise
         self._renewal = threading.Thread(target=self._renew, name="ncclean-lease", daemon=True)
         self._renewal.start()
 

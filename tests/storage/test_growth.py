@@ -9,7 +9,7 @@ from upath import UPath
 
 from ncclean.errors import InputError, ResumeError
 from ncclean.storage import finalize as stage
-from ncclean.storage import parts, table_file
+from ncclean.storage import lease, parts, table_file
 from ncclean.storage.calibration import calibrate
 from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
@@ -33,6 +33,7 @@ PRESENT = ["a", "b", "c", "d", EMPTY, "e", "f", "g"]
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
     """So that row groups and files hold several shards, and shards lie in several row groups."""
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 1e6)  # no thread changes files in between
     monkeypatch.setattr(stage, "FILE_BYTES", 30 * 256)
     for module in (table_file, parts):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 20)

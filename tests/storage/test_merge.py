@@ -11,7 +11,7 @@ from upath import UPath
 from ncclean import stores
 from ncclean.errors import InputError, ResumeError
 from ncclean.storage import finalize as stage
-from ncclean.storage import parts, table_file
+from ncclean.storage import lease, parts, table_file
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.merge import merge
 from ncclean.storage.run_record import RUN
@@ -33,6 +33,7 @@ SETTINGS = {"shift": 0.2}
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 1e6)  # no thread changes files in between
     monkeypatch.setattr(stage, "FILE_BYTES", 30 * 256)
     for module in (table_file, parts):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 20)
