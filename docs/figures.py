@@ -165,6 +165,7 @@ FIGURES = {
     "robust": Figure(
         ("robust",), lambda record: repair_tables.noise_gains_table(record["rows"], ROBUST, NOISES)
     ),
+    "resume": Figure(("resume",), scale_tables.resume_line),
     "scale": Figure(("scale",), scale_tables.scale_table),
     "score-candidates": Figure(("score-candidates",), noise_tables.candidates_lines),
     "selection": Figure(("selection",), tables.selection_table),

@@ -91,6 +91,18 @@ def scale_table(record: Record) -> Iterator[str]:
         yield line(step, f"{used:.1f} s", f"{row['peak_gb']:.2f} GB")
 
 
+def resume_line(record: Record) -> Iterator[str]:
+    """`scale.resume`: how long a run of many shards in a store takes to go on."""
+    seconds = [row["seconds"] for row in record["rows"]]
+    delay = 1000 * record["settings"]["delay"]
+    yield (
+        f"A run of {record['settings']['shards']:,} shards in a store that answers after "
+        f"{delay:.0f} ms goes on after {seconds[0]:.0f} s from parts, one request each, and after "
+        f"{seconds[2]:.0f} s once they are in the table; one process writes the table of these "
+        f"parts in {seconds[1] / 60:.1f} minutes. The store ran on the same two cores."
+    )
+
+
 def review_lines(record: Record) -> Iterator[str]:
     """`review.py`: seconds until a page is there, and the memory of its server."""
     settings = record["settings"]
