@@ -288,10 +288,8 @@ def _finalize(
     calibration = calibrate(run, options.shift, options.osa_function, options.calibrate_on)
     if audit is not None:
         calibration = moved(calibration, audit)
-    finalize(
-        run,
-        calibration,
-        lambda function, tasks: runner.map(function, enumerate(tasks)),
-        progress=progress,
-    )
+    run_tasks = None
+    if runner.is_remote:
+        run_tasks = lambda function, tasks: runner.map(function, enumerate(tasks))  # noqa: E731
+    finalize(run, calibration, run_tasks, progress=progress)
     return calibration

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from upath import UPath
@@ -29,20 +30,21 @@ RunTasks = Callable[[Callable[..., None], Iterable[tuple[Any, ...]]], Iterable[o
 
 # Of a file of the table, in memory: 64 to 512 MB of Parquet.
 FILE_BYTES = 512 << 20
+_FILES_AT_ONCE = 4  # in this process
 
 
 def finalize(
     run: ScoreRun,
     calibration: Calibration,
-    run_tasks: RunTasks = itertools.starmap,
+    run_tasks: RunTasks | None = None,
     merges: Sequence[ScoreRun] = (),
     progress: Progress = SILENT,
 ) -> None:
     """Write the table, each file published whole, and remove the parts.
 
     Parts are removed when every file and the list of shards with their records are in place, so
-    it can be killed anywhere and run again. `run_tasks` writes the files. Shards of which the run
-    has no rows are in one of the runs that it `merges`.
+    it can be killed anywhere and run again. `run_tasks` writes the files, by default several at
+    once here. Shards of which the run has no rows are in one of the runs that it `merges`.
     """
     run.check()
     metadata = final_metadata(calibration, run)
@@ -51,6 +53,7 @@ def finalize(
     left.write(run.layout.finalizing)
     run.forget_dropped()  # before their rows go: one that comes back is scored again
     tasks = ((file, calibration, metadata) for file in files)
+    run_tasks = run_tasks or (itertools.starmap if len(files) == 1 else _in_threads)
     for done, _ in enumerate(run_tasks(write_table_file, tasks), start=1):
         run.check()
         if len(files) > 1:
@@ -60,6 +63,11 @@ def finalize(
             run.listed.shards[rows.shard].file = file.name
     run.write_list(itertools.chain(*(one.records() for one in (run, *merges))))
     _remove(run, left, {file.name for file in files})
+
+
+def _in_threads(function: Callable[..., None], tasks: Iterable[tuple[Any, ...]]) -> Iterator[None]:
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        yield from pool.map(lambda task: function(*task), tasks)
 
 
 def _leftovers(run: ScoreRun, files: Sequence[TableFile]) -> Leftovers:
@@ -87,19 +95,21 @@ def _remove(run: ScoreRun, left: Leftovers, table: set[str]) -> None:
 
 
 def table_files_of(run: ScoreRun, merges: Sequence[ScoreRun] = ()) -> list[TableFile]:
-    """The files that the table will have, of some hundreds of megabytes each."""
+    """The files that the table will have, about equal and of at most `FILE_BYTES` in memory."""
     layout, place = run.layout, run.layout.out
     sources = {name: rows for one in (*merges, run) for name, rows in _rows(one)}
+    shards = run.done_shards()
+    if layout.is_single_file:
+        return [TableFile(_absolute(place), tuple(sources[shard.name] for shard in shards))]
+    total = sum(run.done[shard.name].bytes for shard in shards)
+    count = max(-(-total // FILE_BYTES), 1)
     groups: list[list[ShardRows]] = [[]]
     size = 0
-    for shard in run.done_shards():
-        if size >= FILE_BYTES and not layout.is_single_file:
+    for shard in shards:
+        if len(groups) < count and size * count >= total * len(groups):
             groups.append([])
-            size = 0
         groups[-1].append(sources[shard.name])
         size += run.done[shard.name].bytes
-    if layout.is_single_file:
-        return [TableFile(_absolute(place), tuple(groups[0]))]
     names = (
         f"part-{number:05d}-{_digest(run, group)}.parquet" for number, group in enumerate(groups)
     )

@@ -6,9 +6,10 @@ import contextlib
 import itertools
 import json
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -69,7 +70,8 @@ def write_table_file(file: TableFile, calibration: Calibration, metadata: dict[s
 
     Raises `InputError` if rows are gone, or are not as many as were scored.
     """
-    tables = _row_groups(_filled(file.shards, calibration))
+    filled = read_rows(file.shards, lambda rows: fill_calibrated(rows, calibration))
+    tables = _row_groups(filled)
     first = next(tables, None)
     if first is None:
         first = _schema(file.shards).empty_table()
@@ -81,23 +83,20 @@ def write_table_file(file: TableFile, calibration: Calibration, metadata: dict[s
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
 
-def read_rows(shards: Sequence[ShardRows]) -> Iterator[pa.Table]:
-    """Yield the rows of shards in order, as they are stored, reading a few pieces ahead."""
+def read_rows(
+    shards: Sequence[ShardRows], prepare: Callable[[pa.Table], pa.Table]
+) -> Iterator[pa.Table]:
+    """Yield the rows of shards in order, reading and preparing a few pieces ahead."""
     is_remote = any(stores.is_url(one.path) for one in shards)
     threads = _THREADS_OF_STORES if is_remote else _THREADS
     with ThreadPoolExecutor(threads) as pool:
         ahead: deque[Future[pa.Table]] = deque()
         for piece in _pieces(shards):
-            ahead.append(pool.submit(_read, piece))
+            ahead.append(pool.submit(lambda one: prepare(_read(one)), piece))
             if len(ahead) > threads:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
-
-
-def _filled(shards: Sequence[ShardRows], calibration: Calibration) -> Iterator[pa.Table]:
-    for table in read_rows(shards):
-        yield fill_calibrated(table, calibration)
 
 
 def _row_groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -183,11 +182,13 @@ class _Rows:
 def _read(piece: _Piece) -> pa.Table:
     place = stores.location(piece.path)
     if piece.group is None:
-        data = stores.read_files([place])[0] if stores.is_url(place) else None
-        source = pa.BufferReader(data) if data is not None else str(place)
-        table = pq.read_table(source, use_threads=False, partitioning=None)
+        source: Any = str(place)
+        if stores.is_url(place):
+            source = pa.BufferReader(stores.read_files([place])[0])  # with one request
+        with pq.ParquetFile(source) as file:
+            table = file.read(use_threads=False)
         _check_count(piece.path, place.name, len(table), piece.rows)
-        return schema.as_scores(table.replace_schema_metadata())
+        return schema.as_scores(table)
     with _damaged(piece.path), stores.open_parquet(place) as file:
         table = file.read_row_group(piece.group, use_threads=False)
     return schema.as_scores(table).slice(piece.begin, piece.rows)
