@@ -34,6 +34,7 @@ PRESENT = ["a", "b", "c", "d", EMPTY, "e", "f", "g"]
 def small_files(monkeypatch):
     """So that row groups and files hold several shards, and shards lie in several row groups."""
     monkeypatch.setattr(lease, "RENEW_SECONDS", 1e6)  # no thread changes files in between
+    monkeypatch.setattr(lease, "_TICK_SECONDS", 0.01)
     monkeypatch.setattr(stage, "FILE_BYTES", 30 * 256)
     for module in (table_file, parts):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 20)

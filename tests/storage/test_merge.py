@@ -34,6 +34,7 @@ SETTINGS = {"shift": 0.2}
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
     monkeypatch.setattr(lease, "RENEW_SECONDS", 1e6)  # no thread changes files in between
+    monkeypatch.setattr(lease, "_TICK_SECONDS", 0.01)
     monkeypatch.setattr(stage, "FILE_BYTES", 30 * 256)
     for module in (table_file, parts):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 20)
