@@ -81,7 +81,7 @@ def _leftovers(run: ScoreRun, files: Sequence[TableFile]) -> Leftovers:
 def _remove(run: ScoreRun, left: Leftovers, table: set[str]) -> None:
     """Remove all files but those of the table now, and then the list of them."""
     layout, folder = run.layout, run.identity.options.get("embeddings")
-    files = [layout.table_file(name) for name in left.table if name not in table]
+    files = layout.own_files(name for name in left.table if name not in table)
     files += [layout.part(one.ref) for one in run.listed.shards.values()]
     if folder is not None:
         listed = {one.number for one in run.listed.shards.values()}

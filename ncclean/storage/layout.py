@@ -8,7 +8,8 @@ the table never look into them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from upath import UPath
@@ -23,6 +24,7 @@ from ncclean.storage.shard_records import ShardList
 from ncclean.storage.tables import FINALIZING, tables_at
 
 COMMAND = "score"
+_TABLE_FILE = re.compile(r"part-[^/]+\.parquet")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,15 @@ class ScoreLayout:
         """Path of a file of the table."""
         return self.out if self.is_single_file else self.out / name
 
+    def own_files(self, names: Iterable[str]) -> list[UPath]:
+        """Paths of the files of a folder's table, by names that anybody may have recorded.
+
+        The one file of a table has whatever name it has been given since.
+        """
+        if self.is_single_file:
+            return []
+        return [self.out / name for name in names if _TABLE_FILE.fullmatch(name)]
+
     def recorded_files(self) -> Iterator[UPath]:
         """Paths of all files that the run in the record may have written, except the record."""
         listed = ShardList.read(self.shard_list)
@@ -65,10 +76,8 @@ class ScoreLayout:
         yield from (self.part(one.ref) for one in shards)
         if self.is_single_file:
             yield self.out
-        else:
-            names = [one.file for one in shards if one.file]
-            left = Leftovers.read(self.finalizing)
-            yield from (self.out / name for name in {*names, *left.table})
+        names = [one.file for one in shards if one.file]
+        yield from self.own_files({*names, *Leftovers.read(self.finalizing).table})
         yield self.finalizing
         yield self.shard_list
 

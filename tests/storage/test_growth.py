@@ -1,9 +1,12 @@
 """A run over a list of shards that changes: the table is that of one run over the present list."""
 
 import contextlib
+import json
 import os
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from upath import UPath
 
@@ -245,6 +248,36 @@ def test_files_that_do_not_go_together_are_not_read(out, monkeypatch):
     score(out, PRESENT)
     assert len(table_files([f"{out}/*.parquet"])) == len(table_files([str(out)]))
     assert len(table_files([str(out)])) > 1
+
+
+@pytest.mark.parametrize(("old", "new"), [("s.parquet", "t.parquet"), ("s", "t")])
+def test_a_table_that_was_moved_is_written_where_it_is_now(tmp_path, old, new):
+    score(UPath(tmp_path / old), OLD)
+    for path in list(tmp_path.iterdir()):
+        path.rename(path.with_name(path.name.replace(old, new, 1)))
+    score(UPath(tmp_path / new), PRESENT, shift=0.4)
+    assert_same_table(
+        read(UPath(tmp_path / new)), once(tmp_path, UPath(tmp_path / new), PRESENT, shift=0.4)
+    )
+
+
+def test_what_a_planted_list_names_is_not_removed(tmp_path):
+    out = UPath(tmp_path / "s")
+    score(out, OLD)
+    mine = [tmp_path / "part-mine.parquet", tmp_path / "s" / "notes.parquet"]
+    for path in mine:
+        path.write_text("mine")
+    names = ["../part-mine.parquet", "notes.parquet", ".."]
+    path = ScoreLayout(out).shard_list
+    table = pq.read_table(str(path))
+    planted = pa.array([names[0], *table["file"].to_pylist()[1:]], pa.string())
+    place = table.schema.get_field_index("file")
+    pq.write_table(table.set_column(place, "file", planted), str(path))
+    (out / ".ncclean" / "finalizing").write_text(json.dumps({"table": names}))
+    with contextlib.suppress(InputError):
+        score(out, OLD)
+    score(out, OLD, overwrite=True)
+    assert all(path.read_text() == "mine" for path in mine)
 
 
 def test_rows_that_are_gone_are_not_made_up_for(tmp_path):
