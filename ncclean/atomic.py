@@ -87,7 +87,7 @@ def _create(path: UPath, data: bytes) -> bool:
                 raise
             path.write_bytes(data)
             return True
-        return path.read_bytes() == data  # as ours is where an answer was lost
+        return stores.read_bytes(path) == data  # as ours is where an answer was lost
     return True
 
 

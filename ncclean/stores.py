@@ -269,7 +269,10 @@ def _is_local_file(path: str) -> bool:
 
 def read_bytes(path: UPath) -> bytes:
     """Read a small file as bytes."""
-    return patiently(path.read_bytes) if is_url(path) else path.read_bytes()
+    if is_url(path):
+        return patiently(path.read_bytes)
+    with open_file(str(path)) as file:  # a pipe would wait for ever
+        return bytes(file.read())
 
 
 def read_files(paths: Sequence[UPath]) -> list[bytes]:

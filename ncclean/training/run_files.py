@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +47,7 @@ class RunFiles:
         for name, version in present.items():
             if self._copied.get(name) != version:
                 with published(self.out / name) as aside:
-                    aside.write_bytes((self.local / name).read_bytes())
+                    shutil.copyfile(self.local / name, aside)
         stores.remove_files(self.out / name for name in self._copied.keys() - present.keys())
         self._copied = present
 
@@ -54,8 +55,8 @@ class RunFiles:
         self.local.mkdir()
         for url in stores.ask("list", self.out, _files_below, self.out):
             name = str(url).removeprefix(f"{self.out}/")
-            if name.partition("/")[0] == WORKING_FOLDER:
-                continue
+            if name.partition("/")[0] == WORKING_FOLDER or ".." in name.split("/"):
+                continue  # the second is no name of the run's, and would lead elsewhere
             place = self.local / name
             place.parent.mkdir(parents=True, exist_ok=True)
             stores.ask("read", url, url.fs.get_file, url.path, str(place))

@@ -12,6 +12,7 @@ from upath import UPath
 from ncclean.errors import InputError
 from ncclean.storage import lease as module
 from ncclean.storage.lease import Lease
+from ncclean.storage.run_record import RunRecord
 
 
 @pytest.fixture(params=["disk", "store"])
@@ -76,6 +77,13 @@ def test_that_of_a_process_that_died_here_is_taken_over_at_once(path):
     begin = time.monotonic()
     Lease(path).release()
     assert time.monotonic() - begin < 0.9
+
+
+@pytest.mark.parametrize("name", ["run.lease", "run.json"])
+def test_a_pipe_is_refused_at_once(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match="not a file"):
+        RunRecord.open(UPath(tmp_path / "run.json"), "copy", {})
 
 
 def test_who_has_lost_it_stops_and_leaves_it_to_the_other(path):
