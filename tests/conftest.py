@@ -12,6 +12,7 @@ from pathlib import Path
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 if "PYTEST_XDIST_WORKER" in os.environ:  # there are as many workers as cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a test that means a cluster starts it
 os.environ["NCCLEAN_CACHE"] = ""  # nothing is kept between tests, nor in anybody's home
 # No test cuts the power: waiting for the disk, some ten times for each small table, tells nothing.
 os.fsync = os.fstat  # which refuses what is no open file, as fsync does

@@ -51,14 +51,15 @@ SAY_SECONDS = 30.0
 def connect(address: str | None) -> bool:
     """Connect to the cluster or start one here. Returns whether this call did either.
 
-    Without an address the one that runs on this machine is taken, if there is one.
+    Without an address the one that runs on this machine is taken, if there is one; of a process
+    that is connected already, its cluster.
     """
-    if ray.is_initialized():
-        return False
     handler = signal.getsignal(signal.SIGTERM)
     try:
         if address is not None and ":" in address:  # Ray itself would wait for minutes
             _check_answers(address, _CONNECT_SECONDS)
+        if ray.is_initialized():
+            return False
         ray.init(
             address=address or _local_address(),
             log_to_driver=False,

@@ -39,6 +39,23 @@ def nodes(monkeypatch, head):
 
 
 @pytest.fixture
+def demands(monkeypatch):
+    """What tasks that wait for a node ask for, and which of them are taken back."""
+    asked, cancelled = [], []
+
+    class Task:
+        def options(self, name):
+            return self
+
+        def remote(self):
+            return "demand"
+
+    monkeypatch.setattr(ray, "remote", lambda **needs: asked.append(needs) or (lambda f: Task()))
+    monkeypatch.setattr(ray, "cancel", cancelled.append)
+    return asked, cancelled
+
+
+@pytest.fixture
 def clock(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(ray_cluster.time, "monotonic", lambda: now[0])
@@ -99,7 +116,7 @@ def test_the_nodes_are_listed_once_a_tick(nodes, clock, monkeypatch):
     assert listings == [0, 1]
 
 
-def test_sizes_of_workers(nodes, caplog):
+def test_sizes_of_workers(nodes, demands, caplog):
     assert worker_size(ClusterOptions(), "cpu") == (0, 4)
     assert not caplog.messages
     assert worker_size(ClusterOptions(cpus_per_worker=2), "auto") == (0, 2)
@@ -110,19 +127,8 @@ def test_sizes_of_workers(nodes, caplog):
     assert worker_size(ClusterOptions(), "cpu") == (0, 4)
 
 
-def test_workers_wait_for_a_node_that_is_large_enough(nodes, caplog, monkeypatch):
+def test_workers_wait_for_a_node_that_is_large_enough(nodes, demands, monkeypatch):
     """With `--device cuda`, or where GPUs or CPUs are named: an autoscaler may bring them."""
-    asked, cancelled = [], []
-
-    class Task:
-        def options(self, name):
-            return self
-
-        def remote(self):
-            return "demand"
-
-    monkeypatch.setattr(ray, "remote", lambda **needs: asked.append(needs) or (lambda f: Task()))
-    monkeypatch.setattr(ray, "cancel", cancelled.append)
 
     def sleep(seconds):
         nodes.append({"NodeID": "b", "Alive": True, "Resources": {"CPU": 8, "GPU": 1}})
@@ -130,8 +136,7 @@ def test_workers_wait_for_a_node_that_is_large_enough(nodes, caplog, monkeypatch
     monkeypatch.setattr(ray_cluster.time, "sleep", sleep)
     monkeypatch.setattr(ray_cluster, "TICK_SECONDS", 0.1)
     assert worker_size(ClusterOptions(), "cuda") == (1, 8)
-    assert asked == [{"num_cpus": 1.0, "num_gpus": 1.0}]
-    assert cancelled == ["demand"]
+    assert demands == ([{"num_cpus": 1.0, "num_gpus": 1.0}], ["demand"])
 
 
 def test_workers_that_fail_and_fill_the_cluster_end_the_run(nodes, caplog):
