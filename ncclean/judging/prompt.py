@@ -17,7 +17,6 @@ from ncclean.text_files import load_yaml, read_text
 PACKAGED = ("match", "words")
 PLACEHOLDER = "{caption}"
 LONGEST_CAPTION = 20_000  # characters
-_LARGEST_PROMPT = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Prompt:
             file = resources.files("ncclean.judging").joinpath(f"prompts/{name}.yaml")
             text = file.read_text("utf-8")
         else:
-            text = read_text(name, _LARGEST_PROMPT)
+            text = read_text(name)
         fields = _fields(text, name)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         called = name if name in PACKAGED else name.rsplit("/", 1)[-1]
