@@ -74,7 +74,7 @@ def compose_yaml(text: str, where: object) -> yaml.Node | None:
     """Parse YAML into nodes, None for an empty text.
 
     Raises `InputError` that begins with `where` for one that is too long or nested too deeply, or
-    whose aliases repeat too much, and `yaml.YAMLError` for what is not YAML.
+    whose aliases repeat too much, and for what is not YAML, with the line.
     """
     if len(text) > _LONGEST_YAML:
         raise InputError(f"{where} has more than {_LONGEST_YAML:,} characters: too many for YAML")
@@ -82,6 +82,8 @@ def compose_yaml(text: str, where: object) -> yaml.Node | None:
         node = yaml.compose(text, yaml.SafeLoader)
     except RecursionError:
         raise InputError(f"{where} is nested too deeply to be read") from None
+    except yaml.YAMLError as error:
+        raise _not_yaml(where, error) from error
     if node is not None:
         _check_nodes(node, where)
     return node
@@ -121,17 +123,23 @@ for _tag in ("int", "float"):
 def load_yaml(text: str, where: object) -> Any:
     """Parse YAML into values, within bounds of nesting and size.
 
-    Raises `InputError` that begins with `where` for numbers that YAML reads as others, such as 010,
-    and `yaml.YAMLError` for what is not YAML.
+    Raises `InputError` as `compose_yaml` does, and for numbers that YAML reads as others, such as
+    010.
     """
     node = compose_yaml(text, where)
     try:
         return None if node is None else _Loader("").construct_document(node)
     except InputError as error:
         raise InputError(f"{where}, {error}") from None
-    # Such as the 99th of a month, or `!!int ''`.
-    except (ValueError, TypeError, OverflowError, IndexError) as error:
-        raise yaml.YAMLError(str(error)) from error
+    # Such as an unknown tag, the 99th of a month, or `!!int ''`.
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError, IndexError) as error:
+        raise _not_yaml(where, error) from error
+
+
+def _not_yaml(where: object, error: Exception) -> InputError:
+    mark = getattr(error, "problem_mark", None)
+    line = f", line {mark.line + 1}" if mark else ""
+    return InputError(f"{where}{line}: not YAML: {getattr(error, 'problem', error)}")
 
 
 def _check_nodes(root: yaml.Node, where: object) -> None:

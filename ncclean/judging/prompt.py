@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-import yaml
-
 from ncclean.auditing.answers import ANSWERS
 from ncclean.errors import InputError
 from ncclean.text_files import load_yaml, read_text
@@ -77,10 +75,7 @@ class Prompt:
 
 def _fields(text: str, name: str) -> dict[str, Any]:
     """Parse and check the fields of a prompt file."""
-    try:
-        fields = load_yaml(text, name)
-    except yaml.YAMLError as error:
-        raise InputError(f"{name} is not a prompt, which is YAML: {error}") from None
+    fields = load_yaml(text, name)
     kinds = {"system": str, "user": str, "words": bool}
     if not isinstance(fields, dict):
         raise InputError(

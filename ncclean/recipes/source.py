@@ -49,15 +49,12 @@ class Source:
 
         `stage.option=2` sets an option of a stage, `name=/data` one of `vars`. `given_as` is what
         errors call it, `--set KEY` if left out. Raises `RecipeError` for a stage or a variable that
-        the recipe does not have.
+        the recipe does not have, and `InputError` for what is not YAML.
         """
         key, equals, text = assignment.partition("=")
         if not equals or not key:
             raise RecipeError(f"--set takes KEY=VALUE, got {assignment!r}")
-        try:
-            value = load_yaml(text, f"--set {key}")
-        except yaml.YAMLError as error:
-            raise RecipeError(f"--set {key}: {text!r} is not YAML") from error
+        value = load_yaml(text, f"--set {key}")
         first, _, rest = key.partition(".")
         stages, variables = self.values.get("stages"), self.values.get("vars")
         matrix = self.values.get("for")
@@ -105,12 +102,6 @@ def parse(text: str, name: str) -> Source:
         values = load_yaml(text, name)
     except InputError as error:
         raise RecipeError(str(error)) from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise RecipeError(f"{name}, line {line}: not YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise RecipeError(f"{name} is not YAML: {error}") from error
     lines: dict[Path_, int] = {}
     if not isinstance(node, yaml.MappingNode):
         raise RecipeError(f"{name}, line 1: a recipe is a mapping with the key `stages`")

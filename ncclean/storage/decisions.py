@@ -74,7 +74,11 @@ def decision_of(
         time = time.astimezone(datetime.timezone.utc)
     except OverflowError:  # only in its own zone it is before the end of the year 9999
         raise ValueError(f"its time is {time}") from None
+    if decision not in KINDS:
+        raise ValueError(f"it takes {', '.join(KINDS)}, got {decision!r}")
     text = caption if isinstance(caption, str) else None
+    if decision == CORRECT and not (text or "").strip():
+        raise ValueError("it corrects a caption, and has none")
     for one in (uid, text, reviewer):
         str(one).encode()  # half a surrogate pair, which no table can hold, is a `ValueError`
     return Decision(str(uid), int(number), str(decision), text, str(reviewer or "unknown"), time)
@@ -142,9 +146,7 @@ def _decisions(record: dict[str, Any]) -> Iterator[Decision]:
         kind, reviewer, pairs = record["decision"], str(record["reviewer"]), record["pairs"]
         captions = record.get("captions") or [None] * len(pairs)
         for (uid, number), caption in zip(pairs, captions, strict=True):
-            one = decision_of(uid, number, kind, caption, reviewer, record["time"])
-            if kind in KINDS and (kind != CORRECT or one.caption):
-                yield one
+            yield decision_of(uid, number, kind, caption, reviewer, record["time"])
     except (KeyError, TypeError, ValueError):
         return
 
@@ -182,11 +184,6 @@ def _rows(path: str) -> Iterator[Decision]:
         try:
             if not isinstance(row, dict):
                 raise TypeError("it is not an object of JSON")
-            decision = decision_of(*(row.get(name) for name in Decision._fields))
+            yield decision_of(*(row.get(name) for name in Decision._fields))
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path}, row {number:,}, is not a decision: {error}") from error
-        if decision.decision not in KINDS:
-            raise InputError(f"{path}: a decision is {', '.join(KINDS)}, got {decision.decision!r}")
-        if decision.decision == CORRECT and not (decision.caption or "").strip():
-            raise InputError(f"{path}: pair {decision.uid} is to be corrected, without a caption")
-        yield decision
