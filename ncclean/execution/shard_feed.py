@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _BLOCK_IMAGES = 64  # at most
 _MOST_READERS = 4
 _BLOCKS_PER_READER = 2
-_CHANCES = 3
+_CHANCES = 5  # of a shard whose readers the system ends
 
 
 @dataclass

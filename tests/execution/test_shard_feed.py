@@ -111,12 +111,12 @@ def test_any_process_may_be_killed_at_any_time(tmp_path):
 
     def kill():
         random = np.random.default_rng(0)
-        while not stop.wait(0.05) and len(killed) < 12:
+        while not stop.wait(0.3) and len(killed) < 6:
             server = SERVER._process.pid
             with open(f"/proc/{server}/task/{server}/children") as children:
                 readers = [int(pid) for pid in children.read().split()]
             if readers:
-                victim = int(random.choice(readers)) if len(killed) % 4 else server
+                victim = int(random.choice(readers)) if len(killed) % 3 else server
                 os.kill(victim, signal.SIGKILL)
                 killed.append(victim)
 
