@@ -70,9 +70,9 @@ def how_it_ended(status: int | None) -> str:
     return f"ended by itself, with status {status}"
 
 
-def limit_this_process() -> None:
-    """Let this process take `MEMORY_BYTES` more than it has; what needs more fails."""
-    limit_memory(_data_bytes() + MEMORY_BYTES)
+def limit_this_process(memory: int = MEMORY_BYTES) -> None:
+    """Let this process take so many bytes more than it has; what needs more fails."""
+    limit_memory(_data_bytes() + memory)
     trust(True)
 
 
