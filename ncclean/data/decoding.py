@@ -66,8 +66,15 @@ class DecodedSamples:
         if self._threads:
             yield from self._ahead()
             return
-        for chunk in self._chunks(threading.Event()):
-            yield from self._decode(chunk)
+        chunks = self._chunks(threading.Event())
+        while True:
+            with timed(self.waited, "store"):
+                chunk = next(chunks, None)
+            if chunk is None:
+                return
+            with timed(self.waited, "decode"):
+                decoded = self._decode(chunk)
+            yield from decoded
 
     def _ahead(self) -> Iterator[DecodedSample]:
         decoding: deque[Future[list[DecodedSample]]] = deque()

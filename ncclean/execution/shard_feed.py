@@ -23,6 +23,7 @@ from ncclean.errors import ShardError
 from ncclean.execution import shard_reader
 from ncclean.execution.shard_reader import Block, ReaderSettings, ReadShard, ShardRows
 from ncclean.workers.arena import Arena
+from ncclean.workers.fork_server import SERVER
 from ncclean.workers.worker import Worker, WorkerDied
 
 logger = logging.getLogger(__name__)
@@ -109,6 +110,9 @@ class ShardFeed:
         self._free = list(range(blocks))
         with contextlib.ExitStack() as stack:
             stack.callback(self._arena.close)
+            # Else each reader would import them for itself.
+            tokenizer = type(self._settings.tokenize.tokenizer).__module__
+            SERVER.imports(shard_reader.__name__, tokenizer)
             self._readers = [_Reader(self._started, self._arena) for _ in range(readers)]
             stack.callback(self._close)
             yield from self._read(deque(enumerate(shards)))

@@ -39,6 +39,7 @@ from ncclean.execution.sample_rows import (
     strings,
 )
 from ncclean.models.tokens import TokenCache, Tokenize, Tokens
+from ncclean.stores import is_url
 from ncclean.workers.arena import Arena
 from ncclean.workers.worker import (
     WorkerDied,
@@ -190,7 +191,9 @@ class ShardReader:
             decode = functools.partial(decode_samples, decoder=_ForkingDecoder(self._decoder))
             stream = DecodedSamples(samples, decode, 0)
         else:
-            stream = DecodedSamples(samples, self._decode, self._settings.threads)
+            # Of one thread, others only take the core: unless what it reads must be waited for.
+            alone = self._settings.threads == 1 and not is_url(shard.url)
+            stream = DecodedSamples(samples, self._decode, 0 if alone else self._settings.threads)
         try:
             self._connection.send(self._rows(shard, stream))
         except OSError:

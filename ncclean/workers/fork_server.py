@@ -98,6 +98,9 @@ def exit_status(descriptor: int) -> int | None:
 def main() -> None:
     """Serve requests on standard input until the process at its other end has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    # Of libraries that are imported here: threads of one process that wait for one another do so
+    # actively, and take the cores from the other processes.
+    os.environ["OMP_NUM_THREADS"] = "1"
     ended, end = os.pipe()
     os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # else there would be no wakeup
@@ -113,7 +116,7 @@ def main() -> None:
         if server.fileno() in ready:
             message, descriptors, _, _ = socket.recv_fds(server, _LONGEST_REQUEST, 64)
             if not message:
-                return
+                os._exit(0)  # libraries take their time to end, and complain
             for request in map(json.loads, message.splitlines()):
                 if "import" in request:
                     with contextlib.suppress(ImportError):  # the fork that needs it will tell

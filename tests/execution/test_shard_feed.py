@@ -13,9 +13,10 @@ from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.decoding import decoded_shard
 from ncclean.data.shards import resolve_shards
 from ncclean.execution import shard_feed
+from ncclean.models.tokens import Tokenize
 from ncclean.workers.fork_server import SERVER
 from tests import hostile
-from tests.fed import fed
+from tests.fed import fed, letters
 from tests.workers import fatal
 
 SPEC = Preprocessing((32, 32), (0.0,), (1.0,))
@@ -134,7 +135,7 @@ def test_any_process_may_be_killed_at_any_time(tmp_path):
 def test_readers_end_with_whoever_reads(tmp_path):
     shards = write(tmp_path)
     feed = shard_feed.ShardFeed(
-        shard_feed.ReaderSettings(SPEC, None, 1 << 20), decoders=2, batch_size=8
+        shard_feed.ReaderSettings(SPEC, Tokenize(letters), 1 << 20), decoders=2, batch_size=8
     )
     parts = feed.read(shards)
     next(parts)
