@@ -129,8 +129,8 @@ class BatchStep:
         self.scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(average.parameters, self._clip_norm)
         # Of all ranks: if one does not take the step, none does.
-        means = average_over(self._ranks, torch.stack(list(terms.values())))
-        checked = torch.cat([means, norm.view(1)])
+        losses = average_over(self._ranks, torch.stack(list(terms.values())))
+        checked = torch.cat([losses, norm.view(1)])
         # A fused optimiser changes nothing where this is 1; it is how a gradient scaler skips.
         optimizer.found_inf = 1 - checked.isfinite().all().float()  # type: ignore[attr-defined]
         optimizer.step()
@@ -141,37 +141,32 @@ class BatchStep:
                 scale.clamp_(0, math.log(_LARGEST_SCALE))
         on_gpu = self._upload_stream is not None
         numbers = torch.cat([checked, self.scale.detach().view(1)]).to("cpu", non_blocking=on_gpu)
-        done, ended = torch.cuda.Event() if on_gpu else None, time.monotonic()
-        if done is not None:
-            done.record(torch.cuda.current_stream(self._estimator.device))
+        device, ended = self._estimator.device, time.monotonic()
+        done = torch.cuda.current_stream(device).record_event() if on_gpu else None
 
         def read() -> StepNumbers:
             if done is not None:
                 done.synchronize()
-            *values, gradient_norm, logit_scale = numbers.tolist()
-            read = StepNumbers(
-                dict(zip(terms, values, strict=True)),
-                gradient_norm,
-                logit_scale,
-                ended if done is None else time.monotonic(),
-            )
-            self._check(read, phase)
-            return read
+            *means, gradient_norm, logit_scale = numbers.tolist()
+            values = dict(zip(terms, means, strict=True))
+            self._check(values, gradient_norm, phase)
+            end = ended if done is None else time.monotonic()
+            return StepNumbers(values, gradient_norm, logit_scale, end)
 
         return read
 
-    def _check(self, numbers: StepNumbers, phase: Phase) -> None:
+    def _check(self, terms: dict[str, float], gradient_norm: float, phase: Phase) -> None:
         """Raise `TrainingError` for a term or a gradient that is not finite.
 
         Such a gradient only skips its step as long as a smaller loss scale may mend it.
         """
-        for name, value in numbers.terms.items():
+        for name, value in terms.items():
             if not math.isfinite(value):
                 raise TrainingError(
                     f"the term {name!r} of {self._objective.name} is {value} in phase "
                     f"{phase.name}; {_ADVICE}"
                 )
-        if math.isfinite(numbers.gradient_norm):
+        if math.isfinite(gradient_norm):
             return
         # The step has lowered the loss scale: it was below 1 before.
         if not self.scaler.is_enabled() or (
@@ -210,15 +205,17 @@ class BatchStep:
 
     def _uploaded(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The tensors on the device; on a GPU the copy overlaps what is computed there."""
-        device = self._estimator.device
-        if self._upload_stream is None:
+        device, stream = self._estimator.device, self._upload_stream
+        if stream is None:
             return {name: tensor.to(device) for name, tensor in tensors.items()}
-        # torch keeps pinned blocks and hands one out again once its upload is through.
-        pinned = {name: tensor.pin_memory() for name, tensor in tensors.items()}
-        with torch.cuda.stream(self._upload_stream):
-            there = {name: t.to(device, non_blocking=True) for name, t in pinned.items()}
+        with torch.cuda.stream(stream):
+            # torch keeps pinned blocks and hands one out again once its upload is through.
+            there = {
+                name: tensor.pin_memory().to(device, non_blocking=True)
+                for name, tensor in tensors.items()
+            }
         compute = torch.cuda.current_stream(device)
-        compute.wait_stream(self._upload_stream)
+        compute.wait_stream(stream)
         for tensor in there.values():
             tensor.record_stream(compute)
         return there

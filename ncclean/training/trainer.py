@@ -43,16 +43,13 @@ from ncclean.training.process_group import Ranks
 from ncclean.training.run_log import RunLog
 
 
-@dataclass(frozen=True)
-class StepReport:
-    """A step of the run: its terms, the scale, the norm of the gradient, samples/s so far."""
+@dataclass(frozen=True, kw_only=True)
+class StepReport(StepNumbers):
+    """The numbers of a step of the run, and samples/s so far."""
 
     phase: str
     step: int
     steps: int
-    terms: dict[str, float]
-    scale: float
-    gradient_norm: float
     samples_per_second: float
 
     @property
@@ -277,14 +274,13 @@ class Trainer:
     ) -> StepReport:
         """Wait for the numbers of a step, after `samples` samples since `begin`."""
         numbers = read()
+        speed = samples / (numbers.ended - begin)
         return StepReport(
+            **vars(numbers),
             phase=phase,
             step=step,
             steps=self.total_steps,
-            terms=numbers.terms,
-            scale=numbers.scale,
-            gradient_norm=numbers.gradient_norm,
-            samples_per_second=samples / (numbers.ended - begin),
+            samples_per_second=speed,
         )
 
     def _trained(self, phase: Phase) -> dict[str, list[nn.Parameter]]:
