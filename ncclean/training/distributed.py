@@ -11,45 +11,49 @@ on every rank, and its mean is itself. So nothing needs to be scaled.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 
-def gather_with_gradients(tensor: torch.Tensor) -> torch.Tensor:
+def gather_with_gradients(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Gather (B, ...) tensors of W ranks -> (W B, ...) on each, in rank order, with gradients.
 
-    B and the dtype must be the same on every rank. Tensors without gradients (weights, forget
-    marks, of any dtype) are gathered too. With one process, or none set up, the tensor itself.
+    All that have fractions travel as one, and so do all others (keys, marks). B, the names and the
+    dtypes must be the same on every rank. With one process, or none set up, the tensors themselves.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return tensor
-    if tensor.dtype == torch.bool:  # which not every backend knows
-        return gather_with_gradients(tensor.to(torch.uint8)).bool()
-    gathered: torch.Tensor = _Gather.apply(tensor)
-    return gathered
+        return dict(tensors)
+    whole: dict[str, torch.Tensor] = {}
+    for floats in sorted({tensor.is_floating_point() for tensor in tensors.values()}):
+        some = {name: one for name, one in tensors.items() if one.is_floating_point() == floats}
+        # Joined, marks take the dtype of the keys: not every backend knows bool.
+        ranks = _Gather.apply(torch.cat([tensor.flatten() for tensor in some.values()]))
+        shares = ranks.split([tensor.numel() for tensor in some.values()], dim=1)
+        for (name, tensor), share in zip(some.items(), shares, strict=True):
+            whole[name] = share.reshape(-1, *tensor.shape[1:]).to(tensor.dtype)
+    return whole
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenate over ranks; backward, add up over ranks and keep the own rows."""
+    """(n,) of each of W ranks -> (W, n); backward, add up over ranks and keep the own row."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
         shares = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-        dist.all_gather(shares, tensor.contiguous())
-        return torch.cat(shares)
+        dist.all_gather(shares, tensor)
+        return torch.stack(shares)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         gradient = gradients[0].contiguous()
-        rows = len(gradient) // dist.get_world_size()
         if dist.get_backend() == dist.Backend.NCCL:
-            own = torch.empty_like(gradient[:rows])
+            own = torch.empty_like(gradient[0])
             dist.reduce_scatter_tensor(own, gradient)
             return own
         # Gloo and others do not scatter what they reduce.
         total = gradient.clone()
         dist.all_reduce(total)
-        start = rows * dist.get_rank()
-        return total[start : start + rows]
+        return total[dist.get_rank()]

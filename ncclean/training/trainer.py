@@ -2,6 +2,9 @@
 
 For each phase: freeze what does not train, make an optimiser, run the epochs, step by step (see
 `batch_step`). A resumed run goes on as if it had never stopped.
+
+The numbers of a step are read, reported and logged once the gradients of the next one are on their
+way, and before these change the weights; where a checkpoint is due or the phase ends, at once.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +26,7 @@ from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.errors import ResumeError
 from ncclean.models.estimator import Estimator
 from ncclean.training.adversary import Adversaries
-from ncclean.training.batch_step import BatchStep
+from ncclean.training.batch_step import BatchStep, StepNumbers
 from ncclean.training.checkpoint import CheckpointWriter, Position, load_checkpoint
 from ncclean.training.gradient_average import GradientAverage
 from ncclean.training.objectives.base import Objective, Phase, shared_out
@@ -39,21 +43,31 @@ from ncclean.training.process_group import Ranks
 from ncclean.training.run_log import RunLog
 
 
-@dataclass(frozen=True)
-class StepReport:
-    """A step of the run: its terms, the scale, the norm of the gradient, samples/s so far."""
+@dataclass(frozen=True, kw_only=True)
+class StepReport(StepNumbers):
+    """The numbers of a step of the run, and samples/s so far."""
 
     phase: str
     step: int
     steps: int
-    terms: dict[str, float]
-    scale: float
-    gradient_norm: float
     samples_per_second: float
 
     @property
     def loss(self) -> float:
         return sum(self.terms.values())
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step that was taken; `facts` are those of its line in the log, if it has one.
+
+    `read` waits for the report. With `is_due` a checkpoint of the step is written.
+    """
+
+    position: Position
+    read: Callable[[], StepReport]
+    facts: dict[str, Any] | None
+    is_due: bool
 
 
 class BatchSource(Protocol):
@@ -93,6 +107,7 @@ class Trainer:
         """
         self._on_file = on_file or (lambda path: None)
         self._on_saved = on_saved
+        self._data_wait = 0.0  # seconds since the last line of the log
         self.estimator, self.objective, self.loader = estimator, objective, loader
         self.options, self.folder = options, folder
         self._ranks = ranks or Ranks()
@@ -144,7 +159,8 @@ class Trainer:
     ) -> Position:
         """Train all phases, or what is left of them; returns the position at the end.
 
-        Raises `TrainingError`, before the step is taken, if a term or the gradient is not finite.
+        `on_step` sees the weights as its step left them. Raises `TrainingError` if a term or the
+        gradient is not finite; that step is not taken.
         """
         position, state = self._restore(resume)
         log, writer = None, None
@@ -155,7 +171,7 @@ class Trainer:
             )
             for path in log.files():
                 self._on_file(path)
-        saved = time.monotonic()
+        self._saved = time.monotonic()
         try:
             for number, phase in enumerate(self.phases):
                 if number < position.phase:
@@ -183,17 +199,17 @@ class Trainer:
                     optimizer.load_state_dict(state["optimizer"])
                     if self._step.adversaries is not None:
                         self._step.adversaries.load_state_dict(state["adversaries"])
-                steps = self._phase(phase, number, position, optimizer)
-                for report, position in steps:
+                for step in self._phase(phase, number, position, optimizer):
+                    report, position = step.read(), step.position
                     on_step(report)
-                    if log is not None:
-                        self._log(log, report)
-                    if writer is None:
-                        continue
-                    writer.raise_if_failed()
-                    if self._is_due(position, saved):
-                        self._save(writer, position, optimizer)
-                        saved = time.monotonic()
+                    if log is not None and step.facts is not None:
+                        _write_line(log, report, step.facts)
+                    if writer is not None:
+                        writer.raise_if_failed()
+                    if step.is_due:
+                        if writer is not None:
+                            self._save(writer, position, optimizer)
+                        self._saved = time.monotonic()
                 position = Position(number + 1, position.epoch, 0, position.total_steps)
                 state = None  # the optimiser in it was this phase's
             if writer is not None:
@@ -208,44 +224,64 @@ class Trainer:
         return position
 
     def _phase(
-        self, phase: Phase, number: int, position: Position, optimizer: torch.optim.Optimizer
-    ) -> Iterator[tuple[StepReport, Position]]:
-        """The steps of a phase from `position` on."""
+        self, phase: Phase, number: int, start: Position, optimizer: torch.optim.Optimizer
+    ) -> Iterator[_Step]:
+        """The steps of a phase from `start` on, each before the next one changes the weights."""
         before, steps = sum(self._lengths[:number]), self._lengths[number]
         begin, done = time.monotonic(), 0
-        first_epoch = sum(earlier.epochs for earlier in self.phases[:number])
         trained = [p for group in self._trained(phase).values() for p in group]
         average = GradientAverage(trained, self._ranks)
+        left = before + steps - start.total_steps
+        taken: _Step | None = None
+        for position, batch in itertools.islice(self._batches(phase, number, start), left):
+            step = position.total_steps - 1
+            if self._step.adversaries is not None:
+                self._step.adversaries.set_rate(step - before, steps)
+            terms = self._step.backward(batch, step, phase, optimizer, average)
+            if taken is not None:
+                yield taken
+            set_learning_rates(optimizer, phase.rate(step, before, steps, self.total_steps))
+            read = self._step.update(terms, phase, optimizer, average)
+            if self.averaged is not None:
+                self.averaged.update_parameters(self._model)
+            done += len(batch.captions) * self._ranks.size
+            report = partial(self._report, read, phase.name, position.total_steps, begin, done)
+            taken = _Step(
+                position, report, self._facts(position.total_steps), self._is_due(position)
+            )
+            if taken.is_due:
+                yield taken
+                taken = None
+        if taken is not None:
+            yield taken
+
+    def _batches(
+        self, phase: Phase, number: int, position: Position
+    ) -> Iterator[tuple[Position, TrainBatch]]:
+        """The batches of a phase from `position` on, each with the position after its step."""
+        first_epoch = sum(earlier.epochs for earlier in self.phases[:number])
+        total, asked = position.total_steps, time.monotonic()
         for epoch in range(max(position.epoch, first_epoch), first_epoch + phase.epochs):
             first = position.step if epoch == position.epoch else 0
-            left = before + steps - position.total_steps
-            batches = itertools.islice(self.loader.epoch(epoch, first), left)
-            for step, batch in enumerate(batches, start=first):
-                in_phase = position.total_steps - before
-                rate = phase.rate(position.total_steps, before, steps, self.total_steps)
-                set_learning_rates(optimizer, rate)
-                if self._step.adversaries is not None:
-                    self._step.adversaries.set_rate(in_phase, steps)
-                terms, norm = self._step.take(
-                    batch, position.total_steps, phase, optimizer, average
-                )
-                if self.averaged is not None:
-                    self.averaged.update_parameters(self._model)
-                done += len(batch.captions) * self._ranks.size
-                position = Position(number, epoch, step + 1, position.total_steps + 1)
-                yield (
-                    StepReport(
-                        phase=phase.name,
-                        step=position.total_steps,
-                        steps=self.total_steps,
-                        terms=terms,
-                        scale=float(self._step.scale.detach()),
-                        gradient_norm=norm,
-                        samples_per_second=done / (time.monotonic() - begin),
-                    ),
-                    position,
-                )
-            position = Position(number, epoch + 1, 0, position.total_steps)
+            for step, batch in enumerate(self.loader.epoch(epoch, first), start=first + 1):
+                total += 1
+                self._data_wait += time.monotonic() - asked
+                yield Position(number, epoch, step, total), batch
+                asked = time.monotonic()
+
+    def _report(
+        self, read: Callable[[], StepNumbers], phase: str, step: int, begin: float, samples: int
+    ) -> StepReport:
+        """Wait for the numbers of a step, after `samples` samples since `begin`."""
+        numbers = read()
+        speed = samples / (numbers.ended - begin)
+        return StepReport(
+            **vars(numbers),
+            phase=phase,
+            step=step,
+            steps=self.total_steps,
+            samples_per_second=speed,
+        )
 
     def _trained(self, phase: Phase) -> dict[str, list[nn.Parameter]]:
         """The parameters that train in a phase, by group."""
@@ -254,30 +290,30 @@ class Trainer:
             for name in phase.learning_rates
         }
 
-    def _log(self, log: RunLog, report: StepReport) -> None:
-        if report.step % self.options.log_steps and report.step not in (1, report.steps):
-            return
-        log.write(
-            report.step,
-            {
-                "phase": report.phase,
-                "loss": report.loss,
-                **{f"loss/{name}": value for name, value in report.terms.items()},
-                "scale": report.scale,
-                # Of a step that half precision skipped there is no norm.
-                "gradient_norm": report.gradient_norm if isfinite(report.gradient_norm) else None,
-                "samples_per_second": round(report.samples_per_second, 1),
-                "skipped": sum(self.loader.counts.skipped.values()),
-                **self.objective.statistics(),
-            },
-        )
+    def _facts(self, step: int) -> dict[str, Any] | None:
+        """What the log says of a step beside its numbers; the next batch changes it.
 
-    def _is_due(self, position: Position, saved: float) -> bool:
+        None if the step has no line.
+        """
+        if step % self.options.log_steps and step not in (1, self.total_steps):
+            return None
+        waited, self._data_wait = self._data_wait, 0.0
+        memory = {}
+        if self.estimator.device.type == "cuda":
+            memory["gpu_memory_peak"] = torch.cuda.max_memory_allocated(self.estimator.device)
+        return {
+            "skipped": sum(self.loader.counts.skipped.values()),
+            "data_wait": round(waited, 3),
+            **memory,
+            **self.objective.statistics(),
+        }
+
+    def _is_due(self, position: Position) -> bool:
         """Tell whether to save, by the first rank's clock too: it alone saves."""
         every = self.options.save_steps
         if every is not None and position.total_steps % every == 0:
             return True
-        return time.monotonic() - saved > 60 * self.options.save_minutes
+        return time.monotonic() - self._saved > 60 * self.options.save_minutes
 
     def _save(
         self, writer: CheckpointWriter, position: Position, optimizer: torch.optim.Optimizer | None
@@ -312,3 +348,19 @@ class Trainer:
                 f"{self.folder} belongs to another model or method: {str(error).splitlines()[0]}"
             ) from error
         return position, state
+
+
+def _write_line(log: RunLog, report: StepReport, facts: dict[str, Any]) -> None:
+    log.write(
+        report.step,
+        {
+            "phase": report.phase,
+            "loss": report.loss,
+            **{f"loss/{name}": value for name, value in report.terms.items()},
+            "scale": report.scale,
+            # Of a step that half precision skipped there is no norm.
+            "gradient_norm": report.gradient_norm if isfinite(report.gradient_norm) else None,
+            "samples_per_second": round(report.samples_per_second, 1),
+            **facts,
+        },
+    )

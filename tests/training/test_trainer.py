@@ -3,16 +3,24 @@
 import contextlib
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from open_clip.model import CLIP
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ncclean.errors import InputError, ResumeError, TrainingError
+from ncclean.models.text_tower import encode_text, token_lengths
+from ncclean.training import trainer
+from ncclean.training.batch_step import BatchStep
 from ncclean.training.checkpoint import load_checkpoint
 from ncclean.training.objectives import disncl
 from ncclean.training.objectives.base import Objective, Phase, shared_out, whole_model
-from ncclean.training.objectives.options import DisnclOptions
+from ncclean.training.objectives.clip import clip_loss
+from ncclean.training.objectives.options import BayesOptions, DisnclOptions
 from ncclean.training.objectives.registry import Clip
 from ncclean.training.run_log import read_results
 from ncclean.training.trainer import Trainer, TrainOptions
@@ -24,6 +32,8 @@ from tests.training.batches import (
     train,
     train_as_rank,
 )
+
+_TIMES = ("samples_per_second", "data_wait")
 
 
 def largest_difference(a, b):
@@ -206,22 +216,177 @@ def test_only_the_groups_of_the_phase_train(tmp_path):
         assert torch.equal(value, after[name]) == frozen or "attn_mask" in name, name
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_step(tmp_path):
-    class Exploding(Objective):
-        name = "exploding"
+class FailingThird(Objective):
+    """The third step has a term that is not finite, of infinite gradient or of none."""
+
+    name = "failing"
+
+    def __init__(self, slope: float) -> None:
+        super().__init__(whole_model(1e-3, 2))
+        self.calls, self.slope = 0, slope
+
+    def terms(self, embeddings, scale, batch, phase):
+        self.calls += 1
+        bad = embeddings["text"].sum() * self.slope + math.inf if self.calls == 3 else scale
+        return {"fine": embeddings["image"].sum(), "bad one": bad}
+
+
+@pytest.mark.parametrize("slope", [0.0, math.inf])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_loss_that_is_not_finite_changes_nothing(tmp_path, slope, precision):
+    """Though it is noticed when the gradients of the next step are there."""
+    stopped = FailingThird(slope)
+    before = train(
+        tmp_path / "two", objective=stopped, estimator=tiny_estimator(precision), stop_after=2
+    )
+    estimator, objective = tiny_estimator(precision), FailingThird(slope)
+    with pytest.raises(TrainingError, match=r"'bad one' of failing is (inf|nan) in phase"):
+        train(tmp_path / "three", objective=objective, estimator=estimator)
+    assert (stopped.calls, objective.calls) == (3, 4)
+    assert largest_difference(before, estimator.model.state_dict()) == 0
+    assert [record["step"] for record in read_results(tmp_path / "three")] == [1, 2]
+    with pytest.raises(TrainingError):
+        train(tmp_path / "saved", objective=FailingThird(slope), save_steps=1)
+    assert load_checkpoint(tmp_path / "saved" / "checkpoints")[0].total_steps == 2
+
+
+def test_steps_are_those_of_a_plain_loop(tmp_path):
+    """Forward, backward, clip, step: whatever is read late, the same to the last bit."""
+    estimator, (phase,) = tiny_estimator(), whole_model(1e-3, 2)
+    model, batches = estimator.model.train(), FixedBatches(size=16)
+    towers = sorted(model.named_parameters(), key=lambda one: not one[0].startswith("visual"))
+    # In the order in which their squares are added up: image tower, text tower, scale.
+    parameters = [p for name, p in towers if name != "logit_scale"] + [model.logit_scale]
+    matrices, others = ([p for p in parameters if (p.ndim >= 2) == wide] for wide in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.2}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-8, fused=True)
+    losses = []
+    for step in range(8):
+        batch = batches._batch(step)
+        tokens = estimator.tokenize(batch.captions)
+        tokens = tokens[:, : int(token_lengths(tokens).max())]
+        optimizer.zero_grad()
+        with sdpa_kernel(SDPBackend.MATH):
+            image, text = (
+                F.normalize(features, dim=1)
+                for features in (
+                    model.encode_image(estimator.normalized(batch.pixels)),
+                    encode_text(model, tokens, normalize=False),
+                )
+            )
+            loss = clip_loss(image, text, model.logit_scale.exp())
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * phase.rate(step, 0, 8, 8)
+        optimizer.step()
+        with torch.no_grad():
+            model.logit_scale.clamp_(0, math.log(100))
+        losses.append(loss.item())
+    trained = train(tmp_path, objective=Clip((phase,)))
+    assert largest_difference(trained, model.state_dict()) == 0
+    assert [record["loss"] for record in read_results(tmp_path)] == losses
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("bayes", {"bayes": BayesOptions(moving_average=0.5)}),
+        ("disncl", {"disncl": DisnclOptions(warmup_epochs=1, hidden_dim=16, dim=12)}),
+    ],
+)
+def test_reading_a_step_late_changes_neither_log_nor_checkpoints(tmp_path, method, settings):
+    """With a checkpoint after every step each is read before the next one begins."""
+    for name, every in (("late", None), ("at once", 1)):
+        train(tmp_path / name, method=method, settings=settings, save_steps=every)
+    late, at_once = (
+        [
+            {key: value for key, value in line.items() if key not in _TIMES}
+            for line in read_results(tmp_path / name)
+        ]
+        for name in ("late", "at once")
+    )
+    assert late == at_once
+    assert any("/" in key and "loss" not in key for key in late[0])
+    (_, first), (_, second) = (
+        load_checkpoint(tmp_path / name / "checkpoints") for name in ("late", "at once")
+    )
+    assert largest_difference(first["model"], second["model"]) == 0
+
+
+def test_a_step_is_reported_while_the_next_one_computes(tmp_path):
+    """And before a checkpoint of it, and the last one of a phase, with nothing begun."""
+
+    class Counting(Clip):
         calls = 0
 
-        def terms(self, embeddings, scale, batch, phase):
+        def terms(self, *given):
             self.calls += 1
-            bad = float("inf") if self.calls == 3 else 1.0
-            return {"fine": embeddings["image"].sum(), "bad one": embeddings["text"].sum() * bad}
+            return super().terms(*given)
 
-    before = train(tmp_path / "two", objective=Exploding(whole_model(1e-3, 2)), stop_after=2)
-    with pytest.raises(TrainingError, match="'bad one' of exploding"):
-        train(tmp_path / "three", objective=Exploding(whole_model(1e-3, 2)))
-    results = read_results(tmp_path / "three")
-    assert [record["step"] for record in results] == [1, 2]
-    assert before
+    objective, seen = Counting(phases_of_steps(5)), []
+    options = TrainOptions(tensorboard=False, save_steps=3)
+    trainer = Trainer(tiny_estimator(), objective, FixedBatches(size=16), options, tmp_path)
+    trainer.run(on_step=lambda report: seen.append((report.step, objective.calls)))
+    assert seen == [(1, 2), (2, 3), (3, 3), (4, 5), (5, 5)]
+
+
+class Reads(TorchDispatchMode):
+    """Notes the operations for whose result a GPU is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ in ("_local_scalar_dense", "nonzero", "is_nonzero"):
+            self.found.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", ["clip", "osa", "softclip", "cyclip", "rince"])
+def test_a_step_waits_for_nothing_from_the_device(method, monkeypatch):
+    estimator, reads = tiny_estimator(), Reads()
+    estimator.trims_text = False  # the length of the longest text is read, on the processor
+    backward, update = BatchStep.backward, BatchStep.update
+
+    def watched(method):
+        def call(*given):
+            with reads:
+                return method(*given)
+
+        return call
+
+    monkeypatch.setattr(BatchStep, "backward", watched(backward))
+    monkeypatch.setattr(BatchStep, "update", watched(update))
+    train(None, method=method, estimator=estimator, epochs=1)
+    assert reads.found == []
+    with reads:
+        float(torch.ones(()))
+    assert len(reads.found) == 1
+
+
+def test_the_log_has_the_seconds_that_steps_waited_for_their_batches(tmp_path, monkeypatch):
+    now = 0.0
+
+    class Slow(FixedBatches):
+        def epoch(self, epoch, first_step=0):
+            nonlocal now
+            for batch in super().epoch(epoch, first_step):
+                now += 0.5
+                yield batch
+
+    def take(report):
+        nonlocal now
+        now += 3.0  # which is not spent on waiting for data
+
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: now))
+    options = TrainOptions(tensorboard=False, log_steps=4)
+    Trainer(tiny_estimator(), Clip(whole_model(1e-3, 2)), Slow(size=16), options, tmp_path).run(
+        on_step=take
+    )
+    waits = {line["step"]: line["data_wait"] for line in read_results(tmp_path)}
+    assert waits == {1: 0.5, 4: 1.5, 8: 2.0}
 
 
 def test_checkpoints_are_retained_and_checked(tmp_path):

@@ -42,19 +42,19 @@ _SOLVER_SHARE = 0.05
 class SameBatch:
     """A loader that shows one batch again and again."""
 
-    def __init__(self, size: tuple[int, int], steps: int) -> None:
+    def __init__(self, size: tuple[int, int], steps: int, rows: int = BATCH) -> None:
         generator = torch.Generator().manual_seed(0)
         words = ("a photo of", "red", "small", "dog", "car", "in the park", "at night", "two")
         captions = [
             " ".join(words[(row * 7 + place) % len(words)] for place in range(4 + row % 8))
-            for row in range(BATCH)
+            for row in range(rows)
         ]
         self.batch = TrainBatch(
-            pixels=torch.randint(0, 256, (BATCH, 3, *size), dtype=torch.uint8, generator=generator),
+            pixels=torch.randint(0, 256, (rows, 3, *size), dtype=torch.uint8, generator=generator),
             captions=captions,
-            uids=[f"{row:032x}" for row in range(BATCH)],
-            weights=torch.rand(BATCH, generator=generator),
-            is_forget=torch.arange(BATCH) < BATCH // 10,
+            uids=[f"{row:032x}" for row in range(rows)],
+            weights=torch.rand(rows, generator=generator),
+            is_forget=torch.arange(rows) < rows // 10,
         )
         self.steps_per_epoch = steps
         self.counts = SimpleNamespace(skipped=Counter())
