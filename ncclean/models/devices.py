@@ -48,14 +48,6 @@ def sharing_tensors(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
-def _interleaved(
-    uploaded: torch.Tensor, rows: list[int], pixels: torch.Tensor | Sequence[torch.Tensor]
-) -> torch.Tensor:
-    """One batch of the images of `uploaded`, which belong at `rows`, and of the others."""
-    places = dict(zip(rows, uploaded, strict=True))
-    return torch.stack([places.get(row, image) for row, image in enumerate(pixels)])
-
-
 class Uploads:
     """Uploads batches to a GPU on a separate stream."""
 
@@ -64,24 +56,15 @@ class Uploads:
         self._stream = torch.cuda.Stream(device)
 
     def encode(
-        self,
-        pixels: torch.Tensor | Sequence[torch.Tensor],
-        encode: Callable[[torch.Tensor], torch.Tensor],
+        self, blocks: Sequence[torch.Tensor], encode: Callable[[torch.Tensor], torch.Tensor]
     ) -> Callable[[], torch.Tensor]:
-        """Queue upload and encoding of a batch; the returned function waits for the result."""
-        here = [row for row, image in enumerate(pixels) if image.device.type == "cpu"]
-        # torch keeps pinned blocks and hands one out again once its upload is through: with two
-        # batches in flight this is double buffering.
-        pinned = torch.empty((len(here), *pixels[0].shape), dtype=torch.uint8, pin_memory=True)
-        if isinstance(pixels, torch.Tensor) and here:
-            pinned.copy_(pixels)
-        elif here:
-            torch.stack([pixels[row] for row in here], out=pinned)
+        """Queue upload and encoding of a batch; the returned function waits for the result.
+
+        Blocks in pinned memory are uploaded from there: leave them be until then.
+        """
         with torch.cuda.device(self._device):
             with torch.cuda.stream(self._stream):
-                uploaded = pinned.to(self._device, non_blocking=True)
-                if len(here) < len(pixels):  # some were decoded there
-                    uploaded = _interleaved(uploaded, here, pixels)
+                uploaded = torch.cat([self._upload(block) for block in blocks])
             compute = torch.cuda.current_stream(self._device)
             compute.wait_stream(self._stream)
             uploaded.record_stream(compute)
@@ -94,3 +77,10 @@ class Uploads:
             return encoded
 
         return result
+
+    def _upload(self, block: torch.Tensor) -> torch.Tensor:
+        # torch keeps pinned memory and hands it out again once its upload is through: with two
+        # batches in flight this is double buffering.
+        if block.device.type == "cpu" and not block.is_pinned():
+            block = block.pin_memory()
+        return block.to(self._device, non_blocking=True)

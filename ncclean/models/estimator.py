@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,7 @@ from ncclean.models.heads import HeadedClip, headed
 from ncclean.models.open_clip_internals import model_attribute, pooling
 from ncclean.models.precision import DTYPES, in_low_precision, resolve_device, resolve_precision
 from ncclean.models.preprocessing import as_config
-from ncclean.models.token_counts import MAX_CAPTION_CHARACTERS, tokens_before_cutting
+from ncclean.models.tokens import TokenCache, Tokenize, Tokens
 from ncclean.models.weights import why
 
 T = TypeVar("T")
@@ -81,6 +80,7 @@ class Estimator:
         # Nothing records gradients: the methods run under no_grad (inference mode would undo this).
         self.model = model.to(self.device).eval().requires_grad_(True)
         self.tokenizer = tokenizer
+        self.tokenize = Tokenize(tokenizer)
         self.preprocessing = preprocessing
         self.architecture = architecture
         logit_scale = _parameter(model, "logit_scale")
@@ -97,19 +97,16 @@ class Estimator:
         self._offset = (-mean / std).float().to(self.device)
         # One core each: torch's own threads wait for one another actively, and where something
         # else runs on the machine too, these few batches took ten times as long.
-        one_at_a_time = threading.Lock()  # fast tokenizers refuse two threads: "Already borrowed"
-
-        def tokenize(texts: list[str]) -> torch.Tensor:
-            with one_at_a_time:
-                return tokenizer(texts)
-
-        self._check_tokens(label, tokenize)
+        self._check_tokens(label)
         with ThreadPoolExecutor(initializer=torch.set_num_threads, initargs=(1,)) as pool:
             fingerprint = pool.submit(weights_fingerprint, model)
             trims_text = pool.submit(
-                text_tower.trimming_is_exact, sharing_tensors(self.model), tokenize, self.device
+                text_tower.trimming_is_exact,
+                sharing_tensors(self.model),
+                self.tokenize,
+                self.device,
             )
-            towers = pool.submit(self._prepared_towers, tokenize)
+            towers = pool.submit(self._prepared_towers)
         self.identity = ModelIdentity(
             label,
             tag,
@@ -132,11 +129,11 @@ class Estimator:
         self._cores = Cores(self._towers) if self.device.type == "cpu" else None
         self._uploads = Uploads(self.device) if self.device.type == "cuda" else None
 
-    def _prepared_towers(self, tokenize: Callable[[list[str]], torch.Tensor]) -> nn.Module:
+    def _prepared_towers(self) -> nn.Module:
         """The model as it computes: on a CPU in low precision, with matrices cast once."""
         if self.device.type == "cpu" and self.precision != "fp32":
             dtype = DTYPES[self.precision]
-            return in_low_precision(self.model, dtype, tokenize, self.image_size)
+            return in_low_precision(self.model, dtype, self.tokenize, self.image_size)
         return self.model
 
     @classmethod
@@ -188,9 +185,9 @@ class Estimator:
         """Height and width of the images that the model takes, in pixels."""
         return self.preprocessing.size
 
-    def _check_tokens(self, label: str, tokenize: Callable[[list[str]], torch.Tensor]) -> None:
+    def _check_tokens(self, label: str) -> None:
         """Raise `ModelError` if the tokenizer has more, or longer, output than the tower takes."""
-        length = tokenize([""]).shape[1]
+        length = self.tokenize([""]).shape[1]
         inner = getattr(self.tokenizer, "tokenizer", None)
         words = len(inner) if inner is not None else getattr(self.tokenizer, "vocab_size", 0)
         for setting, needed, there in (
@@ -215,15 +212,14 @@ class Estimator:
     def start_image(
         self, pixels: torch.Tensor | Sequence[torch.Tensor]
     ) -> Callable[[], torch.Tensor]:
-        """Start to encode a batch or single images; the returned function waits for the embeddings.
+        """Start to encode a batch, or blocks of one; the returned function waits for embeddings.
 
         On a GPU the images travel from pinned memory while earlier batches are computed.
         """
+        blocks = [pixels] if isinstance(pixels, torch.Tensor) else list(pixels)
         if self._uploads is not None:
-            return self._uploads.encode(pixels, self._encode_pixels)
-        if not isinstance(pixels, torch.Tensor):
-            pixels = torch.stack(list(pixels))
-        return self._start(self._encode_pixels, pixels)
+            return self._uploads.encode(blocks, self._encode_pixels)
+        return self._start(self._encode_pixels, blocks)
 
     def encode_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
         """(N, L) int64 token ids, padded or not -> (N, d) L2-normalised float32 on the device.
@@ -232,7 +228,7 @@ class Estimator:
         ids that is half.
         """
         if not len(tokens) or self._cores is None or not self._ends_at_highest:
-            return self._start(self._encode_tokens, tokens)()
+            return self._start(self._encode_tokens, [tokens])()
         lengths = tokens.argmax(dim=1) + 1
         order = lengths.argsort(stable=True)
         pieces = order.split(_STEADY_ROWS)
@@ -267,14 +263,18 @@ class Estimator:
 
         Returns (N, d) embeddings and N counts, see `tokens_before_cutting`.
         """
-        if not captions:
-            return torch.empty(0, self.embed_dim, device=self.device), []
-        distinct = list(dict.fromkeys(captions))
-        position = {caption: index for index, caption in enumerate(distinct)}
-        tokens = self.tokenize(distinct)
-        lengths = torch.full((len(tokens),), tokens.shape[1])
+        tokens = TokenCache(self.tokenize).of(captions)
+        counts = [tokens.counts[place] for place in tokens.places]
+        return self.encode_tokenized(tokens, batch_size), counts
+
+    def encode_tokenized(self, tokens: Tokens, batch_size: int = 256) -> torch.Tensor:
+        """Embed captions that have been tokenized -> (m, d), as `encode_text` does."""
+        if not len(tokens.ids):
+            return torch.empty(0, self.embed_dim, device=self.device)
+        ids = torch.from_numpy(tokens.ids).long()
+        lengths = torch.full((len(ids),), ids.shape[1])
         if self.trims_text:
-            lengths = text_tower.padded_lengths(tokens)
+            lengths = text_tower.padded_lengths(ids)
         batches = [
             (index, length)
             for length in sorted(set(lengths.tolist()))
@@ -283,21 +283,16 @@ class Estimator:
 
         def encode(batch: tuple[torch.Tensor, int]) -> torch.Tensor:
             index, length = batch
-            return self._encode_tokens(tokens[index, :length])
+            return self._encode_tokens(ids[index, :length])
 
         encoded = torch.cat(list(self._map(encode, batches)))
         embeddings = torch.empty_like(encoded)
         embeddings[torch.cat([index for index, _ in batches]).to(self.device)] = encoded
-        counts = tokens_before_cutting(self.tokenizer, distinct, tokens)
-        places = [position[caption] for caption in captions]
-        return (
-            embeddings[torch.tensor(places, device=self.device)],
-            [counts[place] for place in places],
-        )
+        return embeddings[torch.from_numpy(tokens.places).to(self.device)]
 
     def count_tokens(self, captions: Sequence[str]) -> list[int | None]:
         """Count the tokens of captions before cutting, see `tokens_before_cutting`."""
-        return tokens_before_cutting(self.tokenizer, captions, self.tokenize(captions))
+        return self.tokenize.counted(captions)[1]
 
     def cut(self, counts: Sequence[int | None]) -> dict[str, Any]:
         """`captions_cut` and `context_length` for token counts of captions.
@@ -310,11 +305,6 @@ class Estimator:
         context = self.context_length
         cut = sum(count is None or count > context for count in counts)
         return {"captions_cut": cut, "context_length": context}
-
-    def tokenize(self, captions: Sequence[str]) -> torch.Tensor:
-        """Tokenize captions -> (N, context length) int64 token ids."""
-        shortened = [caption[:MAX_CAPTION_CHARACTERS] for caption in captions]
-        return self.tokenizer(shortened)
 
     @property
     def embed_dim(self) -> int:
@@ -352,14 +342,15 @@ class Estimator:
         return F.normalize(features[: len(tokens)].float(), dim=-1)
 
     def _start(
-        self, encode: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor
+        self, encode: Callable[[torch.Tensor], torch.Tensor], blocks: Sequence[torch.Tensor]
     ) -> Callable[[], torch.Tensor]:
-        if not len(rows):  # which not every tower takes
+        count = sum(map(len, blocks))
+        if not count:  # which not every tower takes
             return lambda: torch.empty(0, self.embed_dim, device=self.device)
-        size = self._rows_at_a_time(len(rows))
+        size = self._rows_at_a_time(count)
         if self._cores is not None:  # a small batch keeps all cores busy too
-            size = min(size, max(_STEADY_ROWS, -(-len(rows) // self._cores.count)))
-        encoded = self._map(encode, rows.split(size))
+            size = min(size, max(_STEADY_ROWS, -(-count // self._cores.count)))
+        encoded = self._map(encode, [piece for block in blocks for piece in block.split(size)])
         return lambda: torch.cat(list(encoded))
 
     def _rows_at_a_time(self, batch_size: int) -> int:
