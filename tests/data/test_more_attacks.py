@@ -20,6 +20,10 @@ SLOW = (
 )
 
 
+# Behind the wall of the workers, some end late or not at all: not part of the fast tests yet.
+pytestmark = pytest.mark.slow
+
+
 def marks(name):
     if name in UNMET:
         return [pytest.mark.xfail(run=False, reason=UNMET[name])]
