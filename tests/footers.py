@@ -14,11 +14,15 @@ HISTOGRAMS, DEFINITION_LEVELS = 16, 3
 
 
 class Footer:
-    """The fields of a footer, with the types that Thrift's compact protocol gives them."""
+    """The fields of a footer, with the types that Thrift's compact protocol gives them.
+
+    `data` may go on behind them, as it does behind a page's header: they take `size` bytes.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data, self._place = data, 0
         self.fields = self._value(12)
+        self.size = self._place
 
     def columns(self) -> list[dict[int, Any]]:
         """The metadata of every column of every row group: by number, type and value."""
@@ -29,7 +33,7 @@ class Footer:
         ]
 
     def to_bytes(self) -> bytes:
-        return _encoded(12, self.fields)
+        return encoded(12, self.fields)
 
     def _byte(self) -> int:
         self._place += 1
@@ -76,7 +80,8 @@ def _varint(number: int) -> bytes:
     return bytes([*data, number])
 
 
-def _encoded(kind: int, value: Any) -> bytes:
+def encoded(kind: int, value: Any) -> bytes:
+    """A value of Thrift's compact protocol."""
     if kind in (1, 2):
         return b""
     if kind == 3:
@@ -89,11 +94,11 @@ def _encoded(kind: int, value: Any) -> bytes:
         inner, values = value
         head = bytes([15 << 4 | inner]) + _varint(len(values))
         return head + b"".join(
-            bytes([one]) if inner in (1, 2) else _encoded(inner, one) for one in values
+            bytes([one]) if inner in (1, 2) else encoded(inner, one) for one in values
         )
     data = b""
     for number, (inner, one) in value.items():
-        data += bytes([inner]) + _encoded(4, number) + _encoded(inner, one)
+        data += bytes([inner]) + encoded(4, number) + encoded(inner, one)
     return data + b"\0"
 
 

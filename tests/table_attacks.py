@@ -46,8 +46,11 @@ def json_lines(*others: str) -> Callable[[Path], None]:
     return table("".join(f"{line}\n" for line in lines).encode(), "t.jsonl")
 
 
-def parquet(**columns: pa.Array) -> Callable[[Path], None]:
-    """Writes images and captions as Parquet, twice: with `columns` beside or in place of others."""
+def parquet(**columns: pa.Array | Callable[[], pa.Array]) -> Callable[[Path], None]:
+    """Writes images and captions as Parquet, twice: with `columns` beside or in place of others.
+
+    Columns are arrays, or functions that make one.
+    """
 
     def write(folder: Path) -> None:
         ordinary = {
@@ -55,7 +58,8 @@ def parquet(**columns: pa.Array) -> Callable[[Path], None]:
             "jpg": pa.array([hostile.JPEG] * _ROWS),
             "caption": pa.array([f"caption {number}" for number in range(_ROWS)]),
         }
-        for name, table in (("t", {**ordinary, **columns}), ("z", ordinary)):
+        others = {name: made() if callable(made) else made for name, made in columns.items()}
+        for name, table in (("t", {**ordinary, **others}), ("z", ordinary)):
             pq.write_table(
                 pa.table(table),
                 folder / f"{name}.parquet",

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from reliability_jobs import Running
 
 from tests.attacks import ATTACKS, Attack, tar
+from tests.more_attacks import MORE_ATTACKS
 from tests.table_attacks import TABLE_ATTACKS
 
 # Beyond what the same command takes for an ordinary source; of a processor, as others use it, too.
@@ -37,7 +38,7 @@ _COMMANDS = {
 def measure(folder: Path, count: int, done: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """A row for each attack: how every command ended. `count` is how many attacks, the first."""
     usual = run_all(Attack("ordinary", tar(), {"ok": 8}), folder)
-    for attack in (*ATTACKS, *TABLE_ATTACKS)[:count]:
+    for attack in (*ATTACKS, *TABLE_ATTACKS, *MORE_ATTACKS)[:count]:
         if not any(row["attack"] == attack.name for row in done):
             yield judge(attack, run_all(attack, folder), usual)
 
