@@ -20,8 +20,6 @@ SLOW = (
 )
 
 
-# Behind the wall of the workers, some end late or not at all: not part of the fast tests yet.
-pytestmark = pytest.mark.slow
 
 
 def marks(name):
