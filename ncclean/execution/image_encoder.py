@@ -97,7 +97,7 @@ class ImageEncoder:
         self.estimator = estimator
         self._options = options
         self._columns = columns
-        self.batch = BatchSize(options.batch_size)
+        self.batch = BatchSize(estimator.fit_batch(options.batch_size))
         self.decoder = self._decoder()
 
     @property
@@ -114,9 +114,7 @@ class ImageEncoder:
     def facts(self) -> EncoderFacts:
         """The width of the embeddings and the model, for the column sources."""
         return EncoderFacts(
-            dim=self.estimator.embed_dim,
-            estimator=self.estimator,
-            batch_size=self._options.batch_size,
+            dim=self.estimator.embed_dim, estimator=self.estimator, batch_size=self.batch.size
         )
 
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
@@ -127,7 +125,7 @@ class ImageEncoder:
             shards,
             self.decoder,
             threads=self._options.decode_threads,
-            prefetch=2 * self._options.batch_size,
+            prefetch=2 * self.batch.size,
             caption_key=self._options.caption_key,
             together=True,
         ) as streams:
@@ -146,7 +144,7 @@ class ImageEncoder:
 
     def speed(self) -> Speed:
         """Measure the encoding speed on one batch of images."""
-        size = self._options.batch_size
+        size = self.batch.size
         return Speed(
             pairs_per_second=size / self.estimator.seconds_per_batch(size),
             device=self.device,

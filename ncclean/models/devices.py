@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,13 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+# A GPU's batches: the smallest and the largest that are tried, and the gain that is worth doubling.
+_SMALLEST_BATCH, _LARGEST_BATCH, _WORTH_DOUBLING = 64, 8192, 1.05
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs
 
 
 class Cores:
@@ -48,8 +56,48 @@ def sharing_tensors(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
+def fastest_batch(seconds: Callable[[int], float]) -> int:
+    """The size of batches, a power of two, from which on doubling gains less than a twentieth.
+
+    `seconds` measures one batch of so many, and raises `torch.OutOfMemoryError` if it is too large.
+    """
+    best, rate = _SMALLEST_BATCH, 0.0
+    size = best
+    while size <= _LARGEST_BATCH:
+        try:
+            doubled = size / seconds(size)
+        except torch.OutOfMemoryError:
+            break
+        if doubled < _WORTH_DOUBLING * rate:
+            break
+        best, rate, size = size, doubled, 2 * size
+    return best
+
+
+def pin(memory: torch.Tensor) -> bool:
+    """Have CUDA lock the memory of a CPU tensor, from where batches are then uploaded uncopied.
+
+    It may be shared with other processes, which write the batches. Returns whether it is locked:
+    not without a GPU, nor where the system refuses. `unpin` it before it is freed.
+    """
+    if not torch.cuda.is_available():
+        return False
+    status = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)
+    if int(status) == 0:
+        return True
+    logger.info("batches are copied before their upload: cudaHostRegister gave %s", status)
+    with contextlib.suppress(RuntimeError):  # CUDA says it again at the next launch
+        torch.zeros(1, device="cuda")
+    return False
+
+
+def unpin(memory: torch.Tensor) -> None:
+    """Undo `pin`, where it returned True."""
+    torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())))
+
+
 def _interleaved(
-    uploaded: torch.Tensor, rows: list[int], pixels: torch.Tensor | Sequence[torch.Tensor]
+    uploaded: torch.Tensor, rows: list[int], pixels: Sequence[torch.Tensor]
 ) -> torch.Tensor:
     """One batch of the images of `uploaded`, which belong at `rows`, and of the others."""
     places = dict(zip(rows, uploaded, strict=True))
@@ -68,20 +116,13 @@ class Uploads:
         pixels: torch.Tensor | Sequence[torch.Tensor],
         encode: Callable[[torch.Tensor], torch.Tensor],
     ) -> Callable[[], torch.Tensor]:
-        """Queue upload and encoding of a batch; the returned function waits for the result."""
-        here = [row for row, image in enumerate(pixels) if image.device.type == "cpu"]
-        # torch keeps pinned blocks and hands one out again once its upload is through: with two
-        # batches in flight this is double buffering.
-        pinned = torch.empty((len(here), *pixels[0].shape), dtype=torch.uint8, pin_memory=True)
-        if isinstance(pixels, torch.Tensor) and here:
-            pinned.copy_(pixels)
-        elif here:
-            torch.stack([pixels[row] for row in here], out=pinned)
+        """Queue upload and encoding of a batch; the returned function waits for the result.
+
+        A batch in pinned memory is uploaded from there: leave it be until then.
+        """
         with torch.cuda.device(self._device):
             with torch.cuda.stream(self._stream):
-                uploaded = pinned.to(self._device, non_blocking=True)
-                if len(here) < len(pixels):  # some were decoded there
-                    uploaded = _interleaved(uploaded, here, pixels)
+                uploaded = self._upload(pixels)
             compute = torch.cuda.current_stream(self._device)
             compute.wait_stream(self._stream)
             uploaded.record_stream(compute)
@@ -94,3 +135,19 @@ class Uploads:
             return encoded
 
         return result
+
+    def _upload(self, pixels: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
+        # torch keeps pinned blocks and hands one out again once its upload is through: with two
+        # batches in flight this is double buffering.
+        if isinstance(pixels, torch.Tensor):
+            if pixels.device.type == "cpu" and not pixels.is_pinned():
+                pixels = pixels.pin_memory()
+            return pixels.to(self._device, non_blocking=True)
+        here = [row for row, image in enumerate(pixels) if image.device.type == "cpu"]
+        pinned = torch.empty((len(here), *pixels[0].shape), dtype=torch.uint8, pin_memory=True)
+        if here:
+            torch.stack([pixels[row] for row in here], out=pinned)
+        uploaded = pinned.to(self._device, non_blocking=True)
+        if len(here) == len(pixels):
+            return uploaded
+        return _interleaved(uploaded, here, pixels)  # some were decoded there

@@ -9,22 +9,23 @@ padded to 77. Towers that attend to their padding (SigLIP) must keep it, see
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
 from ncclean.models.open_clip_internals import shortened_context
+from ncclean.models.precision import float32_products
 
 logger = logging.getLogger(__name__)
 
 # Embeddings of one text must not depend on whether its batch was padded; this is what the
 # difference of two float32 evaluations of one tower may be.
 _TRIM_TOLERANCE = 1e-5
-# Captions are padded to a multiple of this, so that the length a caption runs at, and with it the
+# Captions are padded to a multiple of four, so that the length a caption runs at, and with it the
 # last bit of its embedding, does not depend on the others either.
-_LENGTH_STEP = 4
+_LENGTHS = range(4, 1024, 4)
 
 
 def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
@@ -42,13 +43,18 @@ def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
     return torch.where(is_full, tokens.shape[1], kept)
 
 
-def padded_lengths(tokens: torch.Tensor) -> torch.Tensor:
-    """Round up token counts to the (N,) lengths at which (N, L) right-padded ids are encoded."""
-    steps = (token_lengths(tokens) + _LENGTH_STEP - 1) // _LENGTH_STEP
-    return (steps * _LENGTH_STEP).clamp_max(tokens.shape[1])
+def padded_lengths(tokens: torch.Tensor, lengths: Sequence[int] = _LENGTHS) -> torch.Tensor:
+    """Round up token counts to the (N,) lengths at which (N, L) right-padded ids are encoded.
+
+    L is one of them, whatever the other `lengths`, which ascend.
+    """
+    whole = tokens.shape[1]
+    allowed = torch.tensor([*(length for length in lengths if length < whole), whole])
+    return allowed[torch.bucketize(token_lengths(tokens), allowed)]
 
 
 @torch.no_grad()
+@float32_products(tf32=False)  # which the tolerance is for
 def trimming_is_exact(
     model: nn.Module, tokenizer: Callable[[list[str]], torch.Tensor], device: torch.device
 ) -> bool:
