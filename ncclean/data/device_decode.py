@@ -1,4 +1,4 @@
-"""JPEGs decoded on the device that encodes them, a chunk at a time.
+"""JPEGs decoded on the device that encodes them, many in one call.
 
 A GPU that encodes tens of thousands of images a second waits for the few thousand that its
 machine's cores can decode; its own JPEG decoder (nvJPEG, through torchvision) does not. It rounds
@@ -10,68 +10,87 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import torch
+import torch.nn.functional as F
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from ncclean.data.decode import (
-    DecodedImage,
-    ImageDecoder,
-    Preprocessing,
-    byte_tensor,
-    resize_tensor,
-)
+from ncclean.data.decode import DecodedImage, ImageDecoder, Preprocessing, byte_tensor, geometry
 from ncclean.data.open_image import ImageRejected
 from ncclean.options import MAX_PIXELS
 
 logger = logging.getLogger(__name__)
 
 
+# Decoded at a time: as uint8 and twice as float32, 128 images of a megapixel take 3 GB.
+_PIXELS_AT_ONCE = 128 << 20
+
+
 class DeviceImageDecoder(ImageDecoder):
     """Plain JPEGs on `device`, in one call per chunk; everything else as `ImageDecoder` does."""
+
+    chunk_images = 128
 
     def __init__(
         self, preprocessing: Preprocessing, device: torch.device, max_pixels: int = MAX_PIXELS
     ) -> None:
         super().__init__(preprocessing, max_pixels)
         self.device = device
+        self._of_thread = threading.local()
 
     def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
         """Decode a batch of images, plain JPEGs on the device; pixels are complete on return.
 
-        A chunk that the device refuses is decoded image by image on the CPU, which tells which
-        of them is corrupt.
+        An image that the device refuses is decoded on the CPU, which tells what is wrong with it.
         """
         headers = [self.open_checked(data) for data in images]
-        chosen = [
-            index
+        sizes = {
+            index: header.size
             for index, header in enumerate(headers)
             if not isinstance(header, ImageRejected) and self.takes_fast_path(header)
-        ]
-        on_device: dict[int, torch.Tensor] = {}
-        try:
-            on_device = self._decode([images[index] for index in chosen], chosen)
-        except RuntimeError as error:
-            logger.debug("a chunk is decoded on the CPU: %s", error)
-        decoded: list[DecodedImage | ImageRejected] = []
-        for index, (data, header) in enumerate(zip(images, headers, strict=True)):
-            if index in on_device and not isinstance(header, ImageRejected):
-                decoded.append(DecodedImage(on_device[index], *header.size))
-            else:
-                decoded.append(self.decode_or_reject(data))
-        return decoded
-
-    def _decode(self, images: list[bytes], index: list[int]) -> dict[int, torch.Tensor]:
-        if not images:
-            return {}
-        buffers = [byte_tensor(data) for data in images]
+        }
+        crops: dict[int, torch.Tensor] = {}
         with self._own_stream():
-            decoded = decode_jpeg(buffers, mode=ImageReadMode.RGB, device=self.device)
-            return {
-                place: resize_tensor(pixels, self.preprocessing)
-                for place, pixels in zip(index, decoded, strict=True)
-            }
+            for chosen in _bounded(sizes):
+                crops |= self._crops(self._decode({index: images[index] for index in chosen}))
+        return [
+            DecodedImage(crops[index], *sizes[index])
+            if index in crops
+            else self.decode_or_reject(data)
+            for index, data in enumerate(images)
+        ]
+
+    def _decode(self, images: dict[int, bytes]) -> dict[int, torch.Tensor]:
+        """(3, h, w) uint8 of each image, by its place, but of those that the device refuses."""
+        try:
+            decoded = decode_jpeg(
+                [byte_tensor(data) for data in images.values()],
+                mode=ImageReadMode.RGB,
+                device=self.device,
+            )
+        except RuntimeError as error:  # of all, because of one
+            if len(images) == 1:
+                logger.debug("an image is decoded on the CPU: %s", error)
+                return {}
+            places, half = list(images), len(images) // 2
+            return self._decode({place: images[place] for place in places[:half]}) | self._decode(
+                {place: images[place] for place in places[half:]}
+            )
+        return dict(zip(images, decoded, strict=True))
+
+    def _crops(self, decoded: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """The (3, H, W) uint8 crops of decoded images; those of one size are resized together."""
+        alike: defaultdict[torch.Size, list[int]] = defaultdict(list)
+        for place, pixels in decoded.items():
+            alike[pixels.shape].append(place)
+        crops: dict[int, torch.Tensor] = {}
+        for places in alike.values():
+            pixels = torch.stack([decoded.pop(place) for place in places])
+            crops |= zip(places, _resized(pixels, self.preprocessing), strict=True)
+        return crops
 
     @contextlib.contextmanager
     def _own_stream(self) -> Iterator[None]:
@@ -79,7 +98,38 @@ class DeviceImageDecoder(ImageDecoder):
         if self.device.type != "cuda":
             yield
             return
-        stream = torch.cuda.Stream(self.device)
-        with torch.cuda.stream(stream):
+        if not hasattr(self._of_thread, "stream"):
+            self._of_thread.stream = torch.cuda.Stream(self.device)
+        with torch.cuda.stream(self._of_thread.stream):
             yield
-        stream.synchronize()
+        self._of_thread.stream.synchronize()
+
+
+def _resized(pixels: torch.Tensor, spec: Preprocessing) -> torch.Tensor:
+    """(N, 3, h, w) uint8 -> (N, 3, H, W) uint8, within 2 of 255 levels of `resize_tensor`.
+
+    CUDA has no antialiased resize of integers. As on a CPU, columns come before rows and are
+    rounded and cut to a byte in between.
+    """
+    height, width = pixels.shape[-2:]
+    new_height, new_width, top, left = geometry(width, height, spec)
+    values = pixels.float()
+    for size in ((height, new_width), (new_height, new_width)):
+        if size != tuple(values.shape[-2:]):
+            values = F.interpolate(values, size=size, mode=spec.interpolation, antialias=True)
+            values = values.clamp_(0, 255).round_()
+    return values[..., top : top + spec.size[0], left : left + spec.size[1]].byte()
+
+
+def _bounded(sizes: dict[int, tuple[int, int]]) -> Iterator[list[int]]:
+    """Cut images, by place and size, into lists of at most `_PIXELS_AT_ONCE`, or of one."""
+    chosen: list[int] = []
+    pixels = 0
+    for index, (width, height) in sizes.items():
+        pixels += width * height
+        if chosen and pixels > _PIXELS_AT_ONCE:
+            yield chosen
+            chosen, pixels = [], width * height
+        chosen.append(index)
+    if chosen:
+        yield chosen

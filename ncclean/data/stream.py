@@ -27,9 +27,8 @@ from ncclean.errors import ShardError
 from ncclean.progress import timed
 from ncclean.stores import is_url
 
-_CHUNK_IMAGES = 16
 _CHUNK_SAMPLES = 256  # with those that lack an image
-_CHUNK_BYTES = 4 << 20
+_IMAGE_BYTES = 256 << 10  # of an image of a full chunk, at most
 _WAITING_BYTES = 256 << 20  # of encoded images that wait for a decoder
 _JOIN_SECONDS = 10.0  # a read from a store that does not answer is not waited for longer
 
@@ -109,7 +108,7 @@ class StreamReader:
         self._together = together
         self._decoder = decoder
         self._caption_key = caption_key
-        depth = max(2 * threads, prefetch // _CHUNK_IMAGES)
+        depth = max(2 * threads, prefetch // decoder.chunk_images)
         self._slots = threading.Semaphore(depth)
         self._waiting = Gate(_WAITING_BYTES)
         self._streams: queue.Queue[ShardStream | BaseException | None] = queue.Queue()
@@ -168,8 +167,9 @@ class StreamReader:
                 chunk.append(sample)
                 if sample.image is not None:
                     images, size = images + 1, size + len(sample.image)
-                is_full = images == _CHUNK_IMAGES or len(chunk) == _CHUNK_SAMPLES
-                if is_full or size > _CHUNK_BYTES:
+                full = self._decoder.chunk_images
+                is_full = images == full or len(chunk) == _CHUNK_SAMPLES
+                if is_full or size > full * _IMAGE_BYTES:
                     if not self._submit(chunk, chunks):
                         return
                     chunk, size, images = [], 0, 0
