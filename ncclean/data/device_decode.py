@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from ncclean.data.decode import DecodedImage, ImageDecoder, Preprocessing, byte_tensor, geometry
-from ncclean.data.open_image import ImageRejected
+from ncclean.data.open_image import ImageRejected, one_line
 from ncclean.options import MAX_PIXELS
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ class DeviceImageDecoder(ImageDecoder):
         super().__init__(preprocessing, max_pixels)
         self.device = device
         self._of_thread = threading.local()
+        self._told = False
 
     def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
         """Decode a batch of images, plain JPEGs on the device; pixels are complete on return.
@@ -89,7 +90,12 @@ class DeviceImageDecoder(ImageDecoder):
         crops: dict[int, torch.Tensor] = {}
         for places in alike.values():
             pixels = torch.stack([decoded.pop(place) for place in places])
-            crops |= zip(places, _resized(pixels, self.preprocessing), strict=True)
+            try:
+                crops |= zip(places, _resized(pixels, self.preprocessing), strict=True)
+            except RuntimeError as error:  # a size that CUDA's kernel cannot shrink as much
+                if not self._told:
+                    self._told = True
+                    logger.warning("some images are decoded on the CPU: %s", one_line(error))
         return crops
 
     @contextlib.contextmanager

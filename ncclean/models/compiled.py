@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
-from itertools import chain
 
 import torch
 from torch import nn
 
-from ncclean.models.open_clip_internals import shortened_context
+from ncclean.models.text_tower import shortened
 
 # Texts are padded to the next of these, or to the context length. Captions of the web have about 16
 # tokens.
@@ -35,19 +33,5 @@ class CompiledTowers:
 
         self.encode_image = compiled(model.encode_image)
         self.encode_text = {
-            length: compiled(_shortened(model, length).encode_text) for length in lengths
+            length: compiled(shortened(model, length).encode_text) for length in lengths
         }
-
-
-def _shortened(model: nn.Module, length: int) -> nn.Module:
-    """A copy of the model whose text tower has a context of `length` tokens; tensors are shared."""
-    memo: dict[int, object] = {id(t): t for t in chain(model.parameters(), model.buffers())}
-    for tower in model.modules():
-        if hasattr(tower, "context_length"):
-            for name, tensor in shortened_context(tower, length).items():
-                memo[id(getattr(tower, name))] = tensor
-    shortened = copy.deepcopy(model, memo)
-    for tower in shortened.modules():
-        if "context_length" in vars(tower):  # else it is a property, of a tower inside
-            tower.context_length = min(length, int(tower.context_length))  # type: ignore[assignment, arg-type]
-    return shortened

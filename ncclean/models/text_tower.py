@@ -8,8 +8,10 @@ padded to 77. Towers that attend to their padding (SigLIP) must keep it, see
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
 from torch import nn
@@ -89,8 +91,22 @@ def encode_text(model: nn.Module, tokens: torch.Tensor, normalize: bool = True) 
         return encoded
     prefix = f"model.{name}." if name else "model."
     named = {prefix + key: value for key, value in overrides.items()}
-    shortened: torch.Tensor = functional_call(_TextOf(model), named, args=(tokens, normalize))
-    return shortened
+    features: torch.Tensor = functional_call(_TextOf(model), named, args=(tokens, normalize))
+    return features
+
+
+def shortened(model: nn.Module, length: int) -> nn.Module:
+    """A copy of the model whose text tower has a context of `length` tokens; tensors are shared."""
+    memo: dict[int, object] = {id(t): t for t in chain(model.parameters(), model.buffers())}
+    for tower in model.modules():
+        if hasattr(tower, "context_length"):
+            for name, tensor in shortened_context(tower, length).items():
+                memo[id(getattr(tower, name))] = tensor.detach()
+    copied = copy.deepcopy(model, memo)
+    for tower in copied.modules():
+        if "context_length" in vars(tower):  # else it is a property, of a tower inside
+            tower.context_length = min(length, int(tower.context_length))  # type: ignore[assignment, arg-type]
+    return copied
 
 
 class _TextOf(nn.Module):
