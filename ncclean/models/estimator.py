@@ -432,7 +432,7 @@ class Estimator:
             return lambda: torch.empty(0, self.embed_dim, device=self.device)
         size = self._rows_at_a_time(len(rows))
         if self._cores is not None:  # a small batch keeps all cores busy too
-            size = min(size, max(_STEADY_ROWS, -(-len(rows) // self._cores.count)))
+            size = min(size, max(self._fewest_rows, -(-len(rows) // self._cores.count)))
         encoded = self._map(encode, rows.split(size))
         return lambda: torch.cat(list(encoded))
 
