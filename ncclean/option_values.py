@@ -82,8 +82,6 @@ def parse_settings(
     """Parse `--set NAME=VALUE`, values as YAML. Raises `InputError` for an unknown name."""
     if not settings:
         return {}
-    import yaml
-
     from ncclean.text_files import load_yaml
 
     values = {}
@@ -92,12 +90,11 @@ def parse_settings(
         if not equals:
             raise InputError(f"--set takes NAME=VALUE, got {setting!r}")
         check_known([name], declared, owner)
+        value = load_yaml(text, f"--set {name}")
         try:
-            values[name] = accept(declared[name], load_yaml(text, name))
+            values[name] = accept(declared[name], value)
         except OptionError as error:
             raise InputError(f"--set {error}") from None
-        except yaml.YAMLError:
-            raise InputError(f"--set {name}: {text!r} is not YAML") from None
     return values
 
 

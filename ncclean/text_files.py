@@ -14,13 +14,14 @@ import yaml
 
 from ncclean import stores
 from ncclean.errors import InputError
-from ncclean.regular_files import check_is_file
+from ncclean.regular_files import open_file
 from ncclean.store_errors import explain
 
 LARGEST_TEXT = 32 << 20  # Python holds some twenty bytes for each byte of nested JSON
 # Levels of nesting. Python's own stack ends at a thousand calls, of which each level may take some.
 _DEEPEST = 100
-_MOST_NODES = 1_000_000  # of a YAML document, counting what an alias repeats
+_LONGEST_YAML = 1 << 20  # characters, which take seconds to parse
+_MOST_NODES = 200_000  # of a YAML document, counting what an alias repeats
 
 
 def read_text(path: str | os.PathLike[str], largest: int = LARGEST_TEXT) -> str:
@@ -29,13 +30,34 @@ def read_text(path: str | os.PathLike[str], largest: int = LARGEST_TEXT) -> str:
     Raises `InputError` if it cannot be read, is no regular file, is no UTF-8, or has more than
     `largest` bytes.
     """
+    return to_text(read_bytes(path, largest), path)
+
+
+def read_bytes(path: str | os.PathLike[str], largest: int) -> bytes:
+    """Read a file or object of at most `largest` bytes. Raises `InputError` as `read_text` does."""
     name = os.fspath(path)
     try:
-        return _bytes(name, largest).decode("utf-8-sig")
+        if stores.is_url(name):
+            system, place = stores.filesystem(name)
+            data: bytes = stores.ask("read", name, system.cat_file, place, start=0, end=largest + 1)
+        else:
+            with open_file(name) as file:
+                data = file.read(largest + 1)
+    except FileNotFoundError:
+        raise InputError(f"{name} does not exist") from None
     except OSError as error:
         raise InputError(explain(name, error, "read")) from error
+    if len(data) > largest:
+        raise InputError(f"{name} has more than {largest:,} bytes: too many for what it should be")
+    return data
+
+
+def to_text(data: bytes, path: object) -> str:
+    """Decode UTF-8 with or without a byte order mark. Raises `InputError` for other bytes."""
+    try:
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{name} is not UTF-8 text: {error.reason}") from None
+        raise InputError(f"{path} is not UTF-8 text: {error.reason}") from None
 
 
 def parse_json(text: str | bytes, where: object) -> Any:
@@ -51,18 +73,19 @@ def parse_json(text: str | bytes, where: object) -> Any:
 def compose_yaml(text: str, where: object) -> yaml.Node | None:
     """Parse YAML into nodes, None for an empty text.
 
-    Raises `InputError` that begins with `where` for one that is nested too deeply, or whose aliases
-    repeat so much that it would not fit into memory, and `yaml.YAMLError` for what is not YAML.
+    Raises `InputError` that begins with `where` for one that is too long or nested too deeply, or
+    whose aliases repeat too much, and for what is not YAML, with the line.
     """
-    depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):  # which, unlike nodes, are made without a stack
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise InputError(f"{where} is nested too deeply to be read")
-    node = yaml.compose(text, yaml.SafeLoader)
+    if len(text) > _LONGEST_YAML:
+        raise InputError(f"{where} has more than {_LONGEST_YAML:,} characters: too many for YAML")
+    try:
+        node = yaml.compose(text, yaml.SafeLoader)
+    except RecursionError:
+        raise InputError(f"{where} is nested too deeply to be read") from None
+    except yaml.YAMLError as error:
+        raise _not_yaml(where, error) from error
     if node is not None:
-        _check_size(node, where)
+        _check_nodes(node, where)
     return node
 
 
@@ -100,20 +123,26 @@ for _tag in ("int", "float"):
 def load_yaml(text: str, where: object) -> Any:
     """Parse YAML into values, within bounds of nesting and size.
 
-    Raises `InputError` that begins with `where` for numbers that YAML reads as others, such as 010,
-    and `yaml.YAMLError` for what is not YAML.
+    Raises `InputError` as `compose_yaml` does, and for numbers that YAML reads as others, such as
+    010.
     """
-    compose_yaml(text, where)
+    node = compose_yaml(text, where)
     try:
-        return yaml.load(text, _Loader)
+        return None if node is None else _Loader("").construct_document(node)
     except InputError as error:
         raise InputError(f"{where}, {error}") from None
-    # Such as the 99th of a month, or `!!int ''`.
-    except (ValueError, TypeError, OverflowError, IndexError) as error:
-        raise yaml.YAMLError(str(error)) from error
+    # Such as an unknown tag, the 99th of a month, or `!!int ''`.
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError, IndexError) as error:
+        raise _not_yaml(where, error) from error
 
 
-def _check_size(root: yaml.Node, where: object) -> None:
+def _not_yaml(where: object, error: Exception) -> InputError:
+    mark = getattr(error, "problem_mark", None)
+    line = f", line {mark.line + 1}" if mark else ""
+    return InputError(f"{where}{line}: not YAML: {getattr(error, 'problem', error)}")
+
+
+def _check_nodes(root: yaml.Node, where: object) -> None:
     """Count the nodes as if aliases were written out."""
     waiting, count = [(root, 1)], 0
     while waiting:
@@ -127,16 +156,3 @@ def _check_size(root: yaml.Node, where: object) -> None:
             waiting += [(inner, depth + 1) for pair in node.value for inner in pair]
         elif isinstance(node, yaml.SequenceNode):
             waiting += [(inner, depth + 1) for inner in node.value]
-
-
-def _bytes(path: str, largest: int) -> bytes:
-    if stores.is_url(path):
-        system, place = stores.filesystem(path)
-        data: bytes = stores.ask("read", path, system.cat_file, place, start=0, end=largest + 1)
-    else:
-        check_is_file(path)
-        with open(path, "rb") as file:
-            data = file.read(largest + 1)
-    if len(data) > largest:
-        raise InputError(f"{path} has more than {largest:,} bytes: too many for what it should be")
-    return data

@@ -198,6 +198,11 @@ class Score(Command):
     def _request(self, shards: list[ShardRef]) -> EncoderRequest:
         """The request for the encoder of the shards: a model, or embeddings."""
         from ncclean.data.sources import are_embeddings
+        from ncclean.workers.fork_server import SERVER
+
+        if not are_embeddings(shards) and self._cluster is None:
+            # Meanwhile: to load the model takes this process as long.
+            SERVER.imports("ncclean.execution.shard_reader", "open_clip")
         from ncclean.execution.embedding_encoder import EmbeddingRequest
         from ncclean.execution.image_encoder import ImageRequest
         from ncclean.models.request import ModelRequest, scale_of

@@ -16,5 +16,5 @@ def score_shard(shards, estimator, options):
         scale=estimator.scale,
         device=encoder.device,
     )
-    (completion,) = encoder.encode(shards, lambda samples: None)
+    ((_, completion),) = encoder.encode(shards, lambda samples: None)
     return scoring.finish(completion())

@@ -5,7 +5,6 @@ import socket
 import time
 
 import pytest
-import yaml
 from ncclean_pipelines.recipe.bundled import find_recipe
 
 from ncclean.auditing.answers import read_answers
@@ -81,7 +80,7 @@ def test_yaml_with_aliases_that_fit():
     ],
 )
 def test_yaml_that_is_none(text):
-    with pytest.raises(yaml.YAMLError):
+    with pytest.raises(InputError, match=r"^x.*: not YAML"):
         load_yaml(text, "x")
 
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import duckdb
 import numpy as np
 
 from ncclean.errors import InputError
 from ncclean.output_mark import mark
-from ncclean.storage.catalog import connect, first_line
-from ncclean.storage.small_tables import check_is_small
-from ncclean.storage.tables import table_metadata
-from ncclean.text_files import parse_json, read_text
+from ncclean.small_tables import read_rows
+from ncclean.text_files import parse_json
 
 DESIGN = "audit_design"  # key of the metadata of Parquet files
 ANSWERS = ("cannot tell", "match", "partly", "mismatch")  # by the keys 0, 1, 2, 3 of the page
@@ -108,7 +103,7 @@ def read_answers(*paths: str) -> Answers:
     design = None
     count = 0
     for path in paths:
-        rows, own = _parquet(path) if path.lower().endswith(".parquet") else _text(path)
+        rows, own = _rows(path)
         before = count
         for number, row in enumerate(rows, start=1):
             pair, answer = _row(row, f"{path}, answer {number}")
@@ -125,50 +120,20 @@ def read_answers(*paths: str) -> Answers:
     return Answers(by_pair, design, count - len(by_pair))
 
 
-def _parquet(path: str) -> tuple[Iterable[Any], Design | None]:
-    metadata = table_metadata(path)
-    if metadata.get("made_by") == mark("review"):
+def _rows(path: str) -> tuple[Iterable[Any], Design | None]:
+    """The rows of a file, and the design that it states."""
+    rows, facts = read_rows(path, ("uid", "answer"), ("caption_number",), what="answers")
+    if facts.get("made_by") == mark("review"):
         raise InputError(
             f"{path} has decisions of `ncclean review`, not answers: people review suspects, "
             "which say nothing about the other pairs. Audit a random sample"
         )
-    check_is_small(path)
-    stated = metadata.get(DESIGN)
-    with connect([path]) as connection:
-        try:
-            table = connection.sql("SELECT * FROM scores")
-            names = [name for name in ("uid", "caption_number", "answer") if name in table.columns]
-            rows = table.select(*names).to_arrow_table().to_pylist()
-        except duckdb.Error as error:
-            raise InputError(f"{path} cannot be read: {first_line(error)}") from None
-    return rows, Design.of(parse_json(stated, path), path) if stated else None
-
-
-def _text(path: str) -> tuple[Iterable[Any], Design | None]:
-    text = read_text(path)
-    if path.lower().endswith((".csv", ".tsv")):
-        delimiter = "\t" if path.lower().endswith(".tsv") else ","
-        return csv.DictReader(io.StringIO(text), delimiter=delimiter), None
-    value, design = _parsed(text, path), None
-    if isinstance(value, dict) and "answers" in value:
-        design = Design.of(value["design"], path) if value.get("design") else None
-        value = value["answers"]
-    if isinstance(value, dict):
-        value = [{"uid": uid, "answer": answer} for uid, answer in value.items()]
-    return value, design
-
-
-def _parsed(text: str, path: str) -> Any:
-    try:
-        return parse_json(text, path)
-    except InputError:
-        lines = [line for line in text.splitlines() if line.strip()]
-        if len(lines) < 2:
-            raise
-    return [
-        parse_json(line, f"{path} is neither JSON nor JSON lines: line {number}")
-        for number, line in enumerate(lines, start=1)
-    ]
+    design = parse_json(facts.get(DESIGN, "null"), path)
+    if rows == [facts]:  # an object of JSON
+        rows, design = facts.get("answers", facts), facts.get("design")
+    if isinstance(rows, dict):
+        rows = [{"uid": uid, "answer": answer} for uid, answer in rows.items()]
+    return rows, Design.of(design, path) if design else None
 
 
 def _row(row: Any, place: str) -> tuple[Pair, str | None]:

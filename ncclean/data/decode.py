@@ -50,6 +50,7 @@ class Preprocessing:
 class DecodedImage:
     """`pixels` is a uint8 (3, H, W) crop; `width` and `height` are those of the original.
 
+    Of a JPEG that is decoded elsewhere, `pixels` are its n bytes, (n,).
     `signals` are those of `ncclean.data.image_signals`, where they were asked for.
     """
 
@@ -65,10 +66,8 @@ class ImageDecoder:
     `fast=False` takes Pillow throughout, which reproduces open_clip's pixels exactly. `signals`
     asks for those of `ncclean.data.image_signals`. `draft` has large plain JPEGs decoded at a half,
     a quarter or an eighth of their size, never below the size that the estimator sees: libjpeg
-    leaves out the finer frequencies.
+    leaves out the finer frequencies. `keep_jpegs` leaves plain JPEGs to a device that decodes them.
     """
-
-    chunk_images = 16  # to give to `decode_many` at a time
 
     def __init__(
         self,
@@ -77,10 +76,12 @@ class ImageDecoder:
         fast: bool = True,
         signals: bool = False,
         draft: bool = False,
+        keep_jpegs: bool = False,
     ) -> None:
         self.gate = PixelGate()
         self._with_signals = signals
         self._draft = draft
+        self._keep_jpegs = keep_jpegs
         self.preprocessing = preprocessing
         self.max_pixels = max_pixels
         self.fast = fast and preprocessing.has_fast_path
@@ -96,6 +97,8 @@ class ImageDecoder:
         """
         header = open_image(data, self.max_pixels)
         width, height = header.size
+        if self._keep_jpegs and self.takes_fast_path(header):
+            return DecodedImage(byte_tensor(data), width, height)
         try:
             with self.gate.hold(width * height):
                 pixels, signals = self._pixels(data, header)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -29,6 +30,9 @@ class ImageRejected(Exception):
         self.reason = reason
         self.width = width
         self.height = height
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason, str(self), self.width, self.height)
 
 
 def decode_whole(

@@ -6,6 +6,7 @@ this module treats them alike.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from typing import Protocol
 import torch
 
 from ncclean.data.decode import ImageDecoder, Preprocessing
+from ncclean.data.decoding import decoded_shard
 from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import ShardRef
-from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions
 from ncclean.models.weights import finite_embeddings
@@ -40,7 +41,7 @@ class EmbeddingSpace(Protocol):
     @property
     def preprocessing(self) -> Preprocessing: ...
 
-    def start_image(self, pixels: Sequence[torch.Tensor]) -> Callable[[], torch.Tensor]:
+    def start_image(self, pixels: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Start to embed uint8 (3, H, W) crops; the returned function waits for the result."""
         ...
 
@@ -170,38 +171,32 @@ def embed_images(
     skipped: Counter[str] = Counter()
     begun: deque[Callable[[], torch.Tensor]] = deque()
     batches: list[torch.Tensor] = []
-    reader = StreamReader(
-        shards,
-        ImageDecoder(space.preprocessing),
-        threads=options.decode_threads,
-        prefetch=_BATCHES_IN_FLIGHT * options.batch_size,
-        caption_key=annotation,
-        keep=keep,
-    )
-    with reader:
-        for stream in reader:
-            for decoded in stream:
-                sample = decoded.sample
-                key = f"{stream.shard.name}/{sample.key}"
-                if annotation is not None and sample.status in _UNLABELLED:
-                    raise InputError(f"sample {key} of {stream.shard.url} has no .{annotation}")
-                if decoded.pixels is None:
-                    skipped[sample.status.value] += 1
-                    continue
-                keys.append(key)
-                notes.append(sample.caption or "")
-                sample_keys.append(sample.key)
-                captions.append([one.text for one in sample.captions if one.text is not None])
-                pixels.append(decoded.pixels)
-                if len(pixels) == options.batch_size:
-                    begun.append(space.start_image(pixels))
-                    pixels = []
-                if len(begun) > _BATCHES_IN_FLIGHT:
-                    batches.append(begun.popleft()())
-            if stream.error is not None:
-                raise InputError(f"{stream.shard.url} {stream.error}")
+    decoder = ImageDecoder(space.preprocessing)
+    for shard in shards:
+        is_kept = None if keep is None else functools.partial(keep, shard)
+        stream = decoded_shard(shard, decoder, options.decode_threads, annotation, is_kept)
+        for decoded in stream:
+            sample = decoded.sample
+            key = f"{shard.name}/{sample.key}"
+            if annotation is not None and sample.status in _UNLABELLED:
+                raise InputError(f"sample {key} of {shard.url} has no .{annotation}")
+            if decoded.pixels is None:
+                skipped[sample.status.value] += 1
+                continue
+            keys.append(key)
+            notes.append(sample.caption or "")
+            sample_keys.append(sample.key)
+            captions.append([one.text for one in sample.captions if one.text is not None])
+            pixels.append(decoded.pixels)
+            if len(pixels) == options.batch_size:
+                begun.append(space.start_image(torch.stack(pixels)))
+                pixels = []
+            if len(begun) > _BATCHES_IN_FLIGHT:
+                batches.append(begun.popleft()())
+        if stream.error is not None:
+            raise InputError(f"{shard.url} {stream.error}")
     if pixels:
-        begun.append(space.start_image(pixels))
+        begun.append(space.start_image(torch.stack(pixels)))
     batches += [result() for result in begun]
     if not batches:
         counts = ", ".join(f"{count} {reason}" for reason, count in skipped.items())

@@ -20,6 +20,7 @@ from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.evaluation.outcomes import TASKS
 from ncclean.output_mark import check_free, mark
+from ncclean.small_tables import read_parquet
 from ncclean.text_files import parse_json, read_text
 
 LANGUAGE = "en"
@@ -100,14 +101,7 @@ class Evaluation:
                 f"{path} has no {outcomes.name} beside it, with the outcome for each image; "
                 "evaluate the model with ncclean to compare it"
             )
-        try:
-            table = pq.read_table(str(outcomes))
-        except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(
-                f"{outcomes} cannot be read: {' '.join(str(error).split())}"
-            ) from error
-        if table.schema.names != schema.OUTCOMES.names:
-            raise InputError(f"{outcomes} is not a table of outcomes")
+        table = read_parquet(str(outcomes), schema.OUTCOMES.names, what="outcomes")
         return cls(
             **{name: str(record[name]) for name in _NAMED},
             metrics=record["metrics"],

@@ -132,13 +132,14 @@ class EmbeddingEncoder:
         finished = 0
         with ThreadPoolExecutor(1, "ncclean-read") as reader:
             ahead = [reader.submit(self._read, shard) for shard in shards[:1]]
-            for shard, following in itertools.zip_longest(shards, shards[1:]):
+            pairs = itertools.zip_longest(shards, shards[1:])
+            for number, (shard, following) in enumerate(pairs):
                 reading = ahead.pop()
                 if following is not None:
                     ahead.append(reader.submit(self._read, following))
                 if reading.exception() is None:
                     finished += len(reading.result().facts)
-                yield functools.partial(self._complete, shard, reading)
+                yield number, functools.partial(self._complete, shard, reading)
                 on_progress(finished)
 
     def speed(self) -> Speed:

@@ -16,7 +16,7 @@ from ncclean.models.estimator import ModelIdentity
 
 # The rest of a shard's encoding, to be called in another thread. Raises what went wrong.
 Completion = Callable[[], EncodedShard]
-Encoding = Generator[Completion, None, None]
+Encoding = Generator[tuple[int, Completion], None, None]  # with the number of the shard
 OnProgress = Callable[[int], None]
 
 
@@ -59,8 +59,9 @@ class Encoder(Protocol):
         ...
 
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
-        """Yield for each shard a function that completes its encoding while the next is read.
+        """Yield for each shard a function that completes its encoding while others are read.
 
+        They come with the number of the shard, in any order.
         `on_progress` receives the number of samples so far.
         """
         ...

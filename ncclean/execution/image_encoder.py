@@ -6,7 +6,8 @@ import functools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,33 +17,26 @@ import torch
 
 from ncclean.columns import PairBatch
 from ncclean.config import ScoreOptions
-from ncclean.data.decode import ImageDecoder
 from ncclean.data.device_decode import DeviceImageDecoder
+from ncclean.data.open_image import ImageRejected
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
-from ncclean.data.stream import DecodedSample, ShardStream, StreamReader
 from ncclean.errors import ModelError, ShardError
 from ncclean.execution.allocator import keep_freed_memory
 from ncclean.execution.column_source import EncoderFacts
-from ncclean.execution.column_sources import BatchColumns, ColumnSources, slices
+from ncclean.execution.column_sources import BatchColumns, ColumnSources
 from ncclean.execution.device_faults import BatchSize
 from ncclean.execution.encoded_shard import EncodedShard, scattered
-from ncclean.execution.encoder import Completion, Encoding, OnProgress, Speed
-from ncclean.execution.sample_rows import (
-    Row,
-    captions_of,
-    check_places,
-    facts_of_rows,
-    images_of_rows,
-    place_of,
-    repeated,
-)
+from ncclean.execution.encoder import Encoding, OnProgress, Speed
+from ncclean.execution.sample_rows import row_of
+from ncclean.execution.shard_feed import AGAIN, Images, ShardFeed
+from ncclean.execution.shard_reader import ReaderSettings, ShardRows
 from ncclean.execution.shift import noise_shift
 from ncclean.models.estimator import Estimator, ModelIdentity
 from ncclean.models.request import ModelRequest
 from ncclean.models.weights import finite_embeddings
 from ncclean.progress import timed
-from ncclean.storage.grouping import of_fields
+from ncclean.storage.grouping import names_in
 
 # Batches handed to the estimator before the oldest must be done.
 _BATCHES_IN_FLIGHT = 2
@@ -73,16 +67,28 @@ class ImageRequest:
 
 
 @dataclass
-class _Images:
-    """All samples of a shard in input order, (n, d) embeddings of the images of the usable ones."""
+class _Shard:
+    """A shard that is read: its images that wait for a batch, and what has become of others."""
 
-    stream: ShardStream
-    samples: list[DecodedSample]
-    count: int  # of samples, with those that some stand for
-    image: torch.Tensor
     columns: BatchColumns
-    seconds: float
-    times: dict[str, float]
+    held: list[Images] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    rejected: dict[int, ImageRejected] = field(default_factory=dict)
+    batches: list[torch.Tensor] = field(default_factory=list)
+    samples: int = 0
+    times: dict[str, float] = field(default_factory=dict)
+    error: Exception | None = None
+
+
+@dataclass
+class _Batch:
+    """A batch that the estimator has begun."""
+
+    shard: _Shard
+    images: list[Images]
+    rows: list[int]
+    blocks: list[torch.Tensor]
+    result: Callable[[], torch.Tensor]
 
 
 class ImageEncoder:
@@ -98,7 +104,10 @@ class ImageEncoder:
         self._options = options
         self._columns = columns
         self.batch = BatchSize(estimator.fit_batch(options.batch_size))
-        self.decoder = self._decoder()
+        self._on_device: DeviceImageDecoder | None = None
+        if options.decode_on == "device":
+            preprocessing, device = estimator.preprocessing, estimator.device
+            self._on_device = DeviceImageDecoder(preprocessing, device, options.max_pixels)
 
     @property
     def identity(self) -> ModelIdentity:
@@ -120,27 +129,51 @@ class ImageEncoder:
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
         """Encode the images of each shard; yields a function that encodes its captions."""
         keep_freed_memory()
-        finished = 0
-        with StreamReader(
-            shards,
-            self.decoder,
-            threads=self._options.decode_threads,
-            prefetch=2 * self.batch.size,
-            caption_key=self._options.caption_key,
-            together=True,
-        ) as streams:
-            for stream in streams:
-                completion: Completion
-                try:
-                    images = self._encode_images(stream, finished, on_progress)
-                except Exception as error:
-                    completion = functools.partial(_raise, error)
+        feed = ShardFeed(self._settings(), self._options.decode_threads, self.batch.size)
+        begun: deque[_Batch] = deque()
+        open_: dict[int, _Shard] = {}
+        finished, last = 0, time.perf_counter()
+
+        def begin(shard: _Shard) -> None:
+            images, shard.held = shard.held, []
+            rows, blocks = self._blocks(shard, images)
+            begun.append(_Batch(shard, images, rows, blocks, self._start(blocks)))
+            if len(begun) > _BATCHES_IN_FLIGHT:
+                self._finish(begun.popleft(), feed)
+
+        with closing(feed.read(shards)) as parts:
+            for number, part in parts:
+                shard = open_.setdefault(number, _Shard(BatchColumns(self._columns)))
+                if isinstance(part, Images):
+                    shard.samples = part.block.samples
+                    shard.held.append(part)
+                    if sum(map(len, shard.held)) >= self.batch.size:
+                        begin(shard)
+                        on_progress(finished + sum(one.samples for one in open_.values()))
+                    continue
+                if part is AGAIN:
+                    for images in open_.pop(number).held:
+                        feed.release(images)
+                    continue
+                if shard.held:
+                    begin(shard)
+                while any(batch.shard is shard for batch in begun):
+                    self._finish(begun.popleft(), feed)
+                del open_[number]
+                if isinstance(part, ShardRows):
+                    finished += part.samples
+                    on_progress(finished + sum(one.samples for one in open_.values()))
+                    now = time.perf_counter()
+                    times = feed.times_since_last(part.waited) | shard.times
+                    seconds, last = now - last, now
+                    yield (
+                        number,
+                        functools.partial(
+                            self._complete, shards[number], shard, part, seconds, times
+                        ),
+                    )
                 else:
-                    finished += images.count
-                    completion = functools.partial(self._complete, images)
-                for _ in stream:  # what was read ahead of a failure must not block the reader
-                    pass
-                yield completion
+                    yield number, functools.partial(_raise, part)
 
     def speed(self) -> Speed:
         """Measure the encoding speed on one batch of images."""
@@ -156,142 +189,122 @@ class ImageEncoder:
         """The estimator's mean cosine on noise, the boundary of OSA."""
         return noise_shift(self.estimator, seed, tolerance)
 
-    def _decoder(self) -> ImageDecoder:
-        preprocessing, device = self.estimator.preprocessing, self.estimator.device
-        if self._options.decode_on == "device":
-            return DeviceImageDecoder(preprocessing, device, self._options.max_pixels)
-        return ImageDecoder(
-            preprocessing,
-            self._options.max_pixels,
-            signals="image" in (self._options.signals or ()),
-            draft=self._options.draft,
+    def _settings(self) -> ReaderSettings:
+        """What readers do with the shards."""
+        options = self._options
+        return ReaderSettings(
+            preprocessing=self.estimator.preprocessing,
+            tokenize=self.estimator.tokenize,
+            max_pixels=options.max_pixels,
+            signals="image" in (options.signals or ()),
+            keep_jpegs=self._on_device is not None,
+            draft=options.draft,
+            caption_key=options.caption_key,
+            fields=tuple(sorted(names_in(options.calibrate_by))) if options.calibrate_by else (),
+            with_pairs=self._columns.wants_batches,
         )
-
-    def _encode_images(
-        self, stream: ShardStream, finished: int, on_progress: OnProgress
-    ) -> _Images:
-        start = time.perf_counter()
-        times: dict[str, float] = {}
-        samples: list[DecodedSample] = []
-        count = 0
-        rows: list[int] = []
-        held: list[DecodedSample] = []
-        begun: deque[tuple[Callable[[], torch.Tensor], list[DecodedSample], list[torch.Tensor]]]
-        begun = deque()
-        batches: list[torch.Tensor] = []
-        columns = BatchColumns(self._columns)
-
-        def begin() -> None:
-            pixels = [decoded.pixels for decoded in held if decoded.pixels is not None]
-            begun.append((self._start(pixels), list(held), pixels))
-            for decoded in held:
-                decoded.pixels = None  # the batch holds them; the sample outlives the batch
-            held.clear()
-
-        def finish() -> None:
-            result, of_batch, pixels = begun.popleft()
-            with timed(times, "device"):
-                batches.append(result())
-            if self._columns.wants_batches:
-                columns.add(*self._pair_batch(of_batch, pixels, batches[-1]))
-
-        for decoded in stream:
-            samples.append(decoded)
-            count += 1 + len(decoded.sample.alike)
-            if decoded.pixels is not None:
-                rows.append(decoded.sample.row)
-                held.append(decoded)
-            if len(held) >= self.batch.size:
-                begin()
-                if len(begun) > _BATCHES_IN_FLIGHT:
-                    finish()
-                on_progress(finished + count)
-        if held:
-            begin()
-        while begun:
-            finish()
-        on_progress(finished + count)
-        samples.sort(key=lambda decoded: decoded.sample.row)
-        if batches:
-            # Samples whose members were interleaved come out of order; rows restore it.
-            order = torch.tensor(np.argsort(rows), device=self.estimator.device)
-            image = _checked(torch.cat(batches)[order], "images")
-        else:
-            image = torch.empty(0, self.estimator.embed_dim, device=self.estimator.device)
-        seconds = time.perf_counter() - start
-        return _Images(stream, samples, count, image, columns, seconds, times)
 
     def _start(self, pixels: list[torch.Tensor]) -> Callable[[], torch.Tensor]:
         """Start a batch; waiting for it encodes it in pieces if memory does not suffice."""
 
         def in_pieces(size: int) -> torch.Tensor:
-            pieces = [torch.stack(pixels[rows]) for rows in slices(len(pixels), size)]
+            pieces = torch.cat(pixels).split(size)
             return torch.cat([self.estimator.encode_image(piece) for piece in pieces])
 
         try:
             started = self.estimator.start_image(pixels)
-        except torch.OutOfMemoryError as error:
+        except Exception as error:  # which is the shard's, or the device's
             started = functools.partial(_raise, error)
         return functools.partial(self.batch.fit, in_pieces, started)
 
-    def _pair_batch(
-        self, samples: list[DecodedSample], pixels: list[torch.Tensor], image: torch.Tensor
-    ) -> tuple[list[int], PairBatch]:
+    def _finish(self, batch: _Batch, feed: ShardFeed) -> None:
+        """Wait for a batch, compute the columns that need it, and give its images back."""
+        shard = batch.shard
+        try:
+            if shard.error is None:
+                with timed(shard.times, "device"):
+                    encoded = batch.result()
+                shard.batches.append(encoded)
+                shard.rows += batch.rows
+                if self._columns.wants_batches:
+                    shard.columns.add(*self._pair_batch(batch, encoded))
+        except Exception as error:
+            shard.error = error
+        finally:
+            for images in batch.images:
+                feed.release(images)
+
+    def _blocks(self, shard: _Shard, images: list[Images]) -> tuple[list[int], list[torch.Tensor]]:
+        """The images of a batch with the numbers of their samples."""
+        rows = [row for one in images for row in one.block.rows]
+        blocks = [one.pixels for one in images if len(one.pixels)]
+        if self._on_device is not None:
+            encoded = {row: jpeg for one in images for row, jpeg in one.block.encoded.items()}
+            decoded, rejected = self._on_device.decode(encoded)
+            shard.rejected |= rejected
+            rows += decoded
+            blocks += [torch.stack(list(decoded.values()))] if decoded else []
+        return rows, blocks
+
+    def _pair_batch(self, batch: _Batch, encoded: torch.Tensor) -> tuple[list[int], PairBatch]:
         """The pairs of a batch of images, and their places."""
-        usable = [
-            (number, decoded.sample, caption)
-            for number, decoded in enumerate(samples)
-            for caption in decoded.sample.captions
-            if caption.text is not None
+        number = {row: number for number, row in enumerate(batch.rows)}
+        pairs = [
+            (place, caption, fields)
+            for one in batch.images
+            for place, caption, fields in one.block.pairs or ()
+            if row_of(place) in number
         ]
-        captions = [caption.text or "" for _, _, caption in usable]
+        captions = [caption for _, caption, _ in pairs]
+        rows = torch.tensor([number[row_of(place)] for place, *_ in pairs], dtype=torch.int64)
         batch_size = self.batch.size
-        batch = PairBatch(
+        made = PairBatch(
             captions,
-            image[torch.tensor([number for number, _, _ in usable], device=image.device)].float(),
-            torch.stack([pixels[number] for number, _, _ in usable]),
-            [sample.metadata for _, sample, _ in usable],
+            encoded[rows.to(encoded.device)].float(),
+            torch.cat([block.cpu() for block in batch.blocks])[rows],
+            [fields for *_, fields in pairs],
             functools.cache(lambda: self.estimator.encode_text(captions, batch_size).float()),
         )
-        return [place_of(sample.row, caption.number) for _, sample, caption in usable], batch
+        return [place for place, *_ in pairs], made
 
-    def _complete(self, images: _Images) -> EncodedShard:
+    def _complete(
+        self, ref: ShardRef, shard: _Shard, rows: ShardRows, seconds: float, times: dict[str, float]
+    ) -> EncodedShard:
         start = time.perf_counter()
-        stream, samples, image = images.stream, images.samples, images.image
-        rows = [Row(one, caption) for one in samples for caption in captions_of(one.sample)]
-        scorable = [row for row in rows if row.status is SkipReason.OK]
-        captions = [row.caption.text or "" for row in scorable]
-        times = {**images.times, **stream.waited}
+        if shard.error is not None:
+            raise shard.error
+        if shard.rejected:
+            rows = rows.without(shard.rejected)
+        if shard.batches:
+            # Samples whose members were interleaved come out of order; rows restore it.
+            order = torch.tensor(np.argsort(shard.rows), device=self.estimator.device)
+            image = _checked(torch.cat(shard.batches)[order], "images")
+        else:
+            image = torch.empty(0, self.estimator.embed_dim, device=self.estimator.device)
         with timed(times, "device"):
-            text, tokens = self.estimator.encode_captions(captions, self.batch.size)
+            text = self.estimator.encode_tokenized(rows.tokens, self.batch.size)
         text = _checked(text, "captions")
-        numbers = images_of_rows(scorable)
-        if len(scorable) > len(image):
-            image = image[torch.from_numpy(numbers).to(image.device)]
-        facts = facts_of_rows(stream, samples, rows)
-        check_places(facts, images.count)
+        counts = [rows.tokens.counts[place] for place in rows.tokens.places]
+        if not np.array_equal(rows.images, np.arange(len(image))):
+            image = image[torch.from_numpy(rows.images).to(image.device)]
+        facts = dict(rows.facts)
         ok = np.asarray(pc.equal(facts["status"], SkipReason.OK.value))
-        facts["caption_tokens"] = scattered(pa.array(tokens, pa.int32()), ok, pa.int32())
-        sql = self._options.calibrate_by
-        metadata = pa.table({})
-        if sql is not None:
-            fields = of_fields([row.sample.metadata for row in rows], sql)
-            metadata = pa.table(fields).take(repeated(rows)[0])
+        facts["caption_tokens"] = scattered(pa.array(counts, pa.int32()), ok, pa.int32())
         return EncodedShard(
-            name=stream.shard.name,
+            name=ref.name,
             facts=facts,
             ok=ok,
             image=image,
             text=text,
-            metadata=metadata,
-            images=numbers,
-            image_signals=[row.decoded.signals for row in scorable],
-            values=images.columns.in_order(),
-            failures=images.columns.failures,
-            **self.estimator.cut(tokens),
-            further=stream.further,
-            error=str(stream.error) if stream.error is not None else None,
-            seconds=images.seconds + time.perf_counter() - start,
+            metadata=rows.metadata,
+            images=rows.images,
+            image_signals=rows.image_signals,
+            values=shard.columns.in_order(),
+            failures=shard.columns.failures,
+            **self.estimator.cut(counts),
+            further=rows.further,
+            error=rows.error,
+            seconds=seconds + time.perf_counter() - start,
             times=times,
         )
 

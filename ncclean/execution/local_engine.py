@@ -86,8 +86,8 @@ class LocalEngine:
             def score(task: ShardTask, completion: Completion) -> None:
                 write_behind(functools.partial(write, task, self._result(completion, scoring)))
 
-            for task, completion in zip(tasks, shards, strict=True):
-                score_behind(functools.partial(score, task, completion))
+            for number, completion in shards:
+                score_behind(functools.partial(score, tasks[number], completion))
 
     def speed(self) -> Speed:
         """Measure the encoder's speed on one batch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ncclean import schema
+from ncclean.data.decoding import DecodedSample
 from ncclean.data.member_samples import hashed_uids, own_uid
 from ncclean.data.sample_groups import utf8
 from ncclean.data.samples import OF_CAPTIONS, Caption, Sample, SkipReason, noise_of, of_caption
-from ncclean.data.stream import DecodedSample, ShardStream
 
 Whole = TypeVar("Whole", int, np.ndarray)
 
@@ -24,6 +24,11 @@ def place_of(row: Whole, caption: Whole) -> Whole:
     """Sort keys that put pairs in the order of the table, from row and caption number."""
     place: Whole = (row << 16) + caption
     return place
+
+
+def row_of(place: int) -> int:
+    """The number of the sample of a pair at this place."""
+    return place >> 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +80,17 @@ def images_of_rows(scorable: Sequence[Row]) -> np.ndarray:
 
 
 def facts_of_rows(
-    stream: ShardStream, samples: list[DecodedSample], rows: list[Row]
+    shard: str,
+    late_metadata: Mapping[int, Mapping[str, object]],
+    samples: list[DecodedSample],
+    rows: list[Row],
 ) -> dict[str, pa.Array]:
     """(n,) values of all columns but the scores, such as uid, caption and status, by name.
 
-    `samples` are all of the shard, to which the stream may have read fields after they passed.
+    `samples` are all of the shard, and `late_metadata` fields of theirs, by row, that were read
+    after they had passed.
     """
-    shard = stream.shard.name
-    for row, metadata in stream.late_metadata.items():
+    for row, metadata in late_metadata.items():
         fields = samples[row].sample.metadata
         fields.update({name: value for name, value in metadata.items() if name not in fields})
         place = samples[row].sample.place  # the json does not lie with the others
@@ -136,6 +144,20 @@ def repeated(rows: Sequence[Row]) -> tuple[pa.Array, pa.Array]:
     place = np.arange(len(of_sample)) - (np.cumsum(count) - count)[of_sample]
     later, caption = np.divmod(place, captions[of_sample])
     return pa.array(first[of_sample] + caption), pa.array(later.astype(np.int32))
+
+
+def fields_of(records: Sequence[dict[str, object]], names: Iterable[str]) -> dict[str, pa.Array]:
+    """Columns for the json fields of these names, as far as records have them."""
+    columns: dict[str, pa.Array] = {}
+    for name in names:
+        values = [record.get(name) for record in records]
+        if all(value is None for value in values):
+            continue
+        try:
+            columns[name] = pa.array(values)
+        except (pa.ArrowException, OverflowError):
+            columns[name] = pa.array([None if v is None else str(v) for v in values])
+    return columns
 
 
 def check_places(facts: dict[str, pa.Array], samples: int) -> None:

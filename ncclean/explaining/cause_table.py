@@ -14,13 +14,13 @@ from upath import UPath
 
 from ncclean import __version__
 from ncclean.atomic import published
-from ncclean.errors import InputError
+from ncclean.errors import InputError, one_line
 from ncclean.estimates import Estimate, flattened
 from ncclean.output_mark import mark
 from ncclean.schema import CAUSES
+from ncclean.small_tables import read_parquet
 from ncclean.storage.catalog import columns_of
 from ncclean.storage.joined import SCORES_ALONE
-from ncclean.storage.small_tables import read_small_table
 
 _NUMBERS = ("excess", "q_value")
 
@@ -92,7 +92,11 @@ def write_causes(out: UPath, causes: Sequence[Cause], metadata: dict[str, str]) 
 
 def read_causes(path: str) -> list[Cause]:
     """Read a table of causes. Raises `InputError` for anything else."""
-    rows = read_small_table(path, CAUSES, "causes of `ncclean explain`")
+    table = read_parquet(path, CAUSES.names, what="causes of `ncclean explain`")
+    try:
+        rows = table.select(CAUSES.names).cast(CAUSES).to_pylist()
+    except (ValueError, NotImplementedError) as error:
+        raise InputError(f"{path} cannot be read: {one_line(error)}") from error
     return [_cause(row, path) for row in rows]
 
 

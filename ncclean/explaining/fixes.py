@@ -18,8 +18,9 @@ from ncclean.errors import InputError
 from ncclean.explaining.cause_table import read_causes
 from ncclean.explaining.shifts import Shift
 from ncclean.schema import DECISIONS
+from ncclean.small_tables import read_parquet
 from ncclean.storage.decisions import CORRECT, DROP, read_decisions, write_decisions
-from ncclean.storage.small_tables import read_small_table
+from ncclean.storage.tables import table_metadata
 
 COMMAND = "explain"
 FIXES = pa.schema([*DECISIONS, ("shard", pa.string()), ("key", pa.string())])
@@ -71,18 +72,15 @@ def read_fixes(causes: str) -> tuple[str, int]:
     Raises `InputError` for a table that `ncclean explain` wrote without them.
     """
     read_causes(causes)
-    place = stores.location(causes)
-    with stores.ask("read", causes, stores.open_parquet, place) as file:
-        name = (file.schema_arrow.metadata or {}).get(b"fixes")
-    path = str(fixes_path(place))
-    if name is None:
+    path = str(fixes_path(stores.location(causes)))
+    if "fixes" not in table_metadata(causes):
         raise InputError(
             f"{causes} has no shifted captions to mend: run `ncclean explain` with --embeddings, "
             "on scores that have captions"
         )
     kinds = [decision.decision for decision in read_decisions(path)]
-    rows = read_small_table(path, FIXES, f"decisions of `ncclean {COMMAND}`")
-    if any(row["shard"] is None or row["key"] is None for row in rows):
+    table = read_parquet(path, FIXES.names, what=f"decisions of `ncclean {COMMAND}`")
+    if table.column("shard").null_count or table.column("key").null_count:
         raise InputError(
             f"{path} is not as `ncclean {COMMAND}` wrote it: a shard or key is missing"
         )

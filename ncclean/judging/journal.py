@@ -22,6 +22,7 @@ from ncclean.errors import InputError
 from ncclean.file_names import WORKING_FOLDER
 from ncclean.judging.reply import Judgement
 from ncclean.output_mark import check_free
+from ncclean.small_tables import read_parquet
 from ncclean.storage.differences import check_same, differences
 from ncclean.storage.run_record import RunRecord
 from ncclean.storage.tables import table_metadata
@@ -146,15 +147,14 @@ class Journal:
         if not stores.present_files([self.table]):
             return
         path = str(self.table)
+        table = read_parquet(path, [*_KEYS, *_COLUMNS], what="answers of a judge")
         metadata = table_metadata(path)
         before = parse_json(metadata.get(_RUN, "{}"), path)
         check_same(path, _differences(before, self.identity))
-        with stores.open_parquet(self.table) as file:
-            judged = file.read(columns=[*_KEYS, *_COLUMNS]).to_pylist()
         # Both are in the order of the sample.
         columns = [self.sample.rows.column(name).to_pylist() for name in _KEYS]
         rows = enumerate(zip(*columns, strict=True))
-        for values in judged:
+        for values in table.to_pylist():
             key = tuple(values[name] for name in _KEYS)
             row = next((number for number, other in rows if other == key), None)
             if row is None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-import yaml
-
 from ncclean.auditing.answers import ANSWERS
 from ncclean.errors import InputError
 from ncclean.text_files import load_yaml, read_text
@@ -17,7 +15,6 @@ from ncclean.text_files import load_yaml, read_text
 PACKAGED = ("match", "words")
 PLACEHOLDER = "{caption}"
 LONGEST_CAPTION = 20_000  # characters
-_LARGEST_PROMPT = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Prompt:
             file = resources.files("ncclean.judging").joinpath(f"prompts/{name}.yaml")
             text = file.read_text("utf-8")
         else:
-            text = read_text(name, _LARGEST_PROMPT)
+            text = read_text(name)
         fields = _fields(text, name)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         called = name if name in PACKAGED else name.rsplit("/", 1)[-1]
@@ -78,10 +75,7 @@ class Prompt:
 
 def _fields(text: str, name: str) -> dict[str, Any]:
     """Parse and check the fields of a prompt file."""
-    try:
-        fields = load_yaml(text, name)
-    except yaml.YAMLError as error:
-        raise InputError(f"{name} is not a prompt, which is YAML: {error}") from None
+    fields = load_yaml(text, name)
     kinds = {"system": str, "user": str, "words": bool}
     if not isinstance(fields, dict):
         raise InputError(

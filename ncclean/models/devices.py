@@ -96,14 +96,6 @@ def unpin(memory: torch.Tensor) -> None:
     torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())))
 
 
-def _interleaved(
-    uploaded: torch.Tensor, rows: list[int], pixels: Sequence[torch.Tensor]
-) -> torch.Tensor:
-    """One batch of the images of `uploaded`, which belong at `rows`, and of the others."""
-    places = dict(zip(rows, uploaded, strict=True))
-    return torch.stack([places.get(row, image) for row, image in enumerate(pixels)])
-
-
 class Uploads:
     """Uploads batches to a GPU on a separate stream."""
 
@@ -112,18 +104,18 @@ class Uploads:
         self._stream = torch.cuda.Stream(device)
 
     def encode(
-        self,
-        pixels: torch.Tensor | Sequence[torch.Tensor],
-        encode: Callable[[torch.Tensor], torch.Tensor],
+        self, blocks: Sequence[torch.Tensor], encode: Callable[[torch.Tensor], torch.Tensor]
     ) -> Callable[[], torch.Tensor]:
         """Queue upload and encoding of a batch; the returned function waits for the result.
 
-        A batch in pinned memory is uploaded from there: leave it be until then.
+        Blocks in pinned memory are uploaded from there: leave them be until then.
         """
         with torch.cuda.device(self._device):
-            with torch.cuda.stream(self._stream):
-                uploaded = self._upload(pixels)
             compute = torch.cuda.current_stream(self._device)
+            if any(block.device.type != "cpu" for block in blocks):  # decoded there
+                self._stream.wait_stream(compute)
+            with torch.cuda.stream(self._stream):
+                uploaded = torch.cat([self._upload(block) for block in blocks])
             compute.wait_stream(self._stream)
             uploaded.record_stream(compute)
             encoded = encode(uploaded)
@@ -136,18 +128,9 @@ class Uploads:
 
         return result
 
-    def _upload(self, pixels: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
-        # torch keeps pinned blocks and hands one out again once its upload is through: with two
+    def _upload(self, block: torch.Tensor) -> torch.Tensor:
+        # torch keeps pinned memory and hands it out again once its upload is through: with two
         # batches in flight this is double buffering.
-        if isinstance(pixels, torch.Tensor):
-            if pixels.device.type == "cpu" and not pixels.is_pinned():
-                pixels = pixels.pin_memory()
-            return pixels.to(self._device, non_blocking=True)
-        here = [row for row, image in enumerate(pixels) if image.device.type == "cpu"]
-        pinned = torch.empty((len(here), *pixels[0].shape), dtype=torch.uint8, pin_memory=True)
-        if here:
-            torch.stack([pixels[row] for row in here], out=pinned)
-        uploaded = pinned.to(self._device, non_blocking=True)
-        if len(here) == len(pixels):
-            return uploaded
-        return _interleaved(uploaded, here, pixels)  # some were decoded there
+        if block.device.type == "cpu" and not block.is_pinned():
+            block = block.pin_memory()
+        return block.to(self._device, non_blocking=True)

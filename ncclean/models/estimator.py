@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +34,7 @@ from ncclean.models.precision import (
     resolve_precision,
 )
 from ncclean.models.preprocessing import as_config
-from ncclean.models.token_counts import MAX_CAPTION_CHARACTERS, tokens_before_cutting
+from ncclean.models.tokens import TokenCache, Tokenize, Tokens
 from ncclean.models.weights import why
 
 logger = logging.getLogger(__name__)
@@ -93,6 +92,7 @@ class Estimator:
         # Nothing records gradients: the methods run under no_grad (inference mode would undo this).
         self.model = model.to(self.device).eval().requires_grad_(True)
         self.tokenizer = tokenizer
+        self.tokenize = Tokenize(tokenizer)
         self.preprocessing = preprocessing
         self.architecture = architecture
         logit_scale = _parameter(model, "logit_scale")
@@ -109,19 +109,16 @@ class Estimator:
         self._offset = (-mean / std).float().to(self.device)
         # One core each: torch's own threads wait for one another actively, and where something
         # else runs on the machine too, these few batches took ten times as long.
-        one_at_a_time = threading.Lock()  # fast tokenizers refuse two threads: "Already borrowed"
-
-        def tokenize(texts: list[str]) -> torch.Tensor:
-            with one_at_a_time:
-                return tokenizer(texts)
-
-        self._check_tokens(label, tokenize)
+        self._check_tokens(label)
         with ThreadPoolExecutor(initializer=torch.set_num_threads, initargs=(1,)) as pool:
             fingerprint = pool.submit(weights_fingerprint, model)
             trims_text = pool.submit(
-                text_tower.trimming_is_exact, sharing_tensors(self.model), tokenize, self.device
+                text_tower.trimming_is_exact,
+                sharing_tensors(self.model),
+                self.tokenize,
+                self.device,
             )
-            towers = pool.submit(self._prepared_towers, tokenize)
+            towers = pool.submit(self._prepared_towers)
         self.identity = ModelIdentity(
             label,
             tag,
@@ -149,11 +146,11 @@ class Estimator:
             self._encode_image = self._compiled.encode_image
             self._fewest_rows = DEFAULT_BATCH_SIZE if self._cores is None else _ROWS_PER_CORE
 
-    def _prepared_towers(self, tokenize: Callable[[list[str]], torch.Tensor]) -> nn.Module:
+    def _prepared_towers(self) -> nn.Module:
         """The model as it computes: with matrices cast once, and laid out as a GPU takes them."""
         dtype = LOW_PRECISION.get(self.precision, torch.float32)
         if self.device.type == "cuda" or (self.device.type == "cpu" and dtype != torch.float32):
-            tokens = tokenize(["a cat"]).to(self.device)
+            tokens = self.tokenize(["a cat"]).to(self.device)
             return for_inference(self.model, dtype, self.autocast(), tokens, self.image_size)
         return self.model
 
@@ -206,9 +203,9 @@ class Estimator:
         """Height and width of the images that the model takes, in pixels."""
         return self.preprocessing.size
 
-    def _check_tokens(self, label: str, tokenize: Callable[[list[str]], torch.Tensor]) -> None:
+    def _check_tokens(self, label: str) -> None:
         """Raise `ModelError` if the tokenizer has more, or longer, output than the tower takes."""
-        length = tokenize([""]).shape[1]
+        length = self.tokenize([""]).shape[1]
         inner = getattr(self.tokenizer, "tokenizer", None)
         words = len(inner) if inner is not None else getattr(self.tokenizer, "vocab_size", 0)
         for setting, needed, there in (
@@ -233,17 +230,16 @@ class Estimator:
     def start_image(
         self, pixels: torch.Tensor | Sequence[torch.Tensor]
     ) -> Callable[[], torch.Tensor]:
-        """Start to encode a batch or single images; the returned function waits for the embeddings.
+        """Start to encode a batch, or blocks of one; the returned function waits for embeddings.
 
         On a GPU the images travel from pinned memory while earlier batches are computed. A batch
         that is in such memory itself (`ncclean.models.devices.pin`) is read until the embeddings
         are there.
         """
-        if self._uploads is not None and len(pixels):
-            return self._uploads.encode(pixels, self._encode_batch)
-        if not isinstance(pixels, torch.Tensor):
-            pixels = torch.stack(list(pixels))
-        return self._start(self._encode_pixels, pixels)
+        blocks = [pixels] if isinstance(pixels, torch.Tensor) else list(pixels)
+        if self._uploads is not None and any(len(block) for block in blocks):
+            return self._uploads.encode(blocks, self._encode_batch)
+        return self._start(self._encode_pixels, blocks)
 
     def encode_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
         """(N, L) int64 token ids, padded or not -> (N, d) L2-normalised float32 on the device.
@@ -252,7 +248,7 @@ class Estimator:
         ids that is half.
         """
         if not len(tokens) or self._cores is None or not self._ends_at_highest:
-            return self._start(self._encode_tokens, tokens)()
+            return self._start(self._encode_tokens, [tokens])()
         lengths = tokens.argmax(dim=1) + 1
         order = lengths.argsort(stable=True)
         pieces = order.split(_STEADY_ROWS)
@@ -287,23 +283,24 @@ class Estimator:
 
         Returns (N, d) embeddings and N counts, see `tokens_before_cutting`.
         """
-        if not captions:
-            return torch.empty(0, self.embed_dim, device=self.device), []
-        distinct = list(dict.fromkeys(captions))
-        position = {caption: index for index, caption in enumerate(distinct)}
-        tokens = self.tokenize(distinct)
-        lengths = self._lengths(tokens)
+        tokens = TokenCache(self.tokenize).of(captions)
+        counts = [tokens.counts[place] for place in tokens.places]
+        return self.encode_tokenized(tokens, batch_size), counts
+
+    def encode_tokenized(self, tokens: Tokens, batch_size: int = 256) -> torch.Tensor:
+        """Embed captions that have been tokenized -> (m, d), as `encode_text` does."""
+        if not len(tokens.ids):
+            return torch.empty(0, self.embed_dim, device=self.device)
+        ids = torch.from_numpy(tokens.ids)
+        lengths = self._lengths(ids)
         order = lengths.argsort(stable=True)
-        uploaded = self._on_device(tokens[order])
+        uploaded = self._on_device(ids[order]).long()
         batches = []
         for length, count in zip(*lengths.unique(return_counts=True), strict=True):
             alike, uploaded = uploaded[:count, :length], uploaded[count:]
             batches += alike.split(self._rows_at_a_time(batch_size))
         encoded = torch.cat(list(self._map(self._encode_tokens, batches)))
-        counts = tokens_before_cutting(self.tokenizer, distinct, tokens)
-        places = [position[caption] for caption in captions]
-        rows = order.argsort()[places]
-        return encoded[self._on_device(rows)], [counts[place] for place in places]
+        return encoded[self._on_device(order.argsort()[tokens.places])]
 
     def _lengths(self, tokens: torch.Tensor) -> torch.Tensor:
         """The (N,) lengths at which (N, L) token ids are encoded."""
@@ -321,7 +318,7 @@ class Estimator:
 
     def count_tokens(self, captions: Sequence[str]) -> list[int | None]:
         """Count the tokens of captions before cutting, see `tokens_before_cutting`."""
-        return tokens_before_cutting(self.tokenizer, captions, self.tokenize(captions))
+        return self.tokenize.counted(captions)[1]
 
     def cut(self, counts: Sequence[int | None]) -> dict[str, Any]:
         """`captions_cut` and `context_length` for token counts of captions.
@@ -334,11 +331,6 @@ class Estimator:
         context = self.context_length
         cut = sum(count is None or count > context for count in counts)
         return {"captions_cut": cut, "context_length": context}
-
-    def tokenize(self, captions: Sequence[str]) -> torch.Tensor:
-        """Tokenize captions -> (N, context length) int64 token ids."""
-        shortened = [caption[:MAX_CAPTION_CHARACTERS] for caption in captions]
-        return self.tokenizer(shortened)
 
     @property
     def embed_dim(self) -> int:
@@ -426,14 +418,15 @@ class Estimator:
         return F.normalize(features[: len(tokens)].float(), dim=-1)
 
     def _start(
-        self, encode: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor
+        self, encode: Callable[[torch.Tensor], torch.Tensor], blocks: Sequence[torch.Tensor]
     ) -> Callable[[], torch.Tensor]:
-        if not len(rows):  # which not every tower takes
+        count = sum(map(len, blocks))
+        if not count:  # which not every tower takes
             return lambda: torch.empty(0, self.embed_dim, device=self.device)
-        size = self._rows_at_a_time(len(rows))
+        size = self._rows_at_a_time(count)
         if self._cores is not None:  # a small batch keeps all cores busy too
-            size = min(size, max(self._fewest_rows, -(-len(rows) // self._cores.count)))
-        encoded = self._map(encode, rows.split(size))
+            size = min(size, max(self._fewest_rows, -(-count // self._cores.count)))
+        encoded = self._map(encode, [piece for block in blocks for piece in block.split(size)])
         return lambda: torch.cat(list(encoded))
 
     def _rows_at_a_time(self, batch_size: int) -> int:

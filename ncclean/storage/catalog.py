@@ -10,7 +10,6 @@ from pathlib import Path
 
 import duckdb
 
-from ncclean.data.parquet_bounds import LARGEST_RATIO, WORTH_A_LOOK
 from ncclean.errors import InputError
 from ncclean.local_copies import with_original_names
 from ncclean.scratch import process_folder
@@ -20,6 +19,8 @@ from ncclean.storage.tables import local_tables
 # Files by number, rows within: both are virtual columns, which cost nothing unless they are read.
 _VIRTUAL = ("file_index", "file_row_number")
 _PLACE = "(file_index::UBIGINT << 40) | file_row_number"
+# Text does not shrink to a two hundredth; a few bytes that stand for gigabytes do.
+_LARGEST_RATIO, _WORTH_A_LOOK = 200, 64 << 20
 _connections: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
 
 
@@ -93,7 +94,7 @@ def _check_sizes(connection: duckdb.DuckDBPyConnection, files: list[str]) -> Non
     found = connection.execute(
         "SELECT file_name, path_in_schema, total_compressed_size, total_uncompressed_size "
         f"FROM parquet_metadata([{_listed(files)}]) WHERE total_uncompressed_size > "
-        f"greatest({WORTH_A_LOOK}, {LARGEST_RATIO} * total_compressed_size) LIMIT 1"
+        f"greatest({_WORTH_A_LOOK}, {_LARGEST_RATIO} * total_compressed_size) LIMIT 1"
     ).fetchone()
     if found is not None:
         file, column, packed, unpacked = found

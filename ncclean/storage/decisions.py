@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import datetime
 import getpass
-import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -23,17 +23,15 @@ from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.file_names import WORKING_FOLDER
 from ncclean.output_mark import mark
-from ncclean.regular_files import why_missing
 from ncclean.schema import DECISIONS
+from ncclean.small_tables import read_rows
 from ncclean.storage.earlier import earlier_lines
 from ncclean.storage.entries import Entries
-from ncclean.storage.small_tables import read_small_table
-from ncclean.text_files import read_text
 
-LINES = (".jsonl", ".ndjson")
 _LARGEST_NUMBER = 2**15 - 1  # of a caption, in a table
 KEEP, DROP, CORRECT = KINDS = ("keep", "drop", "correct")
 _LARGEST_BATCH = 2**53  # of a journal that anybody may have written
+_NEEDED, _OPTIONAL = ("uid", "decision", "time"), ("caption_number", "caption", "reviewer")
 Pair = tuple[str, int]  # uid and number of the caption
 
 
@@ -59,12 +57,14 @@ def decision_of(
 
     Raises `ValueError` or `TypeError` for those that no decision has.
     """
-    number = 0 if caption_number is None else caption_number
+    number = 0 if caption_number in (None, "") else caption_number
     if isinstance(number, float) and not number.is_integer():
         raise ValueError(f"caption_number is {number}")
+    if isinstance(time, str):
+        time = datetime.datetime.fromisoformat(time)
     if not isinstance(time, datetime.datetime):
         raise ValueError("it has no time")
-    if uid is None:
+    if not isinstance(uid, str | int):
         raise ValueError("it has no uid")
     if not 0 <= int(number) <= _LARGEST_NUMBER:
         raise ValueError(f"caption_number is {number}")
@@ -74,7 +74,11 @@ def decision_of(
         time = time.astimezone(datetime.timezone.utc)
     except OverflowError:  # only in its own zone it is before the end of the year 9999
         raise ValueError(f"its time is {time}") from None
+    if decision not in KINDS:
+        raise ValueError(f"it takes {', '.join(KINDS)}, got {decision!r}")
     text = caption if isinstance(caption, str) else None
+    if decision == CORRECT and not (text or "").strip():
+        raise ValueError("it corrects a caption, and has none")
     for one in (uid, text, reviewer):
         str(one).encode()  # half a surrogate pair, which no table can hold, is a `ValueError`
     return Decision(str(uid), int(number), str(decision), text, str(reviewer or "unknown"), time)
@@ -140,12 +144,9 @@ def _decisions(record: dict[str, Any]) -> Iterator[Decision]:
     """Parse the decisions of one line; none for a line that is no decision."""
     try:
         kind, reviewer, pairs = record["decision"], str(record["reviewer"]), record["pairs"]
-        time = datetime.datetime.fromisoformat(record["time"])
         captions = record.get("captions") or [None] * len(pairs)
         for (uid, number), caption in zip(pairs, captions, strict=True):
-            one = decision_of(uid, number, kind, caption, reviewer, time)
-            if kind in KINDS and (kind != CORRECT or one.caption):
-                yield one
+            yield decision_of(uid, number, kind, caption, reviewer, record["time"])
     except (KeyError, TypeError, ValueError):
         return
 
@@ -158,10 +159,8 @@ def read_decisions(path: str) -> list[Decision]:
     """
     place = stores.location(path)
     journal = replayed(records_of(place))
-    is_there = stores.ask("read", path, place.is_file)
-    if not is_there and not journal:
-        raise InputError(why_missing(path))
-    decisions = [*(_rows(path) if is_there else ()), *journal]
+    is_journal_alone = journal and not stores.ask("read", path, place.is_file)
+    decisions = chain(() if is_journal_alone else _rows(path), journal)
     return list({decision.pair: decision for decision in decisions}.values())
 
 
@@ -179,48 +178,12 @@ def write_decisions(out: UPath, table: pa.Table, command: str = "review") -> Non
         )
 
 
-def _rows(path: str) -> list[Decision]:
-    decisions = _of_lines(path) if path.endswith(LINES) else _of_parquet(path)
-    for decision in decisions:
-        if decision.decision not in KINDS:
-            raise InputError(f"{path}: a decision is {', '.join(KINDS)}, got {decision.decision!r}")
-        if decision.decision == CORRECT and not (decision.caption or "").strip():
-            raise InputError(f"{path}: pair {decision.uid} is to be corrected, without a caption")
-    return decisions
-
-
-def _of_lines(path: str) -> list[Decision]:
-    decisions = []
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
-        if not line.strip():
-            continue
+def _rows(path: str) -> Iterator[Decision]:
+    table = read_rows(path, _NEEDED, _OPTIONAL, what="decisions of `ncclean review`")
+    for number, row in enumerate(table.rows, start=1):
         try:
-            fields = json.loads(line)
-            json.dumps(fields, ensure_ascii=False).encode()  # a lone surrogate is no text
-            time = datetime.datetime.fromisoformat(fields["time"])
-            decisions.append(
-                decision_of(
-                    fields["uid"],
-                    fields.get("caption_number"),
-                    fields["decision"],
-                    fields.get("caption"),
-                    fields.get("reviewer"),
-                    time,
-                )
-            )
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise InputError(
-                f"{path}, line {number}, is not a decision: it needs uid, decision and time"
-            ) from error
-    return decisions
-
-
-def _of_parquet(path: str) -> list[Decision]:
-    decisions = []
-    rows = read_small_table(path, DECISIONS, "decisions of `ncclean review`")
-    for number, row in enumerate(rows, start=1):
-        try:
-            decisions.append(decision_of(**row))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{path}, row {number:,}, is no decision: {error}") from error
-    return decisions
+            if not isinstance(row, dict):
+                raise TypeError("it is not an object of JSON")
+            yield decision_of(*(row.get(name) for name in Decision._fields))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"{path}, row {number:,}, is not a decision: {error}") from error

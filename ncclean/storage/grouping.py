@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,17 +60,3 @@ def group_labels(sql: str, table: pa.Table) -> pa.Array:
             "for many pairs, such as a language or a source"
         )
     return labels.cast(pa.string())
-
-
-def of_fields(records: Sequence[dict[str, object]], sql: str) -> dict[str, pa.Array]:
-    """Columns for the json fields that a `--calibrate-by` expression names."""
-    columns: dict[str, pa.Array] = {}
-    for name in sorted(names_in(sql)):
-        values = [record.get(name) for record in records]
-        if all(value is None for value in values):
-            continue
-        try:
-            columns[name] = pa.array(values)
-        except (pa.ArrowException, OverflowError):
-            columns[name] = pa.array([None if v is None else str(v) for v in values])
-    return columns

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from ncclean.data.decode import ImageDecoder, Preprocessing
+from ncclean.data.decoding import DecodedSample
 from ncclean.data.open_image import ImageRejected
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
-from ncclean.data.stream import DecodedSample
 from ncclean.errors import ShardError
 from ncclean.execution.sample_rows import Row, captions_of
 from tests.attacks import ATTACKS

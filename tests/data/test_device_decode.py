@@ -1,5 +1,4 @@
-"""Decoding by the chunk on a device. Without a GPU the device is the CPU: the same code, less its
-streams."""
+"""Decoding by the batch on a device. Without a GPU the device is the CPU: the same code."""
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from ncclean.data import device_decode
-from ncclean.data.decode import DecodedImage, ImageDecoder, Preprocessing
+from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.device_decode import DeviceImageDecoder
 from ncclean.data.open_image import ImageRejected
 from tests import hostile
@@ -20,86 +19,87 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
 TOLERANCE = {"cpu": 2, "cuda": 6}  # nvJPEG is another decoder, too
 
 
-@pytest.fixture(scope="module")
-def photographs():
-    return [Image.fromarray(array) for array in load_sample_images().images]
-
-
-def chunk(photographs) -> list[bytes]:
-    flower, china = photographs
-    jpeg = hostile.encoded(flower, "JPEG")
-    return [
-        jpeg,
+def jpegs() -> dict[int, bytes]:
+    """Those that a reader leaves to the device, by number."""
+    flower, china = (Image.fromarray(array) for array in load_sample_images().images)
+    images = [
+        hostile.encoded(flower, "JPEG"),
         hostile.encoded(china, "PNG"),
         b"not an image",
         hostile.encoded(china.convert("L"), "JPEG"),
         hostile.encoded(flower.resize((300, 40)), "JPEG"),  # a strip: Pillow's
         hostile.encoded(china.convert("CMYK"), "JPEG"),
-        jpeg[: len(jpeg) // 3],
-        hostile.encoded(china.resize((200, 100)), "JPEG"),
-        hostile.encoded(china, "JPEG"),
+        hostile.encoded(china.resize((100, 90)), "JPEG"),
     ]
-
-
-def assert_alike(found, expected, tolerance):
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        if isinstance(other, ImageRejected):
-            assert isinstance(one, ImageRejected)
-            assert (one.reason, str(one)) == (other.reason, str(other))
-        else:
-            assert isinstance(one, DecodedImage)
-            assert (one.width, one.height) == (other.width, other.height)
-            assert one.pixels.dtype == torch.uint8
-            difference = one.pixels.cpu().int() - other.pixels.int()
-            assert difference.abs().max() <= tolerance
+    left = ImageDecoder(SPEC, keep_jpegs=True).decode_many(images)
+    return {
+        number: images[number]
+        for number, image in enumerate(left)
+        if not isinstance(image, ImageRejected) and image.pixels.dim() == 1
+    }
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("pixels", [1, 400_000, 128 << 20])
-def test_a_chunk_is_what_its_images_are_one_by_one(device, pixels, photographs, monkeypatch):
-    """However many images are decoded at a time, and with a corrupt one among them."""
-    monkeypatch.setattr(device_decode, "_PIXELS_AT_ONCE", pixels)
-    images = chunk(photographs)
-    found = DeviceImageDecoder(SPEC, torch.device(device)).decode_many(images)
-    assert_alike(found, ImageDecoder(SPEC).decode_many(images), TOLERANCE[device])
+@pytest.mark.parametrize("truncated", [False, True])
+def test_a_batch_is_what_its_images_are_one_by_one(device, truncated):
+    images = jpegs()
+    assert list(images) == [0, 3, 6]
+    if truncated:
+        images[9] = images[0][: len(images[0]) // 3]
+    found, rejected = DeviceImageDecoder(SPEC, torch.device(device)).decode(images)
+    assert {*found, *rejected} == {*images}
+    for number, data in images.items():
+        expected = ImageDecoder(SPEC).decode_or_reject(data)
+        if isinstance(expected, ImageRejected):
+            assert str(rejected[number]) == str(expected)
+        else:
+            difference = found[number].cpu().int() - expected.pixels.int()
+            assert difference.abs().max() <= TOLERANCE[device]
 
 
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 @pytest.mark.parametrize("mode", ["shortest", "squash"])
 @pytest.mark.parametrize("size", [(640, 427), (427, 640), (90, 100), (64, 64), (64, 100)])
-def test_crops_are_those_of_the_resize_of_integers(photographs, interpolation, mode, size):
+def test_crops_are_those_of_the_resize_of_integers(interpolation, mode, size):
     spec = Preprocessing((64, 64), (0.0,) * 3, (1.0,) * 3, interpolation, mode)
     noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
-    pictures = [*(photograph.resize(size) for photograph in photographs), Image.fromarray(noise)]
+    photographs = [Image.fromarray(array).resize(size) for array in load_sample_images().images]
+    pictures = [*photographs, Image.fromarray(noise)]
     images = [hostile.encoded(picture, "JPEG") for picture in pictures]
-    found = DeviceImageDecoder(spec, torch.device("cpu")).decode_many(images)
-    assert_alike(found, ImageDecoder(spec).decode_many(images), 2)
+    found, _ = DeviceImageDecoder(spec, torch.device("cpu")).decode(dict(enumerate(images)))
+    for number, expected in enumerate(ImageDecoder(spec).decode_many(images)):
+        assert found[number].dtype == torch.uint8
+        assert (found[number].int() - expected.pixels.int()).abs().max() <= 2
 
 
-def test_a_chunk_takes_one_call_and_a_resize_for_each_size(photographs, monkeypatch):
+def test_calls_are_large_and_halved_at_an_error(monkeypatch, caplog):
     calls, resizes = [], []
+    decode_jpeg, interpolate = device_decode.decode_jpeg, F.interpolate
 
-    def decode(data, **options):
-        calls.append(len(data))
-        return device_decode_jpeg(data, **options)
+    def decode(buffers, **options):
+        calls.append(len(buffers))
+        return decode_jpeg(buffers, **options)
 
-    def interpolate(pixels, **options):
-        resizes.append(tuple(pixels.shape[:1]))
-        return resize(pixels, **options)
+    def resize(pixels, **options):
+        resizes.append(len(pixels))
+        return interpolate(pixels, **options)
 
-    device_decode_jpeg, resize = device_decode.decode_jpeg, F.interpolate
-    flower, china = photographs
-    images = [hostile.encoded(flower, "JPEG"), hostile.encoded(china, "JPEG")] * 8
-    images.append(hostile.encoded(china.resize((200, 150)), "JPEG"))
+    monkeypatch.setattr(device_decode, "decode_jpeg", decode)
+    monkeypatch.setattr(F, "interpolate", resize)
     decoder = DeviceImageDecoder(SPEC, torch.device("cpu"))
-    with monkeypatch.context() as patched:
-        patched.setattr(device_decode, "decode_jpeg", decode)
-        patched.setattr(F, "interpolate", interpolate)
-        decoder.decode_many(images)
-    assert calls == [17]
-    assert sorted(resizes) == [(1,), (1,), (16,), (16,)]
+    large, small = (hostile.encoded(hostile.photo(width), "JPEG") for width in (90, 70))
+    images = dict(enumerate([large] * 100 + [small] * 50))
+    decoder.decode(images)
+    assert calls == [128, 22]
+    assert resizes == [100, 100, 28, 28, 22, 22]  # columns, then rows
+    calls.clear()
+    found, rejected = decoder.decode({1: large, 2: large, 5: large[:300], 6: small})
+    assert calls == [4, 2, 2, 1, 1]
+    assert (sorted(found), list(rejected)) == ([1, 2, 6], [5])
+    assert not caplog.messages
+    decoder.decode({5: large[:300]})
+    assert caplog.messages == ["cpu decoded none of 1 JPEGs; the CPU does"]
 
 
-def test_an_empty_chunk():
-    assert DeviceImageDecoder(SPEC, torch.device("cpu")).decode_many([]) == []
+def test_an_empty_batch():
+    assert DeviceImageDecoder(SPEC, torch.device("cpu")).decode({}) == ({}, {})

@@ -1,11 +1,11 @@
 """Rows that are equal and of no use come together, and make the same rows as one by one."""
 
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from ncclean.data.decoding import DecodedSample
 from ncclean.data.images import text_rows
 from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.text_rows import TextRows
@@ -13,7 +13,6 @@ from ncclean.data.member_samples import hashed_uid
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import Caption, Sample, SkipReason
 from ncclean.data.sources import resolve_sources
-from ncclean.data.stream import DecodedSample
 from ncclean.errors import InputError
 from ncclean.execution.sample_rows import Row, captions_of, check_places, facts_of_rows, repeated
 
@@ -39,7 +38,7 @@ def facts(shard, together, caption_key):
     samples = [DecodedSample(one) for one in read_samples(shard, caption_key, together=together)]
     samples.sort(key=lambda decoded: decoded.sample.row)
     rows = [Row(one, caption) for one in samples for caption in captions_of(one.sample)]
-    columns = facts_of_rows(SimpleNamespace(shard=shard, late_metadata={}), samples, rows)
+    columns = facts_of_rows(shard.name, {}, samples, rows)
     check_places(columns, sum(1 + len(one.sample.alike) for one in samples))
     fields = [rows[number].sample.metadata for number in repeated(rows)[0].to_pylist()]
     return len(samples), {name: values.to_pylist() for name, values in columns.items()}, fields
@@ -78,8 +77,7 @@ def test_rows_of_alike_samples_with_several_captions():
     numbers, later = repeated(rows)
     assert numbers.to_pylist() == [0, 1, 0, 1, 2]
     assert later.to_pylist() == [0, 0, 1, 1, 0]
-    stream = SimpleNamespace(shard=SimpleNamespace(name="s"), late_metadata={})
-    columns = facts_of_rows(stream, samples, rows)
+    columns = facts_of_rows("s", {}, samples, rows)
     assert columns["row"].to_pylist() == [3, 3, 4, 4, 5]
     assert columns["caption_key"].to_pylist() == ["a", "b", "a", "b", None]
     hashes = [hashed_uid("s", key) for key in ("k3", "k3", "k4", "k4")]

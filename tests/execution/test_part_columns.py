@@ -18,6 +18,7 @@ from ncclean.execution.encoded_shard import EncodedShard
 from ncclean.execution.part_columns import PartColumns, _Texts
 from ncclean.execution.word_checks import WordChecks
 from ncclean.models.estimator import Estimator
+from ncclean.models.tokens import Tokenize
 from ncclean.scoring.caption_parts import PAIR_SCORE, PART_SCORE
 from ncclean.scoring.columns import score_pairs
 from tests.conftest import write_model
@@ -273,11 +274,11 @@ def test_each_text_is_tokenized_once(demo_estimator, monkeypatch):
     """For its tokens and its embedding: short and long sentences, and captions of one."""
     tokenized = Counter()
 
-    def tokenize(captions):
+    def tokenizer(captions):
         tokenized.update(captions)
-        return type(demo_estimator).tokenize(demo_estimator, captions)
+        return demo_estimator.tokenizer(captions)
 
-    monkeypatch.setattr(demo_estimator, "tokenize", tokenize)
+    monkeypatch.setattr(demo_estimator, "tokenize", Tokenize(tokenizer))
     sentence = (
         "A red circle lies far left of a very large green square with blue and white stripes."
     )

@@ -1,13 +1,12 @@
 """What the table says of a row beside its scores."""
 
 import contextlib
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
+from ncclean.data.decoding import DecodedSample
 from ncclean.data.samples import Caption, Place, Sample, SkipReason
-from ncclean.data.stream import DecodedSample
 from ncclean.execution.sample_rows import (
     Row,
     captions_of,
@@ -24,10 +23,9 @@ def sample(row, captions, **metadata):
 
 
 def facts(samples, late):
-    stream = SimpleNamespace(shard=SimpleNamespace(name="s"), late_metadata=late)
     rows = [Row(one, caption) for one in samples for caption in captions_of(one.sample)]
     return rows, {k: v.to_pylist() for k, v in
-                  facts_of_rows(stream, samples, rows).items()}  # fmt: skip
+                  facts_of_rows("s", late, samples, rows).items()}  # fmt: skip
 
 
 def test_a_late_json_adds_fields_and_changes_none():

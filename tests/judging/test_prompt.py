@@ -72,7 +72,7 @@ def test_a_file_is_a_prompt_with_its_hash(tmp_path):
         ('user: "{caption}"\n', "a prompt needs `system`"),
         ("Is {caption} right?\n", "is not a prompt"),
         ("- a\n", "is not a prompt: it needs `system`"),
-        ("a: [\n", "is not a prompt, which is YAML"),
+        ("a: [\n", "line 2: not YAML"),
         (MINE + "words: 3\n", "words must be true or false"),
         (MINE + "model: x\n", "a prompt has no field 'model'"),
     ],

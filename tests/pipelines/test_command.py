@@ -207,7 +207,7 @@ def test_settings_are_options_in_yaml():
         ("a_neg", "--set takes NAME=VALUE, got 'a_neg'"),
         ("a_nag=3", "finetune has no option 'a_nag' .did you mean a_neg"),
         ("a_neg=lots", "--set a_neg: .*, got 'lots'"),
-        ("a_neg=[", r"--set a_neg: '\[' is not YAML"),
+        ("a_neg=[", r"--set a_neg.*not YAML"),
     ],
 )
 def test_wrong_settings_are_refused(setting, message):

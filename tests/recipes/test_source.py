@@ -2,6 +2,7 @@
 
 import pytest
 
+from ncclean.errors import InputError
 from ncclean.recipes.source import RecipeError, parse, read_source
 
 TEXT = """\
@@ -79,11 +80,11 @@ def test_set_changes_options_variables_and_the_engine():
         ("=3", "--set takes KEY=VALUE"),
         ("scores.a=1", "no stage 'scores'; the stages are score, bare"),
         ("dat=/mnt", "no variable 'dat'"),
-        ("score.a=[1", "is not YAML"),
+        ("score.a=[1", "not YAML"),
     ],
 )
 def test_a_change_that_fits_nothing_is_refused(change, message):
-    with pytest.raises(RecipeError) as raised:
+    with pytest.raises(InputError) as raised:
         parse(TEXT, "r.yaml").change(change)
     assert message in str(raised.value)
 

@@ -197,10 +197,10 @@ def test_json_lines_are_read_as_parquet_is(tmp_path):
     ("change", "message"),
     [
         ({"decision": "maybe"}, "keep, drop, correct"),
-        ({"decision": "correct", "caption": " "}, "without a caption"),
-        ({"time": "yesterday"}, "line 1, is not a decision"),
-        ({"uid": None, "time": None}, "line 1, is not a decision"),
-        ({"uid": "\ud800"}, "line 1, is not a decision"),
+        ({"decision": "correct", "caption": " "}, "it corrects a caption, and has none"),
+        ({"time": "yesterday"}, "row 1, is not a decision"),
+        ({"uid": None, "time": None}, "row 1, is not a decision"),
+        ({"uid": "\ud800"}, "row 1, is not a decision"),
     ],
 )
 def test_lines_that_are_no_decisions_are_named(tmp_path, change, message):

@@ -23,8 +23,8 @@ from disentangle.facts import scene_facts
 from disentangle.figure import projected, save_figure
 from disentangle.report import DisentanglementReport, disentanglement_report, head_parts
 from ncclean.data.decode import ImageDecoder
+from ncclean.data.decoding import decoded_shard
 from ncclean.data.shards import ShardRef, resolve_shards
-from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import read_heads
@@ -84,9 +84,7 @@ def encoded_pairs(
     estimator: Estimator, shards: Sequence[ShardRef], pairs: int
 ) -> tuple[torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
     """(N, d) features of the first pairs that can be read, and their json."""
-    reader = StreamReader(
-        shards, ImageDecoder(estimator.preprocessing), threads=2, prefetch=2 * _BATCH
-    )
+    decoder = ImageDecoder(estimator.preprocessing)
     held: list[tuple[torch.Tensor, str]] = []
     features: list[tuple[torch.Tensor, ...]] = []
     metadata: list[dict[str, Any]] = []
@@ -97,16 +95,15 @@ def encoded_pairs(
         features.append(tuple(half.cpu() for half in batch))
         held.clear()
 
-    with reader:
-        for stream in reader:
-            for decoded in stream:
-                if decoded.pixels is None or decoded.sample.caption is None:
-                    continue
-                if len(metadata) < pairs:
-                    held.append((decoded.pixels, decoded.sample.caption))
-                    metadata.append(decoded.sample.metadata)
-                if len(held) == _BATCH:
-                    encode()
+    for shard in shards:
+        for decoded in decoded_shard(shard, decoder, 2):
+            if decoded.pixels is None or decoded.sample.caption is None:
+                continue
+            if len(metadata) < pairs:
+                held.append((decoded.pixels, decoded.sample.caption))
+                metadata.append(decoded.sample.metadata)
+            if len(held) == _BATCH:
+                encode()
     if held:
         encode()
     if not features:

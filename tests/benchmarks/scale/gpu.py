@@ -32,6 +32,9 @@ from ncclean.models.precision import LOW_PRECISION
 _CAPTION = "a photo of a red bicycle that leans against a white wall"
 
 
+Decoder = ImageDecoder | DeviceImageDecoder
+
+
 def jpegs(count: int, size: tuple[int, int]) -> list[bytes]:
     """`count` JPEGs of smooth random content with some grain, at quality 90."""
     from torchvision.io import encode_jpeg
@@ -59,18 +62,26 @@ def random_estimator(name: str, precision: str, device: str, compiled: bool) -> 
 
 
 def decoded(
-    images: list[bytes], count: int, decoder: ImageDecoder, threads: int
+    images: list[bytes], count: int, decoder: Decoder, threads: int
 ) -> Iterator[torch.Tensor]:
-    """`count` decoded images, ahead of the caller by a bounded number."""
+    """`count` decoded images, ahead of the caller by a bounded number.
+
+    By threads, where `score` has processes; by one where the device decodes.
+    """
+    is_device = isinstance(decoder, DeviceImageDecoder)
+    threads, size = (1, 256) if is_device else (threads, 16)
 
     def chunk(start: int) -> list[torch.Tensor]:
-        picked = range(start, min(start + decoder.chunk_images, count))
-        found = decoder.decode_many([images[index % len(images)] for index in picked])
+        picked = range(start, min(start + size, count))
+        data = [images[index % len(images)] for index in picked]
+        if isinstance(decoder, DeviceImageDecoder):
+            return list(decoder.decode(dict(enumerate(data)))[0].values())
+        found = decoder.decode_many(data)
         return [image.pixels for image in found if isinstance(image, DecodedImage)]
 
     with ThreadPoolExecutor(threads, "decode", torch.set_num_threads, (1,)) as pool:
         ahead: deque[Future[list[torch.Tensor]]] = deque()
-        for start in range(0, count, decoder.chunk_images):
+        for start in range(0, count, size):
             ahead.append(pool.submit(chunk, start))
             if len(ahead) > 8 * threads:
                 yield from ahead.popleft().result()
@@ -86,7 +97,7 @@ def end_to_end(estimator: Estimator, images: Iterator[torch.Tensor], batch: int)
     for pixels in images:
         held.append(pixels)
         if len(held) == batch:
-            begun.append(estimator.start_image(held))
+            begun.append(estimator.start_image(torch.stack(held)))
             estimator.encode_text([f"{_CAPTION} {captions + i}" for i in range(batch)], batch)
             captions += batch
             held = []
@@ -165,7 +176,7 @@ def main() -> None:
         estimator = random_estimator(name, args.precision, args.device, args.compile)
         device = estimator.device
         batch = min(estimator.fit_batch(args.batch_size), args.pairs)
-        decoder = ImageDecoder(estimator.preprocessing)
+        decoder: Decoder = ImageDecoder(estimator.preprocessing)
         if args.decode_on == "device":
             decoder = DeviceImageDecoder(estimator.preprocessing, device)
         count = args.pairs // batch * batch
@@ -179,13 +190,13 @@ def main() -> None:
         ) -> None:
             end_to_end(estimator, (image for _ in range(rounds) for image in pixels), batch)
 
-        def decode_only(decoder: ImageDecoder = decoder, count: int = count) -> None:
+        def decode_only(decoder: Decoder = decoder, count: int = count) -> None:
             for _ in decoded(images, count, decoder, args.threads):
                 pass
 
         def both(
             estimator: Estimator = estimator,
-            decoder: ImageDecoder = decoder,
+            decoder: Decoder = decoder,
             count: int = count,
             batch: int = batch,
         ) -> None:

@@ -22,12 +22,13 @@ import torch
 from records import make_record, write_record
 from torch import nn
 
+from ncclean.data import device_decode
 from ncclean.data.decode import ImageDecoder
 from ncclean.data.device_decode import DeviceImageDecoder
 from ncclean.models import precision
 from ncclean.models.devices import pin, unpin
 from ncclean.models.estimator import Estimator
-from scale.gpu import decoded, jpegs, name_of, random_estimator, wait
+from scale.gpu import Decoder, decoded, jpegs, name_of, random_estimator, wait
 
 Work = Callable[[], None]
 _CAPTION = "a photo of a red bicycle that leans against a white wall"
@@ -71,10 +72,9 @@ class Gains:
         yield "token ids uploaded once", self._texts(plain, uploads=False), self._texts(plain)
         on_cpu = ImageDecoder(plain.preprocessing)
         on_device = DeviceImageDecoder(plain.preprocessing, plain.device)
-        few = DeviceImageDecoder(plain.preprocessing, plain.device)
-        few.chunk_images = on_cpu.chunk_images
         yield "decoding on the device", self._decoding(on_cpu), self._decoding(on_device)
-        yield "128 images a call", self._decoding(few), self._decoding(on_device)
+        few = self._decoding(on_device, most=16)
+        yield "128 images a call", few, self._decoding(on_device)
 
     def _estimator(self, chosen: str | None = None, compiled: bool = False) -> Estimator:
         args = self._args
@@ -119,12 +119,13 @@ class Gains:
 
         return encode if uploads else batch_by_batch
 
-    def _decoding(self, decoder: ImageDecoder) -> Work:
+    def _decoding(self, decoder: Decoder, most: int = 128) -> Work:
         images = jpegs(min(self.pairs, 512), (640, 480))
 
         def decode() -> None:
-            for _ in decoded(images, self.pairs, decoder, self._args.threads):
-                pass
+            with mock.patch.object(device_decode, "_IMAGES_AT_ONCE", most):
+                for _ in decoded(images, self.pairs, decoder, self._args.threads):
+                    pass
 
         return decode
 

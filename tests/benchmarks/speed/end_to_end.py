@@ -22,9 +22,9 @@ from results import Row, Target
 from towers import Towers, demo_towers, random_vit_b_32
 
 from ncclean.data.decode import ImageDecoder
+from ncclean.data.decoding import decoded_shard
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import resolve_shards
-from ncclean.data.stream import StreamReader
 from ncclean.models.estimator import Estimator
 from speed.corpora import demo_corpus, photograph_corpus
 from speed.scoring import score_shards
@@ -115,18 +115,12 @@ def _parts(towers: Towers, shards: Sequence[Path], setting: Setting) -> list[Row
 
 def _decode(estimator: Estimator, shards: Sequence[Path]) -> list[DecodedShard]:
     decoded = []
-    reader = StreamReader(
-        resolve_shards([str(shard) for shard in shards]),
-        ImageDecoder(estimator.preprocessing),
-        threads=os.cpu_count() or 1,
-        prefetch=_BATCH,
-    )
-    with reader:
-        for stream in reader:
-            samples = list(stream)
-            pixels = [sample.pixels for sample in samples if sample.pixels is not None]
-            batches = list(torch.stack(pixels).split(_BATCH))
-            decoded.append(DecodedShard(batches, [s.sample.caption or "" for s in samples]))
+    decoder = ImageDecoder(estimator.preprocessing)
+    for shard in resolve_shards([str(shard) for shard in shards]):
+        samples = list(decoded_shard(shard, decoder, os.cpu_count() or 1))
+        pixels = [sample.pixels for sample in samples if sample.pixels is not None]
+        batches = list(torch.stack(pixels).split(_BATCH))
+        decoded.append(DecodedShard(batches, [s.sample.caption or "" for s in samples]))
     return decoded
 
 

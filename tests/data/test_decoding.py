@@ -1,4 +1,4 @@
-"""Reading ahead: order, bounds, and an end in every case."""
+"""Decoding ahead: order, bounds, and an end in every case."""
 
 import threading
 import time
@@ -6,8 +6,8 @@ import time
 import pytest
 
 from ncclean.data.decode import ImageDecoder, Preprocessing
+from ncclean.data.decoding import decoded_shard
 from ncclean.data.shards import resolve_shards
-from ncclean.data.stream import StreamReader
 from tests import hostile
 
 SPEC = Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3)
@@ -21,19 +21,15 @@ def shards(tmp_path):
     return resolve_shards([str(tmp_path)])
 
 
-def reader(shards, **options):
-    return StreamReader(shards, ImageDecoder(SPEC), **{"threads": 3, "prefetch": 64, **options})
-
-
 def test_samples_come_in_order_without_their_bytes(shards):
-    with reader(shards) as streams:
-        for number, stream in enumerate(streams):
-            decoded = list(stream)
-            assert [d.sample.key for d in decoded] == [f"{number}-{i}" for i in range(100)]
-            assert all(d.pixels.shape == (3, 32, 32) for d in decoded)
-            assert all(d.sample.image is None for d in decoded)
-            assert stream.error is None
-            assert list(stream) == []
+    for number, shard in enumerate(shards):
+        stream = decoded_shard(shard, ImageDecoder(SPEC), 3)
+        decoded = list(stream)
+        assert [d.sample.key for d in decoded] == [f"{number}-{i}" for i in range(100)]
+        assert all(d.pixels.shape == (3, 32, 32) for d in decoded)
+        assert all(d.sample.image is None for d in decoded)
+        assert stream.error is None
+        assert set(stream.waited) == {"store", "decode"}
 
 
 def test_reading_ahead_is_bounded(shards, monkeypatch):
@@ -47,38 +43,32 @@ def test_reading_ahead_is_bounded(shards, monkeypatch):
         return original(self, data)
 
     monkeypatch.setattr(ImageDecoder, "__call__", counting)
-    with reader(shards, prefetch=32, threads=1) as streams:
-        next(iter(streams))
-        time.sleep(0.5)
-        assert len(decoded) <= 48
+    next(samples := iter(decoded_shard(shards[0], ImageDecoder(SPEC), 1)))
+    time.sleep(0.5)
+    assert len(decoded) <= 48
+    samples.close()
 
 
 def test_leaving_early_does_not_hang(shards):
     before = threading.active_count()
-    with reader(shards) as streams:
-        stream = next(iter(streams))
-        next(iter(stream))
+    samples = iter(decoded_shard(shards[0], ImageDecoder(SPEC), 3))
+    next(samples)
+    samples.close()
     deadline = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert threading.active_count() <= before
 
 
-def test_a_broken_shard_is_an_error_of_its_stream_only(shards, tmp_path):
+@pytest.mark.parametrize("threads", [0, 2])
+def test_what_cannot_be_read_is_an_error_at_the_end(shards, tmp_path, threads):
     (tmp_path / "1.tar").write_bytes(b"not a tar at all")
-    with reader(resolve_shards([str(tmp_path)])) as streams:
-        found = [(stream.shard.name, len(list(stream)), stream.error) for stream in streams]
-    assert [(name, count) for name, count, _ in found] == [("0", 100), ("1", 0), ("2", 100)]
-    assert found[0][2] is None
-    assert "cannot be read" in str(found[1][2])
-
-
-def test_a_shard_that_vanishes_is_an_error_of_its_stream_only(shards, tmp_path):
     (tmp_path / "2.tar").unlink()
-    with reader(shards) as streams:
-        errors = [(list(stream), stream.error)[1] for stream in streams]
-    assert errors[:2] == [None, None]
-    assert "No such file" in str(errors[2])
+    streams = [decoded_shard(shard, ImageDecoder(SPEC), threads) for shard in shards]
+    assert [len(list(stream)) for stream in streams] == [100, 0, 0]
+    assert streams[0].error is None
+    assert "cannot be read" in str(streams[1].error)
+    assert "No such file" in str(streams[2].error)
 
 
 def test_a_rejected_image_keeps_the_size_of_its_header(tmp_path):
@@ -91,8 +81,8 @@ def test_a_rejected_image_keeps_the_size_of_its_header(tmp_path):
     ]
     (tmp_path / "0.tar").write_bytes(hostile.tar_bytes(members))
     decoder = ImageDecoder(SPEC, max_pixels=1_000_000)
-    with StreamReader(resolve_shards([str(tmp_path)]), decoder, threads=1, prefetch=8) as streams:
-        found = [(d.sample.status.value, d.width, d.height) for stream in streams for d in stream]
+    (shard,) = resolve_shards([str(tmp_path)])
+    found = [(d.sample.status.value, d.width, d.height) for d in decoded_shard(shard, decoder, 1)]
     assert found == [
         ("ok", 90, 70),
         ("image_too_large", 5000, 4000),

@@ -1,0 +1,200 @@
+"""Shards from worker processes that read and decode them, as many as there are decoders.
+
+What is at hand of the first shards comes first, so that a model that is slower than its decoders
+gets shard after shard; a faster one gets blocks of several shards as they come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from multiprocessing.connection import wait
+from typing import Any
+
+import torch
+
+from ncclean.data.shards import ShardRef
+from ncclean.errors import ShardError, one_line
+from ncclean.execution import shard_reader
+from ncclean.execution.shard_reader import Block, ReaderSettings, ReadShard, ShardRows
+from ncclean.workers.arena import Arena
+from ncclean.workers.worker import Worker, WorkerDied
+
+logger = logging.getLogger(__name__)
+
+_BLOCK_IMAGES = 64  # at most
+_MOST_READERS = 4
+_BLOCKS_PER_READER = 2
+
+
+@dataclass
+class Images:
+    """(n, 3, H, W) uint8 images of a shard, in memory that `release` gives back."""
+
+    block: Block
+    pixels: torch.Tensor
+
+    def __len__(self) -> int:
+        """The number of images, with those that are still encoded."""
+        return len(self.block.rows) + len(self.block.encoded)
+
+
+class _Again(Enum):
+    """A shard is read from its beginning again; what has been read of it does not count."""
+
+    AGAIN = "again"
+
+
+AGAIN = _Again.AGAIN
+# Images of a shard, or all else about it, or why it cannot be read; with its number.
+Parts = Generator[tuple[int, Images | ShardRows | Exception | _Again], None, None]
+
+
+class _Reader:
+    """A worker, the shard that it reads, and how many blocks it may fill."""
+
+    def __init__(self, settings: ReaderSettings, arena: Arena) -> None:
+        self.worker = Worker(shard_reader.__name__, [arena.descriptor])
+        self.worker.send(settings)
+        self.number: int | None = None
+        self.asked: ReadShard | None = None
+        self.said = 0
+        self.filling: set[int] = set()  # blocks that it may fill
+
+    def read(self, number: int, asked: ReadShard) -> None:
+        """Begin with a shard."""
+        self.number, self.asked, self.said = number, asked, 0
+        self.worker.send(asked)
+
+    @property
+    def is_careful(self) -> bool:
+        """Whether it reads a shard that another one has died of."""
+        return self.asked is not None and self.asked.carefully
+
+    def fill(self, block: int) -> None:
+        """Let it fill a block."""
+        self.filling.add(block)
+        self.worker.send(block)
+
+
+class ShardFeed:
+    """Context manager that reads shards by `decoders` processes and threads."""
+
+    def __init__(self, settings: ReaderSettings, decoders: int, batch_size: int) -> None:
+        self._settings, self._decoders, self._batch = settings, decoders, batch_size
+        self._waited = 0.0
+
+    def read(self, shards: Sequence[ShardRef]) -> Parts:
+        """Yield the images of each shard, then its rows or why there are none, with its number.
+
+        Images are to be given back with `release`.
+        """
+        readers = min(len(shards), self._decoders, _MOST_READERS)
+        if not readers:
+            return
+        of_batch = -(-self._batch // _BLOCK_IMAGES)
+        blocks = (readers + 2) * of_batch + _BLOCKS_PER_READER * readers
+        shape = (-(-self._batch // of_batch), 3, *self._settings.preprocessing.size)
+        threads = -(-self._decoders // readers)
+        self._started = replace(self._settings, arena=(blocks, shape), threads=threads)
+        self._arena = Arena(blocks, shape)
+        self._free = list(range(blocks))
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._arena.close)
+            self._readers = [_Reader(self._started, self._arena) for _ in range(readers)]
+            stack.callback(self._close)
+            yield from self._read(deque(enumerate(shards)))
+
+    def _read(self, waiting: deque[tuple[int, ShardRef]]) -> Parts:
+        while True:
+            for reader in self._readers:
+                if reader.number is None and waiting:
+                    number, shard = waiting.popleft()
+                    reader.read(number, ReadShard(shard))
+            busy = [reader for reader in self._readers if reader.number is not None]
+            if not busy:
+                return
+            busy.sort(key=lambda reader: reader.number or 0)
+            self._grant()
+            start = time.perf_counter()
+            ready = wait([reader.worker.connection for reader in busy])
+            self._waited += time.perf_counter() - start
+            reader = next(one for one in busy if one.worker.connection in ready)
+            yield from self._next(reader)
+
+    def _next(self, reader: _Reader) -> Parts:
+        number = reader.number
+        assert number is not None
+        message: Any
+        try:
+            message = reader.worker.receive()
+            if isinstance(message, Exception) and not reader.is_careful:
+                raise WorkerDied(f"failed ({type(message).__name__}: {one_line(message)})")
+        except WorkerDied as died:
+            yield number, AGAIN
+            message = self._replace(reader, str(died))
+            if message is None:
+                return
+        if isinstance(message, int):
+            reader.said = message
+        elif isinstance(message, Block):
+            reader.filling.remove(message.number)
+            yield number, Images(message, self._arena.blocks[message.number][: len(message.rows)])
+        else:
+            reader.number = None
+            yield number, message
+
+    def _replace(self, reader: _Reader, how: str) -> ShardError | None:
+        """Another reader in place of one that has died goes on with its shard, carefully.
+
+        If it dies as well, the next one ends before the sample that it died of. Returns an error if
+        that one dies, too.
+        """
+        assert reader.asked is not None
+        assert reader.number is not None
+        reader.worker.close()
+        other = _Reader(self._started, self._arena)
+        self._free += reader.filling
+        self._readers[self._readers.index(reader)] = other
+        asked = replace(reader.asked, carefully=True)
+        if reader.asked.carefully:
+            why = f"cannot be read on: its reader {how}"
+            if reader.said == reader.asked.most:
+                return ShardError(why)
+            asked = replace(asked, most=reader.said, why=why)
+        logger.warning("%s: its reader %s; it is read again", reader.asked.shard.name, how)
+        other.read(reader.number, asked)
+        return None
+
+    def times_since_last(self, of_reader: Mapping[str, float]) -> dict[str, float]:
+        """Seconds that the readers have been waited for since the last call.
+
+        They are shared out as the reader of a shard waited itself: for the store, and for decoders.
+        """
+        waited, self._waited = self._waited, 0.0
+        whole = sum(of_reader.values()) or 1.0
+        return {phase: waited * seconds / whole for phase, seconds in of_reader.items()}
+
+    def release(self, images: Images) -> None:
+        """Give the memory of images back: they have been used."""
+        self._free.append(images.block.number)
+        self._grant()
+
+    def _grant(self) -> None:
+        """Let readers fill the blocks that are free, those of the first shards first."""
+        for reader in sorted(self._readers, key=lambda one: one.number or 0):
+            while (
+                self._free
+                and reader.number is not None
+                and len(reader.filling) < _BLOCKS_PER_READER
+            ):
+                reader.fill(self._free.pop())
+
+    def _close(self) -> None:
+        for reader in self._readers:
+            reader.worker.close()

@@ -1,0 +1,330 @@
+"""A worker process that reads shards, decodes their images, and counts their tokens.
+
+Images go to memory that it shares with its parent, in blocks; all else about a shard follows once,
+as columns: the parent does nothing for a single pair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from ncclean.data.decode import DecodedImage, ImageDecoder, Preprocessing
+from ncclean.data.decoding import DecodedSample, DecodedSamples, decode_samples
+from ncclean.data.images.layout import Samples
+from ncclean.data.open_image import ImageRejected
+from ncclean.data.reader import read_samples
+from ncclean.data.samples import CaptionKeys, FurtherMembers, Sample, SkipReason
+from ncclean.data.shards import ShardRef
+from ncclean.errors import ShardError
+from ncclean.execution.sample_rows import (
+    Row,
+    captions_of,
+    check_places,
+    facts_of_rows,
+    fields_of,
+    images_of_rows,
+    place_of,
+    repeated,
+    strings,
+)
+from ncclean.models.tokens import TokenCache, Tokenize, Tokens
+from ncclean.workers.arena import Arena
+from ncclean.workers.worker import (
+    WorkerDied,
+    in_a_fork,
+    limit_seconds,
+    limit_this_process,
+    progress,
+)
+
+# Of a processor, for one image or sample: of the largest images, a decoder takes some three. An
+# image that takes longer than the first is tried once more, alone, before it is given up.
+_SECONDS, _SECONDS_ALONE = 2.0, 6.0
+
+
+@dataclass(frozen=True)
+class ReaderSettings:
+    """What a reader does with each shard. `arena` is the number and the shape of blocks.
+
+    `fields` of the samples are wanted as columns, and `with_pairs` the captions and fields of each
+    block.
+    """
+
+    preprocessing: Preprocessing
+    tokenize: Tokenize
+    max_pixels: int
+    arena: tuple[int, tuple[int, int, int, int]] = (0, (0, 0, 0, 0))
+    threads: int = 1
+    signals: bool = False
+    draft: bool = False
+    keep_jpegs: bool = False  # for a device that decodes them
+    caption_key: CaptionKeys = None
+    fields: tuple[str, ...] = ()
+    with_pairs: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """Images of a shard in a block of the arena. `rows` are (n,) numbers of their samples.
+
+    `encoded` are JPEGs that are decoded elsewhere, by the numbers of theirs. `samples` have been
+    read so far. `pairs` have the place in the shard, the caption and the fields of each, where they
+    are wanted.
+    """
+
+    number: int
+    rows: list[int]
+    encoded: dict[int, bytes]
+    samples: int
+    pairs: list[tuple[int, str, dict[str, Any]]] | None = None
+
+
+@dataclass(frozen=True)
+class ShardRows:
+    """What is known of a shard once it has been read.
+
+    `facts` are (n,) columns of the score table, of which m rows can be scored: `images` are (m,)
+    numbers of their images, and `image_signals` (m,) signals of them. `tokens` are those of the m
+    captions. `metadata` has n rows of the fields that are wanted.
+    """
+
+    facts: dict[str, pa.Array]
+    images: np.ndarray
+    tokens: Tokens
+    metadata: pa.Table
+    image_signals: list[dict[str, float | str] | None]
+    samples: int
+    further: FurtherMembers
+    error: str | None
+    waited: dict[str, float] = field(default_factory=dict)
+
+    def without(self, rejected: Mapping[int, ImageRejected]) -> ShardRows:
+        """The rows if images, named by the numbers of their samples, cannot be used either."""
+        status = np.array(self.facts["status"].to_pylist(), dtype=object)
+        error = np.array(self.facts["error"].to_pylist(), dtype=object)
+        is_ok = status == SkipReason.OK.value
+        rows = self.facts["row"].to_numpy()
+        kept = ~np.isin(rows[is_ok], list(rejected))
+        for place in np.flatnonzero(is_ok)[~kept]:
+            image = rejected[int(rows[place])]
+            status[place], error[place] = image.reason.value, str(image)
+        changed = {"status": strings(status.tolist()), "error": strings(error.tolist())}
+        # Images are numbered as they were encoded: without those that are rejected.
+        _, images = np.unique(self.images[kept], return_inverse=True)
+        return replace(
+            self,
+            facts=self.facts | changed,
+            images=images,
+            tokens=replace(self.tokens, places=self.tokens.places[kept]),
+            image_signals=list(itertools.compress(self.image_signals, kept)),
+        )
+
+
+@dataclass(frozen=True)
+class ReadShard:
+    """A shard to be read.
+
+    With `carefully`, because a reader has died of it, each sample is read and said by itself, and
+    decoded in a process of its own. `most` is how many samples to read, and `why` no more.
+    """
+
+    shard: ShardRef
+    carefully: bool = False
+    most: int | None = None
+    why: str = ""
+
+
+def main(connection: Connection, descriptors: Sequence[int]) -> None:
+    """Read the shards that the parent names, until it ends the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        settings: ReaderSettings = connection.recv()
+        arena = Arena(*settings.arena, descriptors[0])
+        limit_this_process()
+        reader = ShardReader(settings, arena, connection)
+        while True:
+            message = connection.recv()
+            if isinstance(message, ReadShard):
+                reader.read(message)
+                limit_seconds(0)
+            else:
+                reader.free.append(message)
+
+
+class ShardReader:
+    """Reads one shard after the other, into blocks that the parent has set free."""
+
+    def __init__(self, settings: ReaderSettings, arena: Arena, connection: Connection) -> None:
+        self.free: list[int] = []
+        self._settings, self._arena, self._connection = settings, arena, connection
+        self._seconds = _SECONDS * settings.threads
+        self._decoder = ImageDecoder(
+            settings.preprocessing,
+            settings.max_pixels,
+            signals=settings.signals,
+            draft=settings.draft,
+            keep_jpegs=settings.keep_jpegs,
+        )
+
+    def read(self, asked: ReadShard) -> None:
+        """Send the images of a shard, then its rows, or the error that it cannot be read with."""
+        shard = asked.shard
+        limit_seconds(_SECONDS_ALONE if asked.carefully else self._seconds)
+        samples = read_samples(shard, self._settings.caption_key, together=True)
+        if asked.carefully:
+            said = _Said(samples, self._connection, asked)
+            decode = functools.partial(decode_samples, decoder=_ForkingDecoder(self._decoder))
+            stream = DecodedSamples(said, decode, 0)
+        else:
+            stream = DecodedSamples(samples, self._decode, self._settings.threads)
+        try:
+            self._connection.send(self._rows(shard, stream))
+        except OSError:
+            raise
+        except Exception as error:
+            self._connection.send(error)
+
+    def _decode(self, samples: Sequence[Sample]) -> list[DecodedSample]:
+        decoded = []
+        for sample in samples:
+            decoded += decode_samples([sample], self._decoder)
+            progress()
+        return decoded
+
+    def _rows(self, shard: ShardRef, stream: DecodedSamples) -> ShardRows:
+        samples: list[DecodedSample] = []
+        held: list[DecodedSample] = []
+        rows: list[int] = []
+        encoded: dict[int, bytes] = {}
+        count, block, place = 0, torch.empty(0), 0
+        size = self._settings.arena[1][0]
+        tokens = TokenCache(self._settings.tokenize)
+
+        def send() -> None:
+            pairs = _pairs(held) if self._settings.with_pairs else None
+            self._connection.send(Block(place, list(rows), dict(encoded), count, pairs))
+            tokens.add(
+                caption.text
+                for decoded in held
+                for caption in decoded.sample.captions
+                if caption.text is not None
+            )
+            held.clear()
+            rows.clear()
+            encoded.clear()
+
+        for decoded in stream:
+            samples.append(decoded)
+            count += 1 + len(decoded.sample.alike)
+            if decoded.pixels is not None:
+                if not held:
+                    place = self._free_block()
+                    block = self._arena.blocks[place]
+                if decoded.pixels.dim() == 1:
+                    encoded[decoded.sample.row] = decoded.pixels.numpy().tobytes()
+                else:
+                    block[len(rows)] = decoded.pixels
+                    rows.append(decoded.sample.row)
+                decoded.pixels = None  # the sample outlives the block
+                held.append(decoded)
+            if len(held) == size:
+                send()
+        if held:
+            send()
+        samples.sort(key=lambda decoded: decoded.sample.row)
+        return self._finished(shard, stream, samples, count, tokens)
+
+    def _free_block(self) -> int:
+        """The next block that is free; waits for one."""
+        while not self.free:
+            self.free.append(self._connection.recv())
+        return self.free.pop()
+
+    def _finished(
+        self,
+        shard: ShardRef,
+        stream: DecodedSamples,
+        samples: list[DecodedSample],
+        count: int,
+        tokens: TokenCache,
+    ) -> ShardRows:
+        late = stream.samples.late_metadata
+        rows = [Row(one, caption) for one in samples for caption in captions_of(one.sample)]
+        scorable = [row for row in rows if row.status is SkipReason.OK]
+        facts = facts_of_rows(shard.name, late, samples, rows)
+        check_places(facts, count)
+        metadata = pa.table({})
+        if self._settings.fields:
+            fields = fields_of([row.sample.metadata for row in rows], self._settings.fields)
+            metadata = pa.table(fields).take(repeated(rows)[0])
+        return ShardRows(
+            facts=facts,
+            images=images_of_rows(scorable),
+            tokens=tokens.of([row.caption.text or "" for row in scorable]),
+            metadata=metadata,
+            image_signals=[row.decoded.signals for row in scorable],
+            samples=count,
+            further=stream.samples.further,
+            error=str(stream.error) if stream.error is not None else None,
+            waited=stream.waited,
+        )
+
+
+class _Said:
+    """Samples of which each is said before it is read, so that it is known which one is fatal."""
+
+    def __init__(self, samples: Samples, connection: Connection, asked: ReadShard) -> None:
+        self._samples, self._connection, self._asked = samples, connection, asked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._samples, name)
+
+    def __iter__(self) -> Iterator[Sample]:
+        samples = iter(self._samples)
+        for number in itertools.count():
+            if number == self._asked.most:
+                raise ShardError(self._asked.why)
+            self._connection.send(number)
+            sample = next(samples, None)
+            progress()
+            if sample is None:
+                return
+            yield sample
+
+
+class _ForkingDecoder:
+    """Decodes images in forks of this process, several in each as long as they live."""
+
+    def __init__(self, decoder: ImageDecoder) -> None:
+        self._decoder = decoder
+
+    def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
+        """What the decoder makes of each image, or an `ImageRejected` that says how it ended."""
+        seconds = _SECONDS if len(images) > 1 else _SECONDS_ALONE
+        try:
+            return in_a_fork(functools.partial(self._decoder.decode_many, images), seconds)
+        except Exception as error:  # of its end, or its memory
+            if len(images) > 1:
+                return [one for image in images for one in self.decode_many([image])]
+            what = f"its decoder {error}" if isinstance(error, WorkerDied) else repr(error)
+            return [ImageRejected(SkipReason.IMAGE_CORRUPT, what)]
+
+
+def _pairs(held: Sequence[DecodedSample]) -> list[tuple[int, str, dict[str, Any]]]:
+    return [
+        (place_of(sample.row, caption.number), caption.text, sample.metadata)
+        for sample in (decoded.sample for decoded in held)
+        for caption in sample.captions
+        if caption.text is not None
+    ]

@@ -1,0 +1,42 @@
+"""Memory that processes share: blocks of images, written in one and read in another."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+
+import torch
+
+
+class Arena:
+    """`blocks` blocks of (images, 3, height, width) uint8, as tensors on the same memory.
+
+    It is no file of `/dev/shm`, which containers keep small. A block takes memory once it is used.
+    """
+
+    def __init__(
+        self, blocks: int, shape: tuple[int, int, int, int], descriptor: int | None = None
+    ) -> None:
+        """Take memory, or with a `descriptor` that of another process."""
+        images = shape[0] * shape[1] * shape[2] * shape[3]
+        if descriptor is None:
+            descriptor = _memory(blocks * images)
+        self.descriptor = descriptor
+        self._map = mmap.mmap(descriptor, blocks * images)
+        whole = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.blocks = whole.view(blocks, *shape)
+
+    def close(self) -> None:
+        """Give the descriptor back; the memory goes with the last tensor on it."""
+        os.close(self.descriptor)
+
+
+def _memory(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("ncclean-images")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor

@@ -1,0 +1,171 @@
+"""A process that forks others: each starts within milliseconds, with its modules imported.
+
+A fork of this process would copy its threads' locks and its GPU. The server has one thread, is
+started by a clean command line that does not run the user's script again, and ends with this
+process, whatever ends it; so do its children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ncclean.isolated import isolated
+
+_LONGEST_REQUEST = 4096
+_STATUS = struct.Struct("i")
+_PR_SET_PDEATHSIG = 1
+
+
+class ForkServer:
+    """The server of this process. A fork or the end of the server makes it start a new one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._owner = 0
+
+    def imports(self, *modules: str) -> None:
+        """Have modules imported, so that the next forks have them; does not wait."""
+        with self._lock:
+            self._send({"import": modules}, [])
+
+    def fork(self, module: str, inherited: list[int]) -> tuple[Connection, int, int]:
+        """Fork a process that calls `main(connection, descriptors)` of a module.
+
+        Returns this end of the connection, the process's number, and a descriptor from which its
+        status is read once it has ended.
+        """
+        here, there = socket.socketpair()
+        status, tell = os.pipe()
+        with self._lock, there:
+            try:
+                self._send({"fork": module}, [there.fileno(), tell, *inherited])
+            finally:
+                os.close(tell)
+        (pid,) = _STATUS.unpack(_read(status, _STATUS.size))
+        return Connection(here.detach()), pid, status
+
+    def _send(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        message = json.dumps(request).encode() + b"\n"
+        if self._socket is not None and self._owner == os.getpid():
+            with contextlib.suppress(OSError):
+                socket.send_fds(self._socket, [message], descriptors)
+                return
+        self._start()
+        assert self._socket is not None
+        socket.send_fds(self._socket, [message], descriptors)
+
+    def _start(self) -> None:
+        here, there = socket.socketpair()
+        with there:
+            self._process = subprocess.Popen(isolated(__name__), stdin=there.fileno())
+        self._socket, self._owner = here, os.getpid()
+
+
+SERVER = ForkServer()
+
+
+def exit_status(descriptor: int) -> int | None:
+    """The status of a process that `SERVER` forked, as `os.waitstatus_to_exitcode` gives it.
+
+    Waits for its end. None if the server has ended as well.
+    """
+    data = _read(descriptor, _STATUS.size)
+    return _STATUS.unpack(data)[0] if data else None
+
+
+def main() -> None:
+    """Serve requests on standard input until the process at its other end has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    ended, end = os.pipe()
+    os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # else there would be no wakeup
+    signal.set_wakeup_fd(end, warn_on_full_buffer=False)
+    server = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    statuses: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([server.fileno(), ended], [], [])
+        if ended in ready:
+            os.read(ended, _LONGEST_REQUEST)
+            _reap(statuses)
+        if server.fileno() in ready:
+            message, descriptors, _, _ = socket.recv_fds(server, _LONGEST_REQUEST, 64)
+            if not message:
+                return
+            for request in map(json.loads, message.splitlines()):
+                if "import" in request:
+                    with contextlib.suppress(ImportError):  # the fork that needs it will tell
+                        for module in request["import"]:
+                            importlib.import_module(module)
+                    gc.freeze()  # else collections would touch, and copy, what forks share
+                else:
+                    _fork(server, request["fork"], descriptors, statuses)
+
+
+def _fork(
+    server: socket.socket, module: str, descriptors: list[int], statuses: dict[int, int]
+) -> None:
+    connection, tell, *inherited = descriptors
+    work = importlib.import_module(module).main
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        os.write(tell, _STATUS.pack(pid))
+        statuses[pid] = tell
+        for descriptor in (connection, *inherited):
+            os.close(descriptor)
+        return
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        server.close()
+        for descriptor in (tell, *statuses.values()):
+            os.close(descriptor)
+        _end_with(parent)
+        work(Connection(connection), inherited)
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    os._exit(code)
+
+
+def _reap(statuses: dict[int, int]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            tell = statuses.pop(ended[0])
+            with contextlib.suppress(OSError):  # nobody waits for it
+                os.write(tell, _STATUS.pack(os.waitstatus_to_exitcode(ended[1])))
+            os.close(tell)
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel end this process with its parent; be the first that memory is taken from."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux alone has these
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    """The next bytes, none at the end."""
+    return os.read(descriptor, size)

@@ -1,0 +1,124 @@
+"""A worker process behind a wall: bounded memory, bounded time, and a sentence for its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ncclean.isolated import limit_memory
+from ncclean.workers.fork_server import SERVER, exit_status
+
+T = TypeVar("T")
+
+# Beside what a worker has imported. An ordinary shard takes some hundred megabytes of it.
+MEMORY_BYTES = 2 << 30
+
+
+class WorkerDied(Exception):
+    """A worker has ended without an answer; the text is a sentence that says how."""
+
+
+class Worker:
+    """A process that runs `main(connection, descriptors)` of a module."""
+
+    def __init__(self, module: str, inherited: Sequence[int] = ()) -> None:
+        self.connection, self._pid, self._status = SERVER.fork(module, list(inherited))
+
+    def send(self, message: Any) -> None:
+        """Send a message. One to a worker that has died is lost."""
+        with contextlib.suppress(OSError):
+            self.connection.send(message)
+
+    def receive(self) -> Any:
+        """The next message. Raises `WorkerDied`."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError) as error:
+            raise WorkerDied(how_it_ended(exit_status(self._status))) from error
+
+    def close(self) -> None:
+        """End the process, if it has not ended yet."""
+        self.connection.close()
+        if not select.select([self._status], [], [], 0)[0]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        os.close(self._status)
+
+
+def how_it_ended(status: int | None) -> str:
+    """A sentence without a subject for the exit status of a process that gave no answer."""
+    if status == -signal.SIGPROF:
+        return "came to no end within the seconds that it may compute"
+    if status == -signal.SIGKILL:
+        return "was ended by the system, as happens where memory runs out"
+    if status is not None and status < 0:
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"ended by itself, with status {status}"
+
+
+def limit_this_process() -> None:
+    """Let this process take `MEMORY_BYTES` more than it has; what needs more fails."""
+    limit_memory(_data_bytes() + MEMORY_BYTES)
+
+
+def limit_seconds(seconds: float) -> None:
+    """Let this process compute so long without another call; 0 stands for any time.
+
+    Seconds of a processor, of all threads. The kernel ends it then, whatever it is in.
+    """
+    global _seconds
+    _seconds = seconds
+    progress()
+
+
+def progress() -> None:
+    """Note that something has come to an end: the seconds of `limit_seconds` begin anew."""
+    if _seconds or signal.getitimer(signal.ITIMER_PROF)[0]:
+        signal.setitimer(signal.ITIMER_PROF, _seconds)
+
+
+_seconds = 0.0
+
+
+def in_a_fork(work: Callable[[], T], seconds: float) -> T:
+    """Call a function in a fork of this process, which must have one thread.
+
+    Raises `WorkerDied` if it does not live to answer, and what the function raises.
+    """
+    reads, writes = os.pipe()
+    if pid := os.fork():
+        os.close(writes)
+        with open(reads, "rb") as answer:
+            data = answer.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if status:
+            raise WorkerDied(how_it_ended(status))
+        result, error = pickle.loads(data)
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+    try:
+        limit_seconds(seconds)
+        try:
+            answered: tuple[Any, Exception | None] = work(), None
+        except Exception as error:
+            answered = None, error
+        with open(writes, "wb") as end:
+            pickle.dump(answered, end)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _data_bytes() -> int:
+    """What counts for the limit of memory so far."""
+    with contextlib.suppress(OSError), open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) << 10
+    return 1 << 30
