@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from ncclean.data.lance_reader import LanceRequest
 from ncclean.errors import InputError, ShardError, one_line
 from ncclean.url_secrets import without_secrets
+from ncclean.workers.call import contained
 
 T = TypeVar("T")
 
@@ -134,9 +134,23 @@ def lance_batches(
     if version and version not in {one for _, _, one in _read(url, lambda: _fragments(dataset))}:
         raise ShardError(f"{without_secrets(url)} has changed since the run began")
     try:
-        yield from LanceRequest(url, list(columns), *rows, batch_rows, dataset.version).batches()
+        yield from contained(read_batches, url, list(columns), rows, batch_rows, dataset.version)
     except ShardError as error:
         raise ShardError(_unreadable(url, str(error))) from error
+
+
+def read_batches(
+    url: str, columns: list[str], rows: tuple[int, int], batch_rows: int, version: int
+) -> Iterator[pa.RecordBatch]:
+    """Read a range of rows of a version: of damaged files, the library may end this process."""
+    import lance
+
+    first, last = rows
+    scanner = lance.dataset(url, version=version).scanner(
+        columns=columns, offset=first, limit=last - first,
+        batch_size=batch_rows, scan_in_order=True, blob_handling="all_binary",
+    )  # fmt: skip
+    yield from scanner.to_reader()
 
 
 def read_lance(url: str, columns: Sequence[str] | None, rows: tuple[int, int] | None) -> pa.Table:

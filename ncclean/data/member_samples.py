@@ -17,6 +17,8 @@ from ncclean.data.sample_groups import (
     HEIC_NOT_READ,
     IMAGE_EXTENSIONS,
     JSON_CAPTIONS,
+    LARGEST_TEXT,
+    PARSED_BYTES,
     Group,
     SampleGroups,
     caption_members,
@@ -31,10 +33,10 @@ from ncclean.data.sample_groups import (
 )
 from ncclean.data.samples import Caption, CaptionKeys, FurtherMembers, Sample, SkipReason, Unread
 from ncclean.data.shards import ShardRef
-from ncclean.data.text_budget import LARGEST_TEXT, TextBudget, parsed_size
 
 LARGEST_FILE = 256 << 20  # bytes of an image
 _MOST_CAPTIONS = 1000  # of a sample
+_SHARD_CAPTIONS, _BYTES_PER_CAPTION = 20_000, 64
 _BYTE_ORDER_MARK = "\ufeff"  # Windows' Notepad begins texts with it
 
 
@@ -82,7 +84,10 @@ class Contents(Group):
     @property
     def size(self) -> int:
         contents = (content for content in self.members.values() if isinstance(content, bytes))
-        return sum(map(len, contents)) + parsed_size(self.members.get("json"))
+        json = self.members.get("json")
+        return sum(map(len, contents)) + PARSED_BYTES * len(
+            json if isinstance(json, bytes) else b""
+        )
 
     @property
     def has_caption(self) -> bool:
@@ -124,6 +129,26 @@ class Contents(Group):
         return field_at(self.metadata, key)
 
 
+class CaptionsLeft:
+    """How many captions a shard may have beside the first of each image: its bytes account for.
+
+    A few packed bytes may stand for millions, which all become rows.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._left = _SHARD_CAPTIONS + size // _BYTES_PER_CAPTION
+
+    def take(self, sample: Sample) -> None:
+        """Count the captions of a sample; reject it once there are too many."""
+        further = max(0, len(sample.captions) - 1)
+        if further <= self._left:
+            self._left -= further
+            return
+        sample.captions = []
+        sample.status = SkipReason.CAPTION_TOO_LARGE
+        sample.error = "the shard has more captions than its size allows"
+
+
 class CutMember(Exception):
     """The input ends inside a member, or is broken there, whose name has `key` and `extension`."""
 
@@ -152,7 +177,7 @@ class MemberSamples(ABC):
         self._whole, self._shows_all = whole, shows_all
         self.caption_keys = caption_keys(caption_key)
         self._captions = {*self.caption_keys, *map(without_lines, self.caption_keys)}
-        self._budget = TextBudget(shard.size)
+        self._captions_left = CaptionsLeft(shard.size)
         self._groups = SampleGroups(
             lambda row, key: Contents(row, key, self.caption_keys, shard.image_key)
         )
@@ -236,10 +261,10 @@ class MemberSamples(ABC):
         if captions == [(None, None)] and isinstance(fields, Unread):
             captions = [(None, fields)]  # where the caption may be
         take_captions(sample, captions)
+        self._captions_left.take(sample)
         for _, text in captions:
             if isinstance(text, bytes) and b"\n" in text.strip():
                 self.further.caption_lines += 1
-        self._budget.take(sample, parsed_size(fields) if sample.metadata else 0)
         if isinstance(image, bytes) and (self._shows_all or sample.status is SkipReason.OK):
             sample.image = image
         return sample

@@ -2,87 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from upath import UPath
 
 from ncclean import stores
 from ncclean.data.lance_table import is_lance, lance_columns, lance_pieces, read_lance
-from ncclean.data.parquet_bounds import inflated_columns, inflated_dictionaries, repeated_texts
-from ncclean.data.parquet_footer import Chunk, read_chunks
-from ncclean.data.parquet_pages import with_page_sizes
 from ncclean.errors import ShardError, one_line
 from ncclean.stores import open_parquet
+from ncclean.workers.call import contained_once
 
 Rows = tuple[int, int]
 _PIECE_ROWS = 10_000  # of Lance, which is read from any row
+_BATCH_ROWS = 1024
+_MOST_BYTES, _MOST_UNPACKED = 2 << 30, 4  # of a table in memory, and times its file
+_ROWS_OF_A_SMALL_FILE = 100_000
+
+
+def check_rows(rows: int, size: int) -> None:
+    """Raise `ShardError` for more rows than `size` bytes account for.
+
+    An image, or its path and a caption, takes more than a byte; billions of nulls take kilobytes.
+    """
+    if rows > _ROWS_OF_A_SMALL_FILE + size:
+        raise ShardError(f"announces {rows:,} rows in {size:,} bytes, so it is not read")
 
 
 def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa.Table:
     """Read the named columns of a Parquet file, as far as it has them, all or some of its rows.
 
-    Raises `ShardError` if it cannot be read.
+    Raises `ShardError` if it cannot be read, or takes far more memory than its bytes account for.
     """
     if is_lance(url):
         return read_lance(url, columns, rows)
-    place = stores.location(url)
     try:
-        with open_parquet(place) as file:
-            names = file.schema_arrow.names
-            wanted = names if columns is None else [name for name in columns if name in names]
-            chunks = _chunks(url, place, wanted)
-            dictionaries = repeated_texts(file.schema, chunks, file.metadata.num_rows)
-            if not dictionaries:
-                return _read(url, file, wanted, rows)
-            kinds = pa.schema([file.schema_arrow.field(name) for name in wanted])
-        with open_parquet(place, dictionaries) as file:
-            table = _read(url, file, wanted, rows)
-            for what in inflated_dictionaries(table, chunks).values():
-                raise ShardError(f"{url}: {what}, so it is not read")
-            return table.cast(kinds)
+        batches, size = [], 0
+        reading = contained_once(read_batches, url, columns, rows)
+        schema, announced, packed = next(reading)
+        most = max(_MOST_BYTES, _MOST_UNPACKED * packed)
+        for batch in reading:
+            batches.append(batch)
+            size += batch.nbytes
+            if size > most:
+                raise ShardError(f"{url} unpacks to more than {most:,} bytes, so it is not read")
+    except MemoryError as error:
+        raise ShardError(f"{url} needs more memory than its rows may take") from error
     except (OSError, pa.ArrowException) as error:
         raise ShardError(f"{url} cannot be read as Parquet: {one_line(error)}") from error
-
-
-def _chunks(url: str, place: UPath, wanted: Sequence[str]) -> list[Chunk]:
-    """The chunks of the wanted columns. Raises `ShardError` for what unpacks to too much."""
-    chunks: list[Chunk] = []
-    for group in read_chunks(place):
-        sizes = with_page_sizes(place, [chunk for chunk in group if chunk.column in wanted])
-        for what in inflated_columns(sizes).values():
-            raise ShardError(f"{url}: {what}, so it is not read")
-        chunks += sizes
-    return chunks
-
-
-def _read(
-    url: str,
-    file: Any,  # a `pyarrow.parquet.ParquetFile`
-    wanted: list[str],
-    rows: Rows | None,
-) -> pa.Table:
-    ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
-    begins = [0, *ends[:-1]]
-    first, last = rows or (0, max(file.metadata.num_rows, *ends, 0))
-    touched = [n for n, end in enumerate(ends) if end > first and begins[n] < last]
-    announced = sum(file.metadata.row_group(number).num_rows for number in touched)
-    if rows is None:
-        announced = file.metadata.num_rows
-    # One by one: of several, Arrow does not read lists as dictionaries.
-    groups = [file.read_row_group(number, wanted) for number in touched]
-    table = pa.concat_tables(groups) if groups else file.read_row_groups([], wanted)
-    before = int(begins[touched[0]]) if touched else 0
-    return _whole(url, table, announced).slice(first - before, last - first)
-
-
-def _whole(url: str, table: pa.Table, announced: int) -> pa.Table:
-    """The table; a page whose header is wrong may lose its rows without an error of Arrow's."""
-    if table.num_columns and len(table) != announced:
+    table = pa.Table.from_batches(batches, schema)
+    if table.num_columns and len(table) != announced:  # a page whose header is wrong
         raise ShardError(f"{url} has {len(table):,} rows, {announced:,} were announced")
     return table
+
+
+def read_batches(url: str, columns: Sequence[str] | None, rows: Rows | None) -> Iterator[Any]:
+    """Read what `read_table` is made of, batch by batch.
+
+    The schema, the number of rows and the bytes of the file come first.
+    """
+    place = stores.location(url)
+    with stores.open_parquet(place) as file:
+        schema = file.schema_arrow
+        names = schema.names if columns is None else [n for n in columns if n in schema.names]
+        ends = np.cumsum(
+            [0, *(file.metadata.row_group(n).num_rows for n in range(file.num_row_groups))]
+        )
+        first, last = rows or (0, file.metadata.num_rows)
+        last = min(last, file.metadata.num_rows)
+        kinds = pa.schema([schema.field(name) for name in names])
+        yield kinds, max(last - first, 0), place.stat().st_size
+        for group, (begin, end) in enumerate(itertools.pairwise(ends.tolist())):
+            if end <= first or begin >= last:
+                continue
+            for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=names):
+                end = begin + batch.num_rows
+                if end > first and begin < last:
+                    yield batch.slice(max(first - begin, 0), min(last, end) - max(first, begin))
+                begin = end
 
 
 def table_rows(url: str) -> tuple[list[int], pa.Schema]:

@@ -20,7 +20,6 @@ from typing import Any, Generic, TypeVar
 
 from ncclean.data.member_names import split_name
 from ncclean.data.samples import Unread
-from ncclean.data.text_budget import LARGEST_PARSED, LARGEST_TEXT, parsed_size
 
 IMAGE_EXTENSIONS = frozenset(
     ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif")
@@ -35,6 +34,8 @@ _SHARD_METADATA = re.compile(r"__[^/]*__($|/|\.)")
 # How many incomplete samples may wait for members that come later in the shard.
 _WAITING_SAMPLES = 8192
 _WAITING_BYTES = 256 << 20
+LARGEST_TEXT = 8 << 20  # bytes of one caption or json
+PARSED_BYTES = 25  # of memory, for each byte of a json: of empty lists
 _DEEPEST = 100  # levels of a json
 _LATE = -1  # row of a group that seems to be metadata of a sample finished before
 _NO_ROW = -2  # of a group that may yet fall apart into several samples
@@ -314,7 +315,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
 
 def json_object(raw: bytes) -> dict[str, Any] | None:
     """The object that a json holds; None if it is broken, too large, or nested too deep."""
-    if len(raw) > LARGEST_TEXT or parsed_size(raw) > LARGEST_PARSED:
+    if len(raw) > LARGEST_TEXT:
         return None
     try:
         parsed = json.loads(raw)

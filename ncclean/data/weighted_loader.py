@@ -12,32 +12,44 @@ a whole. To go on in the middle of an epoch only the chunk of that step is read 
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from ncclean.data.augment import TrainingDecoder
-from ncclean.data.decode import Preprocessing
+from ncclean.data.decode import DecodedImage, Preprocessing
 from ncclean.data.open_image import ImageRejected
 from ncclean.data.options import LoaderOptions
 from ncclean.data.rank_samples import LoaderCounts as LoaderCounts
 from ncclean.data.rank_samples import RankSamples, RawSample
 from ncclean.data.read_ahead import ReadAhead
+from ncclean.data.samples import SkipReason
 from ncclean.data.selection import Selection
 from ncclean.data.shards import ShardRef
 from ncclean.data.train_batch import TrainBatch as TrainBatch
 from ncclean.data.train_batch import with_batch_noise
 from ncclean.errors import InputError
+from ncclean.workers.call import Limits, WorkerFailed, contained
+from ncclean.workers.worker import MEMORY_BYTES, WorkerDied, in_a_fork, progress
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 ALL_ROWS = slice(None)
 _BATCHES_AHEAD = 3
 _CHUNKS_AHEAD = 1
+_IMAGE_BYTES = 1 << 20  # of an encoded photograph, at most on average
+_SECONDS = 6.0  # of a processor, for one image
 
 
 @dataclass
@@ -72,7 +84,8 @@ class WeightedLoader:
         self._rows = range(*rows.indices(options.batch_size))
         self._reserve: tuple[int, list[RawSample]] | None = None
         self.counts = LoaderCounts()
-        self._decoder = TrainingDecoder(preprocessing)
+        self.preprocessing = preprocessing
+        self._decoder: TrainingDecoder
         self._source = RankSamples(
             shards,
             selection,
@@ -101,7 +114,47 @@ class WeightedLoader:
         self._chunk = per_chunk * options.batch_size
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
-        """Yield the training batches of an epoch, from `first_step` on."""
+        """Yield the training batches of an epoch, from `first_step` on.
+
+        They are read and decoded in a process of its own. If an image ends that, another one takes
+        up its step, and decodes each image of that and of the next steps in a fork.
+        """
+        step, last_careful = first_step, -1
+        while step < self.steps_per_epoch:
+            is_careful = step <= last_careful
+            try:
+                for fields, counts in contained(
+                    _batches, self, epoch, step, is_careful, limits=self._limits
+                ):
+                    self.counts = counts
+                    arrays = {n: v for n, v in fields.items() if isinstance(v, np.ndarray)}
+                    tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
+                    yield TrainBatch(**fields | tensors)
+                    step += 1
+                    if is_careful and step > last_careful:
+                        break
+                else:
+                    return
+            except WorkerFailed as error:
+                if is_careful:
+                    raise
+                last_careful = step + _BATCHES_AHEAD
+                logger.warning("step %d of epoch %d is made again: %s", step, epoch, error)
+
+    @property
+    def _limits(self) -> Limits:
+        """Room for the chunks of encoded samples, and time for as many images as there are threads.
+
+        An image takes less than its megabytes, of ordinary photographs; each is progress.
+        """
+        chunks = (1 + _CHUNKS_AHEAD) * self._chunk * _IMAGE_BYTES
+        return Limits(MEMORY_BYTES + chunks, _SECONDS * (self.options.decode_threads + 1))
+
+    def batches(
+        self, epoch: int, first_step: int, decoder: TrainingDecoder
+    ) -> Iterator[TrainBatch]:
+        """Yield the training batches of an epoch, read and decoded in threads of this process."""
+        self._decoder = decoder
         first_chunk, skipped = divmod(first_step * self.options.batch_size, self._chunk)
         ahead: deque[Callable[[], TrainBatch]] = deque()
         step = first_step
@@ -218,6 +271,7 @@ class WeightedLoader:
 
     def _decode(self, raw: RawSample | None, seed: int) -> tuple[RawSample, torch.Tensor] | str:
         """The sample and its pixels, or why it is skipped; "" if that was counted before."""
+        progress()
         if raw is None:
             return ""
         try:
@@ -232,6 +286,7 @@ class WeightedLoader:
         number, held = first, []
         for sample in self._source.sequence(epoch, first * self._chunk, self.counts):
             held.append(sample)
+            progress()
             if len(held) == self._chunk:
                 yield _Chunk(number, held)
                 number, held = number + 1, []
@@ -239,3 +294,32 @@ class WeightedLoader:
                 return
         if held:
             yield _Chunk(number, held)
+
+
+class _ForkingDecoder(TrainingDecoder):
+    """Decodes each image in a fork, whose end is that of this image alone. For one thread."""
+
+    def __call__(self, data: bytes) -> DecodedImage:
+        return self._forked(lambda: super(_ForkingDecoder, self).__call__(data))
+
+    def crop(self, data: bytes, seed: int) -> torch.Tensor:
+        return self._forked(lambda: super(_ForkingDecoder, self).crop(data, seed))
+
+    def _forked(self, work: Callable[[], T]) -> T:
+        try:
+            return in_a_fork(work, _SECONDS)
+        except WorkerDied as died:
+            raise ImageRejected(SkipReason.IMAGE_CORRUPT, f"its decoder {died}") from died
+
+
+def _batches(
+    loader: WeightedLoader, epoch: int, first_step: int, is_careful: bool
+) -> Iterator[tuple[dict[str, Any], LoaderCounts]]:
+    """The batches of an epoch as fields, their tensors as arrays, with the counts so far."""
+    kind = _ForkingDecoder if is_careful else TrainingDecoder
+    if is_careful:
+        loader.options = dataclasses.replace(loader.options, decode_threads=1)
+    for batch in loader.batches(epoch, first_step, kind(loader.preprocessing)):
+        values = vars(batch)
+        tensors = {name: v.numpy() for name, v in values.items() if isinstance(v, torch.Tensor)}
+        yield values | tensors, loader.counts

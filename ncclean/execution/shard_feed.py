@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ncclean.data.shards import ShardRef
-from ncclean.errors import ShardError, one_line
+from ncclean.errors import ShardError
 from ncclean.execution import shard_reader
 from ncclean.execution.shard_reader import Block, ReaderSettings, ReadShard, ShardRows
 from ncclean.workers.arena import Arena
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _BLOCK_IMAGES = 64  # at most
 _MOST_READERS = 4
 _BLOCKS_PER_READER = 2
+_CHANCES = 5  # of a shard whose readers the system ends
 
 
 @dataclass
@@ -63,12 +64,14 @@ class _Reader:
         self.worker.send(settings)
         self.number: int | None = None
         self.asked: ReadShard | None = None
-        self.said = 0
+        self.said = self.failures = 0  # of the shard
         self.filling: set[int] = set()  # blocks that it may fill
 
     def read(self, number: int, asked: ReadShard) -> None:
         """Begin with a shard."""
         self.number, self.asked, self.said = number, asked, 0
+        if not asked.carefully:
+            self.failures = 0
         self.worker.send(asked)
 
     @property
@@ -133,11 +136,13 @@ class ShardFeed:
         message: Any
         try:
             message = reader.worker.receive()
-            if isinstance(message, Exception) and not reader.is_careful:
-                raise WorkerDied(f"failed ({type(message).__name__}: {one_line(message)})")
         except WorkerDied as died:
+            message = died
+        if isinstance(message, WorkerDied) or (
+            isinstance(message, Exception) and not reader.is_careful
+        ):
             yield number, AGAIN
-            message = self._replace(reader, str(died))
+            message = self._replace(reader, message)
             if message is None:
                 return
         if isinstance(message, int):
@@ -149,12 +154,14 @@ class ShardFeed:
             reader.number = None
             yield number, message
 
-    def _replace(self, reader: _Reader, how: str) -> ShardError | None:
-        """Another reader in place of one that has died goes on with its shard, carefully.
+    def _replace(self, reader: _Reader, error: Exception) -> ShardError | None:
+        """Another reader in place of one that has failed goes on with its shard, carefully.
 
-        If it dies as well, the next one ends before the sample that it died of. Returns an error if
-        that one dies, too.
+        If it dies as well, the next one ends before the sample that it died of; one that the system
+        has ended may have been innocent, and gets another chance. Returns an error if that does not
+        help either.
         """
+        how = str(error) if isinstance(error, WorkerDied) else f"failed: {error!r}"
         assert reader.asked is not None
         assert reader.number is not None
         reader.worker.close()
@@ -162,7 +169,10 @@ class ShardFeed:
         self._free += reader.filling
         self._readers[self._readers.index(reader)] = other
         asked = replace(reader.asked, carefully=True)
-        if reader.asked.carefully:
+        reader.failures += 1
+        is_innocent = isinstance(error, WorkerDied) and error.is_innocent
+        other.failures = reader.failures
+        if reader.asked.carefully and not (is_innocent and reader.failures < _CHANCES):
             why = f"cannot be read on: its reader {how}"
             if reader.said == reader.asked.most:
                 return ShardError(why)

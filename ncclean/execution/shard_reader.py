@@ -24,7 +24,7 @@ from ncclean.data.decoding import DecodedSample, DecodedSamples, decode_samples
 from ncclean.data.images.layout import Samples
 from ncclean.data.open_image import ImageRejected
 from ncclean.data.reader import read_samples
-from ncclean.data.samples import CaptionKeys, FurtherMembers, Sample, SkipReason
+from ncclean.data.samples import TRUTH, CaptionKeys, FurtherMembers, Sample, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 from ncclean.execution.sample_rows import (
@@ -46,6 +46,7 @@ from ncclean.workers.worker import (
     limit_seconds,
     limit_this_process,
     progress,
+    trust,
 )
 
 # Of a processor, for one image or sample: of the largest images, a decoder takes some three. An
@@ -169,6 +170,7 @@ class ShardReader:
         self.free: list[int] = []
         self._settings, self._arena, self._connection = settings, arena, connection
         self._seconds = _SECONDS * settings.threads
+        self._kept = {"uid", "url", *TRUTH, *settings.fields}
         self._decoder = ImageDecoder(
             settings.preprocessing,
             settings.max_pixels,
@@ -180,12 +182,13 @@ class ShardReader:
     def read(self, asked: ReadShard) -> None:
         """Send the images of a shard, then its rows, or the error that it cannot be read with."""
         shard = asked.shard
+        trust(not asked.carefully)
         limit_seconds(_SECONDS_ALONE if asked.carefully else self._seconds)
-        samples = read_samples(shard, self._settings.caption_key, together=True)
+        read = read_samples(shard, self._settings.caption_key, together=True)
+        samples = _Watched(read, self._connection, asked)
         if asked.carefully:
-            said = _Said(samples, self._connection, asked)
             decode = functools.partial(decode_samples, decoder=_ForkingDecoder(self._decoder))
-            stream = DecodedSamples(said, decode, 0)
+            stream = DecodedSamples(samples, decode, 0)
         else:
             stream = DecodedSamples(samples, self._decode, self._settings.threads)
         try:
@@ -220,6 +223,8 @@ class ShardReader:
                 for caption in decoded.sample.captions
                 if caption.text is not None
             )
+            for decoded in held:
+                self._forget(decoded.sample)
             held.clear()
             rows.clear()
             encoded.clear()
@@ -238,12 +243,20 @@ class ShardReader:
                     rows.append(decoded.sample.row)
                 decoded.pixels = None  # the sample outlives the block
                 held.append(decoded)
+            else:
+                self._forget(decoded.sample)
             if len(held) == size:
                 send()
         if held:
             send()
         samples.sort(key=lambda decoded: decoded.sample.row)
         return self._finished(shard, stream, samples, count, tokens)
+
+    def _forget(self, sample: Sample) -> None:
+        """Drop the fields of a sample that are in no column: it is held until the shard ends."""
+        sample.metadata = {
+            name: value for name, value in sample.metadata.items() if name in self._kept
+        }
 
     def _free_block(self) -> int:
         """The next block that is free; waits for one."""
@@ -259,6 +272,7 @@ class ShardReader:
         count: int,
         tokens: TokenCache,
     ) -> ShardRows:
+        limit_seconds(0)  # for our own code, which takes as long as there are rows
         late = stream.samples.late_metadata
         rows = [Row(one, caption) for one in samples for caption in captions_of(one.sample)]
         scorable = [row for row in rows if row.status is SkipReason.OK]
@@ -281,8 +295,8 @@ class ShardReader:
         )
 
 
-class _Said:
-    """Samples of which each is said before it is read, so that it is known which one is fatal."""
+class _Watched:
+    """Samples whose reading is progress, and with care is said before: which one is fatal."""
 
     def __init__(self, samples: Samples, connection: Connection, asked: ReadShard) -> None:
         self._samples, self._connection, self._asked = samples, connection, asked
@@ -295,7 +309,8 @@ class _Said:
         for number in itertools.count():
             if number == self._asked.most:
                 raise ShardError(self._asked.why)
-            self._connection.send(number)
+            if self._asked.carefully:
+                self._connection.send(number)
             sample = next(samples, None)
             progress()
             if sample is None:

@@ -12,14 +12,13 @@ from ncclean import stores
 from ncclean.atomic import published
 from ncclean.data.images.as_tar import sample_members, tar_key
 from ncclean.data.member_samples import caption_keys
-from ncclean.data.sample_groups import caption_members, json_object, utf8
+from ncclean.data.sample_groups import LARGEST_TEXT, caption_members, json_object, utf8
 from ncclean.data.samples import Sample
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import LocatedSamples
 from ncclean.data.tar_members import END_OF_ARCHIVE, member_bytes, member_header, read_header
 from ncclean.data.tar_ranges import RangeWriter, from_start, local_tar
 from ncclean.data.tar_walk import BLOCK, TAR_ERRORS, TarMember, TarWalk
-from ncclean.data.text_budget import LARGEST_TEXT
 from ncclean.errors import ShardError
 from ncclean.exporting.captions import ExportedCaptions, exported_captions
 from ncclean.exporting.choices import Choice, Choices

@@ -21,7 +21,7 @@ class Arena:
         """Take memory, or with a `descriptor` that of another process."""
         images = shape[0] * shape[1] * shape[2] * shape[3]
         if descriptor is None:
-            descriptor = _memory(blocks * images)
+            descriptor = shared_memory(blocks * images)
         self.descriptor = descriptor
         self._map = mmap.mmap(descriptor, blocks * images)
         whole = torch.frombuffer(self._map, dtype=torch.uint8)
@@ -32,7 +32,8 @@ class Arena:
         os.close(self.descriptor)
 
 
-def _memory(size: int) -> int:
+def shared_memory(size: int) -> int:
+    """A descriptor of memory that processes may share. It is no file of `/dev/shm`."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("ncclean-images")
     else:

@@ -23,11 +23,13 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ncclean.errors import InputError
 from ncclean.isolated import isolated
 
 _LONGEST_REQUEST = 4096
 _STATUS = struct.Struct("i")
 _PR_SET_PDEATHSIG = 1
+_ATTEMPTS = 3
 
 
 class ForkServer:
@@ -48,17 +50,21 @@ class ForkServer:
         """Fork a process that calls `main(connection, descriptors)` of a module.
 
         Returns this end of the connection, the process's number, and a descriptor from which its
-        status is read once it has ended.
+        status is read once it has ended. Raises `InputError` if no process can be started.
         """
-        here, there = socket.socketpair()
-        status, tell = os.pipe()
-        with self._lock, there:
-            try:
-                self._send({"fork": module}, [there.fileno(), tell, *inherited])
-            finally:
-                os.close(tell)
-        (pid,) = _STATUS.unpack(_read(status, _STATUS.size))
-        return Connection(here.detach()), pid, status
+        for _ in range(_ATTEMPTS):  # the server may be killed meanwhile
+            here, there = socket.socketpair()
+            status, tell = os.pipe()
+            with self._lock, there:
+                try:
+                    self._send({"fork": module}, [there.fileno(), tell, *inherited])
+                finally:
+                    os.close(tell)
+            if pid := os.read(status, _STATUS.size):
+                return Connection(here.detach()), _STATUS.unpack(pid)[0], status
+            os.close(status)
+            here.close()
+        raise InputError("no worker process can be started: see above, or how many a user may have")
 
     def _send(self, request: dict[str, Any], descriptors: list[int]) -> None:
         message = json.dumps(request).encode() + b"\n"
@@ -85,7 +91,7 @@ def exit_status(descriptor: int) -> int | None:
 
     Waits for its end. None if the server has ended as well.
     """
-    data = _read(descriptor, _STATUS.size)
+    data = os.read(descriptor, _STATUS.size)
     return _STATUS.unpack(data)[0] if data else None
 
 
@@ -164,8 +170,3 @@ def _end_with(parent: int) -> None:
             score.write("1000")
     if os.getppid() != parent:
         os._exit(1)
-
-
-def _read(descriptor: int, size: int) -> bytes:
-    """The next bytes, none at the end."""
-    return os.read(descriptor, size)

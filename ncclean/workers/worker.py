@@ -20,7 +20,14 @@ MEMORY_BYTES = 2 << 30
 
 
 class WorkerDied(Exception):
-    """A worker has ended without an answer; the text is a sentence that says how."""
+    """A worker has ended without an answer; the text is a sentence that says how.
+
+    `is_innocent` if another process may have been the reason.
+    """
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__(how_it_ended(status))
+        self.is_innocent = status in (None, -signal.SIGKILL)
 
 
 class Worker:
@@ -39,7 +46,7 @@ class Worker:
         try:
             return self.connection.recv()
         except (EOFError, OSError) as error:
-            raise WorkerDied(how_it_ended(exit_status(self._status))) from error
+            raise WorkerDied(exit_status(self._status)) from error
 
     def close(self) -> None:
         """End the process, if it has not ended yet."""
@@ -58,12 +65,26 @@ def how_it_ended(status: int | None) -> str:
         return "was ended by the system, as happens where memory runs out"
     if status is not None and status < 0:
         return f"was ended by {signal.Signals(-status).name}"
+    if status is None:
+        return "was ended with the process that it was forked from"
     return f"ended by itself, with status {status}"
 
 
-def limit_this_process() -> None:
-    """Let this process take `MEMORY_BYTES` more than it has; what needs more fails."""
-    limit_memory(_data_bytes() + MEMORY_BYTES)
+def limit_this_process(memory: int = MEMORY_BYTES) -> None:
+    """Let this process take so many bytes more than it has; what needs more fails."""
+    limit_memory(_data_bytes() + memory)
+    trust(True)
+
+
+def trust(is_trusted: bool) -> None:
+    """Let this process do what may end it, or have that done by others again."""
+    global _is_trusted
+    _is_trusted = is_trusted
+
+
+def is_behind_wall() -> bool:
+    """Whether this process may do what may end it: its parent goes on without it."""
+    return _is_trusted
 
 
 def limit_seconds(seconds: float) -> None:
@@ -83,6 +104,7 @@ def progress() -> None:
 
 
 _seconds = 0.0
+_is_trusted = False
 
 
 def in_a_fork(work: Callable[[], T], seconds: float) -> T:
@@ -97,7 +119,7 @@ def in_a_fork(work: Callable[[], T], seconds: float) -> T:
             data = answer.read()
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if status:
-            raise WorkerDied(how_it_ended(status))
+            raise WorkerDied(status)
         result, error = pickle.loads(data)
         if error is not None:
             raise error

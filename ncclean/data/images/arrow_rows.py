@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ncclean.data.arrow_values import python_values
 from ncclean.data.images.text_rows import LeftOut, Row
-from ncclean.data.parquet_bounds import BATCH_BYTES, longest_text, unpacked_bytes
-from ncclean.data.text_budget import LARGEST_TEXT
+from ncclean.data.sample_groups import LARGEST_TEXT
+
+BATCH_BYTES = 256 << 20  # of the values of a column at one time
 
 
 class ParquetRow(Row):
@@ -87,3 +90,46 @@ def _with_bytes(column: pa.Array) -> pa.Array:
 def is_byte_list(kind: pa.DataType) -> bool:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     return bool(is_list and pa.types.is_uint8(kind.value_type))
+
+
+def pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """A batch in halves of halves, as far as its rows take more bytes than that together."""
+    if batch.nbytes <= most or batch.num_rows < 2:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from pieces(batch.slice(0, half), most)
+    yield from pieces(batch.slice(half), most)
+
+
+def unpacked_bytes(array: pa.Array) -> int:
+    """The bytes of an array whose dictionaries are unpacked: of one text they may be many."""
+    kind = array.type
+    if pa.types.is_dictionary(kind) and _has_lengths(kind.value_type):
+        counts = np.bincount(
+            np.asarray(array.indices.drop_null(), np.int64), minlength=len(array.dictionary)
+        )
+        lengths = pc.fill_null(pc.binary_length(array.dictionary), 0)
+        return int(counts @ np.asarray(lengths, np.int64))
+    if pa.types.is_struct(kind):
+        return sum(map(unpacked_bytes, array.flatten()))
+    if pa.types.is_map(kind):  # whose `flatten` is not for dictionaries
+        begin, end = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
+        both = (array.keys, array.items)
+        return sum(unpacked_bytes(one.slice(begin, end - begin)) for one in both)
+    if pa.types.is_nested(kind):  # lists of all kinds
+        return unpacked_bytes(array.flatten())
+    return int(array.nbytes)
+
+
+def longest_text(array: pa.Array) -> int:
+    """The bytes of the longest text of an array; 0 for other types."""
+    return pc.max(pc.binary_length(array)).as_py() or 0 if is_text(array.type) else 0
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _has_lengths(kind: pa.DataType) -> bool:
+    return bool(is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

@@ -7,19 +7,18 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from ncclean import stores
-from ncclean.data.images.arrow_rows import rows_of_batch
+from ncclean.data.images.arrow_rows import BATCH_BYTES, is_text, longest_text, pieces, rows_of_batch
 from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.tables import METADATA, PARQUET, TableLayout
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, row_keys
 from ncclean.data.layout import Cut, Facts, SourceFile
 from ncclean.data.options import SourceOptions
-from ncclean.data.parquet_bounds import check_rows, inflated_columns, is_text, rows_at_once, texts
-from ncclean.data.parquet_footer import read_chunks
-from ncclean.data.parquet_pages import with_page_sizes
-from ncclean.data.parquet_table import table_rows, vector_columns
+from ncclean.data.parquet_table import check_rows, table_rows, vector_columns
+from ncclean.data.sample_groups import LARGEST_TEXT
 from ncclean.data.shards import ShardRef
-from ncclean.data.text_budget import LARGEST_TEXT
 from ncclean.errors import ShardError, one_line
+from ncclean.workers.call import contained_once
+from ncclean.workers.worker import progress
 
 _BATCH_ROWS = 64
 
@@ -63,60 +62,94 @@ class ParquetImages(TableLayout):
     def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
         first, last = shard.rows or (0, 1 << 62)
         failure = ""
-        place = stores.location(shard.url)
         try:
-            chunks = read_chunks(place)
-            file = stores.open_parquet(place)
-            schema = file.schema_arrow
-            if lists := [one.path for one in texts(file.schema) if one.max_repetition_level]:
-                file.close()
-                file = stores.open_parquet(place, lists)
+            with stores.open_parquet(stores.location(shard.url)) as file:
+                schema, rows = file.schema_arrow, file.metadata.num_rows
+                counts = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
         except (OSError, pa.ArrowException) as error:
             raise ShardError(f"cannot be read: {one_line(error)}") from error
-        with file:
-            check_rows(min(last, file.metadata.num_rows) - first, shard.size)
-            vectors = vector_columns(file.schema_arrow)
-            keys = {
-                name: key
-                for name, key in row_keys(file.schema_arrow.names).items()
-                if name not in vectors
-            }
-            columns = [name for name in file.schema_arrow.names if whole or name not in vectors]
-            text_names = {field.name for field in file.schema_arrow if is_text(field.type)}
-            end = 0
-            for group in range(file.num_row_groups):
-                begin, end = end, end + file.metadata.row_group(group).num_rows
-                if end <= first or begin >= last:
-                    continue
-                done = begin
-                try:
-                    sizes = with_page_sizes(place, chunks[group])
-                    inflated = inflated_columns(sizes)
-                    left_out = {
-                        keys[name]: LeftOut(what) for name, what in inflated.items() if name in keys
-                    }
-                    kept = [name for name in columns if name not in inflated]
-                    pages = [one for one in sizes if one.column in kept]
-                    # One row at a time where each may have a text that is too large.
-                    is_large = any(
-                        one.largest > LARGEST_TEXT and one.column in text_names for one in pages
-                    )
-                    for batch in file.iter_batches(
-                        1 if is_large else rows_at_once(pages, _BATCH_ROWS),
-                        row_groups=[group],
-                        columns=kept if len(kept) < len(file.schema_arrow) else None,
-                    ):
-                        for row in rows_of_batch(batch, keys, schema if whole else None, left_out):
-                            done += 1
-                            if done <= end:
-                                yield row
-                    if done != end:  # of pages whose headers are wrong
-                        raise ValueError(f"{done - begin} rows, {end - begin} were announced")
-                except (OSError, pa.ArrowException, ValueError) as error:
-                    failure = failure or f"row group {group} cannot be read: {one_line(error)}"
-                    for _ in range(end - done):
-                        yield BrokenRow(failure)
-            if end != file.metadata.num_rows:
-                failure = failure or f"{end} rows, {file.metadata.num_rows} were announced"
+        check_rows(min(last, rows) - first, shard.size)
+        vectors = vector_columns(schema)
+        names = row_keys(schema.names)
+        keys = {name: key for name, key in names.items() if name not in vectors}
+        columns = [name for name in schema.names if whole or name not in vectors]
+        end = 0
+        for group, count in enumerate(counts):
+            begin, end = end, end + count
+            if end <= first or begin >= last:
+                continue
+            done = begin
+            try:
+                for batch, inflated in contained_once(read_group, shard.url, group, columns):
+                    left_out = {keys[name]: what for name, what in inflated.items()}
+                    for row in rows_of_batch(batch, keys, schema if whole else None, left_out):
+                        done += 1
+                        if done <= end:
+                            yield row
+                if done != end:  # of pages whose headers are wrong
+                    raise ValueError(f"{done - begin} rows, {end - begin} were announced")
+            except (OSError, pa.ArrowException, ValueError, ShardError) as error:
+                failure = failure or f"row group {group} cannot be read: {one_line(error)}"
+                for _ in range(end - done):
+                    yield BrokenRow(failure)
+        if end != rows:
+            failure = failure or f"{end} rows, {rows} were announced"
         if failure:
             raise ShardError(failure)
+
+
+def read_group(
+    url: str, group: int, columns: Sequence[str]
+) -> Iterator[tuple[pa.RecordBatch, dict[str, LeftOut]]]:
+    """Read the rows of a row group, some at a time, with why columns are left out of them.
+
+    Where memory does not suffice, rows are read one by one, without the texts that it does not
+    hold.
+    """
+    done = 0
+    try:
+        for batch in _batches(url, group, columns, _BATCH_ROWS):
+            for piece in pieces(batch, BATCH_BYTES):
+                yield from _without_large_texts(piece, {})
+                done += piece.num_rows
+        return
+    except MemoryError:
+        too_large = {name: what for name in columns if (what := _why_too_large(url, group, name))}
+    kept = [name for name in columns if name not in too_large]
+    for number, batch in enumerate(_batches(url, group, kept, 1)):
+        if number >= done:
+            yield from _without_large_texts(batch, too_large)
+
+
+def _without_large_texts(
+    batch: pa.RecordBatch, left_out: dict[str, LeftOut]
+) -> Iterator[tuple[pa.RecordBatch, dict[str, LeftOut]]]:
+    """A batch, in single rows if texts of it are too large, and these left out of them."""
+    large = [name for name in batch.schema.names if longest_text(batch.column(name)) > LARGEST_TEXT]
+    if not large:
+        yield batch, left_out
+    elif batch.num_rows > 1:
+        for row in range(batch.num_rows):
+            yield from _without_large_texts(batch.slice(row, 1), left_out)
+    else:
+        what = {name: LeftOut(f"column {name} has a text of more than 8 MB") for name in large}
+        yield batch.drop_columns(large), left_out | what
+
+
+def _why_too_large(url: str, group: int, column: str) -> LeftOut | None:
+    """Why a column of texts is left out: those of a few rows do not fit into memory together."""
+    try:
+        for batch in _batches(url, group, [column], _BATCH_ROWS):
+            if not is_text(batch.schema.field(column).type):
+                break
+    except MemoryError:
+        return LeftOut(f"column {column} needs more memory than texts may take")
+    return None
+
+
+def _batches(url: str, group: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+    with stores.open_parquet(stores.location(url)) as file:
+        some = columns if len(columns) < len(file.schema_arrow) else None
+        for batch in file.iter_batches(rows, row_groups=[group], columns=some):
+            progress()
+            yield batch

@@ -19,7 +19,7 @@ from ncclean.data.images.columns import (
 )
 from ncclean.data.images.files import UnitFiles, UnreadableFile
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row
-from ncclean.data.member_samples import caption_keys, take_captions
+from ncclean.data.member_samples import CaptionsLeft, caption_keys, take_captions
 from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.sample_groups import usual_caption
 from ncclean.data.samples import (
@@ -32,10 +32,7 @@ from ncclean.data.samples import (
     of_caption,
 )
 from ncclean.data.shards import ShardRef
-from ncclean.data.text_budget import TextBudget
 from ncclean.errors import ShardError
-
-_LONG_TEXT = 4096  # characters of a sample
 
 
 class TableSamples:
@@ -68,7 +65,7 @@ class TableSamples:
         self._files = files
         self._together = together
         self._whole = whole
-        self._budget = TextBudget(shard.size)
+        self._captions_left = CaptionsLeft(shard.size)
         self._first = shard.rows[0] if shard.rows is not None else 0
         self._keys: dict[str, str | int | None] = {}  # with the identities of their images
 
@@ -153,10 +150,7 @@ class TableSamples:
         elif image is None and _is_web_address(str(path)):
             sample.reject(SkipReason.IMAGE_MISSING, f"{path}: download it first")
         take_captions(sample, [(name, _flat(values)) for name, values in named])
-        fields = sum(map(_text_size, metadata.values()))
-        # Row groups may have any number of usual captions.
-        if fields + sum(len(one.text or "") for one in sample.captions) > _LONG_TEXT:
-            self._budget.take(sample, fields)
+        self._captions_left.take(sample)
         return sample, path if image is None else image
 
     def _read(self, sample: Sample, image: bytes | str | None) -> Sample:
@@ -206,10 +200,6 @@ def _flat(values: list[object]) -> object:
 
 def _entries(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
-
-
-def _text_size(value: object) -> int:
-    return len(value) if isinstance(value, str) else 0
 
 
 def _metadata(rows: list[Row], captions: list[list[object]]) -> dict[str, Any]:

@@ -1,0 +1,154 @@
+"""Shards through worker processes: the same whatever their number, and whatever ends them."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from ncclean.data.decode import ImageDecoder, Preprocessing
+from ncclean.data.decoding import decoded_shard
+from ncclean.data.shards import resolve_shards
+from ncclean.execution import shard_feed
+from ncclean.workers.fork_server import SERVER
+from tests import hostile
+from tests.fed import fed
+from tests.workers import fatal
+
+SPEC = Preprocessing((32, 32), (0.0,), (1.0,))
+PAIRS = 40
+
+
+@pytest.fixture
+def fatal_readers(monkeypatch):
+    monkeypatch.setattr(shard_feed, "shard_reader", fatal)
+
+
+def write(folder, odd=(), count=3, keys=()):
+    """Shards of photographs, of which some in the first have other widths, or other keys."""
+    for shard in range(count):
+        members = []
+        for n in range(PAIRS):
+            size = (dict(odd).get(n, 90), 70) if not shard else (90, 70)
+            key = dict(keys).get(n, f"{n:03d}") if not shard else f"{n:03d}"
+            photo = hostile.encoded(hostile.photo(*size, seed=n + shard), "PNG")
+            members += hostile.sample(key, photo, f"photo {n % 7}".encode(), ext="png")
+        (folder / f"{shard}.tar").write_bytes(hostile.tar_bytes(members))
+    return resolve_shards([str(folder)])
+
+
+def table(found):
+    """All of the shards that can be compared."""
+    return {
+        name: (
+            {column: values.to_pylist() for column, values in rows.facts.items()},
+            rows.images.tolist(),
+            rows.tokens.ids.tolist(),
+            {row: image.sum().item() for row, image in pixels.items()},
+            rows.error,
+        )
+        for name, (rows, pixels) in found.items()
+    }
+
+
+@pytest.mark.parametrize(("decoders", "batch_size"), [(1, 8), (2, 64), (5, 7), (8, 200)])
+def test_nothing_depends_on_how_many_there_are(tmp_path, decoders, batch_size):
+    shards = write(tmp_path)
+    expected, found = fed(shards, 1, 3), fed(shards, decoders, batch_size)
+    assert table(found) == table(expected)
+    for number, shard in enumerate(shards):
+        rows, pixels = found[str(number)]
+        decoded = list(decoded_shard(shard, ImageDecoder(SPEC), 1))
+        assert rows.facts["key"].to_pylist() == [one.sample.key for one in decoded]
+        assert all(torch.equal(pixels[one.sample.row], one.pixels) for one in decoded)
+        assert rows.tokens.places.tolist() == [n % 7 for n in range(PAIRS)]
+        assert rows.waited.keys() == {"store", "decode"}
+
+
+@pytest.mark.parametrize(
+    ("width", "says"),
+    [
+        (fatal.ABORTS, "its decoder was ended by SIGABRT"),
+        (fatal.LOOPS, "its decoder came to no end within the seconds that it may compute"),
+        (fatal.FILLS_MEMORY, "MemoryError()"),
+        (fatal.KILLED, "its decoder was ended by the system, as happens where memory runs out"),
+        (fatal.EXITS, "its decoder ended by itself, with status 3"),
+        (fatal.RAISES, "LookupError('nobody has thought of this')"),
+    ],
+)
+def test_an_image_that_ends_its_reader_costs_itself_alone(
+    tmp_path, fatal_readers, monkeypatch, width, says
+):
+    monkeypatch.setattr("ncclean.execution.shard_reader._SECONDS_ALONE", 1.0)
+    shards = write(tmp_path, odd={5: width, 30: width})
+    found = table(fed(shards))
+    usual = table(fed(write(tmp_path)))
+    facts, _, _, pixels, error = found["0"]
+    assert [row for row, status in enumerate(facts["status"]) if status != "ok"] == [5, 30]
+    assert {facts["status"][5], facts["error"][5]} == {"image_corrupt", says}
+    assert error is None
+    assert pixels == {row: v for row, v in usual["0"][3].items() if row not in (5, 30)}
+    assert (found["1"], found["2"]) == (usual["1"], usual["2"])
+
+
+def test_a_sample_that_cannot_be_read_ends_its_shard_there(tmp_path, fatal_readers):
+    found = table(fed(write(tmp_path, keys={25: "fatal"})))
+    facts, _, _, pixels, error = found["0"]
+    assert facts["status"] == ["ok"] * 25
+    assert len(pixels) == 25
+    assert error == "cannot be read on: its reader was ended by SIGABRT"
+    assert found["1"][4] is found["2"][4] is None
+
+
+def test_any_process_may_be_killed_at_any_time(tmp_path):
+    """Readers, and the server that they are forked from."""
+    shards = write(tmp_path, count=12)
+    expected = table(fed(shards))
+    stop, killed = threading.Event(), []
+
+    def kill():
+        random = np.random.default_rng(0)
+        while not stop.wait(1) and len(killed) < 4:
+            server = SERVER._process.pid
+            with open(f"/proc/{server}/task/{server}/children") as children:
+                readers = [int(pid) for pid in children.read().split()]
+            if readers:
+                victim = int(random.choice(readers)) if len(killed) % 3 else server
+                os.kill(victim, signal.SIGKILL)
+                killed.append(victim)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        found = table(fed(shards))
+    finally:
+        stop.set()
+        killer.join()
+    assert killed
+    assert found == expected
+
+
+def test_readers_end_with_whoever_reads(tmp_path):
+    shards = write(tmp_path)
+    feed = shard_feed.ShardFeed(
+        shard_feed.ReaderSettings(SPEC, None, 1 << 20), decoders=2, batch_size=8
+    )
+    parts = feed.read(shards)
+    next(parts)
+    readers = [reader.worker._pid for reader in feed._readers]
+    parts.close()
+    deadline = time.monotonic() + 10
+    while any(map(_is_alive, readers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_is_alive, readers))
+
+
+def _is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

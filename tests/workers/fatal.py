@@ -1,0 +1,43 @@
+"""A reader that dies of some images, by their width, and of a sample, by its key."""
+
+import os
+import signal
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from ncclean.data import decode
+from ncclean.data.tar import TarSamples
+from ncclean.execution import shard_reader
+
+ABORTS, LOOPS, FILLS_MEMORY, KILLED, EXITS, RAISES = WIDTHS = range(77, 83)
+_open_image, _samples = decode.open_image, TarSamples.__iter__
+
+
+def open_image(data, max_pixels):
+    header = _open_image(data, max_pixels)
+    width = header.size[0]
+    if width == ABORTS:
+        os.abort()
+    while width == LOOPS:
+        pass
+    if width == FILLS_MEMORY:
+        bytearray(5 << 30)
+    if width == KILLED:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if width == EXITS:
+        os._exit(3)
+    if width == RAISES:
+        raise LookupError("nobody has thought of this")
+    return header
+
+
+def samples(self):
+    for sample in _samples(self):
+        if sample.key == "fatal":
+            os.abort()
+        yield sample
+
+
+def main(connection: Connection, descriptors: Sequence[int]) -> None:
+    decode.open_image, TarSamples.__iter__ = open_image, samples
+    shard_reader.main(connection, descriptors)

@@ -1,0 +1,68 @@
+"""What a function yields in another process, and how that process may end."""
+
+import os
+import time
+
+import pytest
+
+from ncclean.errors import InputError, ShardError
+from ncclean.workers import worker
+from ncclean.workers.call import contained, contained_once
+from tests.workers.yielding import some, where
+
+
+def numbers(*arguments):
+    return [batch["n"][0].as_py() for batch in contained(some, *arguments)]
+
+
+def test_items_come_in_order():
+    assert numbers(1000, "") == list(range(1000))
+    assert numbers(0, "") == []
+    assert numbers(3, "noise") == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("then", "error", "says"),
+    [
+        ("abort", ShardError, "its reader was ended by SIGABRT"),
+        ("loop", ShardError, "its reader came to no end within the seconds that it may compute"),
+        ("memory", MemoryError, "^$"),
+        ("panic", ShardError, "the library panicked"),
+        ("refuse", InputError, "not like this"),
+    ],
+)
+def test_what_ends_it_is_raised_after_all_items(then, error, says, capfd):
+    found = []
+    with pytest.raises(error, match=says):
+        found.extend(contained(some, 5, then))
+    assert len(found) == 5
+    assert capfd.readouterr().err == ""
+
+
+def test_one_that_is_left_early_ends():
+    batches = contained(some, 10**9, "")
+    next(batches)
+    process = batches.gi_frame.f_locals["process"]
+    batches.close()
+    deadline = time.monotonic() + 10
+    while os.path.exists(f"/proc/{process._pid}") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{process._pid}")
+
+
+def test_behind_a_wall_it_is_called_here():
+    assert next(contained_once(where)) != os.getpid()
+    worker.trust(True)
+    try:
+        assert next(contained_once(where)) == os.getpid()
+    finally:
+        worker.trust(False)
+
+
+def test_a_module_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):
+    for name in ("lance", "pyarrow", "json", "torch"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ncclean.workers.call.SERVER", type(worker.SERVER)())
+    assert numbers(3, "") == [0, 1, 2]
+    assert not (tmp_path / "ran").exists()

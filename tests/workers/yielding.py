@@ -1,0 +1,29 @@
+"""Functions that yield batches in another process, and then end in some way."""
+
+import os
+
+import pyarrow as pa
+
+from ncclean.errors import InputError
+
+
+def some(count, then):
+    for number in range(count):
+        yield pa.record_batch({"n": [number]})
+    if then == "abort":
+        os.abort()
+    if then == "loop":
+        while True:
+            pass
+    if then == "memory":
+        bytearray(5 << 30)
+    if then == "panic":
+        raise KeyboardInterrupt("the library panicked")
+    if then == "refuse":
+        raise InputError("not like this")
+    if then == "noise":
+        os.write(2, b"hundreds of lines\n" * 100_000)
+
+
+def where():
+    yield os.getpid()
