@@ -69,7 +69,7 @@ def score(
     embedding_keys: str | None = None,
     scale: str | float | None = None,
     caption_key: str | Sequence[str] | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     block_size: int = 2048,
     forget_percent: float = 10.0,
     pool: int | None = None,

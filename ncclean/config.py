@@ -25,6 +25,7 @@ CalibratedOn = Literal["similarity", "neg_clip_loss"]
 CalibrateOn = Literal["auto", "similarity", "neg_clip_loss"]
 FROM_CORPUS = "corpus"  # in place of a file of word classes: learn them from the captions
 WORDS_PER_CAPTION = 3
+DEFAULT_BATCH_SIZE = 256
 DEFAULT_MODEL, DEFAULT_PRETRAINED = "ViT-B-32", "laion2b_s34b_b79k"
 CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps its logit scale
 DRY_RUN = "Write nothing; estimate the work and the hours."
@@ -56,7 +57,14 @@ class ScoreOptions(Options):
     """Options of the parts phase of `score`. Raises `InputError` for a value out of range."""
 
     caption_key: CaptionKeys = None
-    batch_size: Annotated[int, Option("Images per forward pass.", low=1, is_idle=True)] = 256
+    batch_size: Annotated[
+        int | None,
+        Option(
+            "Images per forward pass (default: 256; on a GPU, what is fastest there).",
+            low=1,
+            is_idle=True,
+        ),
+    ] = None
     block_size: Annotated[
         int, Option("Pairs per block, which ranks and in-batch scores compare.", low=1)
     ] = 2048

@@ -95,14 +95,13 @@ class Score(Command):
     calibrate_on: CalibrateOnOption = "auto"
     precision: Annotated[
         str,
-        Option("`fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native.", source="images"),
+        Option(
+            "`fp32`, `tf32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native.", source="images"
+        ),
     ] = "auto"
     device: Device = "auto"
     compiled: Annotated[
-        bool,
-        Option(
-            "torch.compile the image tower; pays off only on GPUs.", name="compile", source="images"
-        ),
+        bool, Option("Use torch.compile; pays off only on GPUs.", name="compile", source="images")
     ] = False
     engine: Engine = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)

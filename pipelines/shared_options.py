@@ -35,7 +35,9 @@ Preprocess = Annotated[
         metavar="TAG",
     ),
 ]
-Precision = Annotated[str, Option("`fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native.")]
+Precision = Annotated[
+    str, Option("`fp32`, `tf32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native.")
+]
 Device = Annotated[str, Option("`auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)]
 
 Engine = Annotated[

@@ -166,7 +166,7 @@ def byte_tensor(data: bytes) -> torch.Tensor:
 def resize_tensor(pixels: torch.Tensor, spec: Preprocessing) -> torch.Tensor:
     """(3, h, w) uint8 -> (3, H, W) uint8 with torch's antialiased resize."""
     height, width = pixels.shape[-2:]
-    new_height, new_width, top, left = _geometry(width, height, spec)
+    new_height, new_width, top, left = geometry(width, height, spec)
     if (new_height, new_width) != (height, width):
         pixels = F.interpolate(
             pixels[None], size=(new_height, new_width), mode=spec.interpolation, antialias=True
@@ -177,7 +177,7 @@ def resize_tensor(pixels: torch.Tensor, spec: Preprocessing) -> torch.Tensor:
 def _resize_image(image: Image.Image, spec: Preprocessing) -> torch.Tensor:
     """Pillow's resize, then the crop; for a strip, the resize of the kept window alone."""
     width, height = image.size
-    new_height, new_width, top, left = _geometry(width, height, spec)
+    new_height, new_width, top, left = geometry(width, height, spec)
     method = (
         Image.Resampling.BILINEAR if spec.interpolation == "bilinear" else Image.Resampling.BICUBIC
     )
@@ -194,7 +194,7 @@ def _resize_image(image: Image.Image, spec: Preprocessing) -> torch.Tensor:
 def _is_draft(header: Image.Image, spec: Preprocessing) -> bool:
     """Have a JPEG decoded at the smallest scale that the crop allows; whether there is one."""
     width, height = header.size
-    new_height, new_width, _, _ = _geometry(width, height, spec)
+    new_height, new_width, _, _ = geometry(width, height, spec)
     header.draft("RGB", (new_width, new_height))
     return header.size != (width, height)
 
@@ -204,7 +204,7 @@ def _is_strip(width: int, height: int, spec: Preprocessing) -> bool:
     return spec.resize_mode == "shortest" and ratio > _MAX_STRIP_RATIO
 
 
-def _geometry(width: int, height: int, spec: Preprocessing) -> tuple[int, int, int, int]:
+def geometry(width: int, height: int, spec: Preprocessing) -> tuple[int, int, int, int]:
     """Resized height and width, then top and left of the crop, rounded as torchvision does."""
     if spec.resize_mode == "squash":
         return spec.size[0], spec.size[1], 0, 0

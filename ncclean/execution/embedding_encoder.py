@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 
 from ncclean.columns import PairBatch
-from ncclean.config import ScoreOptions
+from ncclean.config import DEFAULT_BATCH_SIZE, ScoreOptions
 from ncclean.data.embeddings.pairs import EmbeddedPairs, embedding_dim, images_of, read_pairs
 from ncclean.data.embeddings.units import vector_keys
 from ncclean.data.samples import SkipReason
@@ -103,7 +103,7 @@ class EmbeddingEncoder:
         self._options = options
         self._columns = columns
         self._cores = torch.get_num_threads()
-        self.batch = BatchSize(options.batch_size)
+        self.batch = BatchSize(options.batch_size or DEFAULT_BATCH_SIZE)
 
     @property
     def identity(self) -> ModelIdentity:
@@ -118,7 +118,7 @@ class EmbeddingEncoder:
     @property
     def facts(self) -> EncoderFacts:
         """The width of the embeddings, for the column sources."""
-        return EncoderFacts(dim=self._request.dim, batch_size=self._options.batch_size)
+        return EncoderFacts(dim=self._request.dim, batch_size=self.batch.size)
 
     @property
     def blocks_at_once(self) -> int:
@@ -234,7 +234,7 @@ class EmbeddingEncoder:
         facts = pairs.facts.filter(pa.array(pairs.ok))
         captions = facts.column("text").to_pylist()
         image, text = (torch.from_numpy(side).float() for side in (pairs.image, pairs.text))
-        for piece in slices(len(facts), self._options.batch_size):
+        for piece in slices(len(facts), self.batch.size):
             batch = PairBatch(
                 [caption or "" for caption in captions[piece]],
                 image[piece],

@@ -103,7 +103,7 @@ class ImageEncoder:
         self.estimator = estimator
         self._options = options
         self._columns = columns
-        self.batch = BatchSize(options.batch_size)
+        self.batch = BatchSize(estimator.fit_batch(options.batch_size))
         self._on_device: DeviceImageDecoder | None = None
         if options.decode_on == "device":
             preprocessing, device = estimator.preprocessing, estimator.device
@@ -123,15 +123,15 @@ class ImageEncoder:
     def facts(self) -> EncoderFacts:
         """The width of the embeddings and the model, for the column sources."""
         return EncoderFacts(
-            dim=self.estimator.embed_dim,
-            estimator=self.estimator,
-            batch_size=self._options.batch_size,
+            dim=self.estimator.embed_dim, estimator=self.estimator, batch_size=self.batch.size
         )
 
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
         """Encode the images of each shard; yields a function that encodes its captions."""
         keep_freed_memory()
-        feed = ShardFeed(self._settings(), self._options.decode_threads, self._options.batch_size)
+        feed = ShardFeed(
+            self._settings(), self._options.decode_threads, self.batch.size, self.estimator.device
+        )
         begun: deque[_Batch] = deque()
         open_: dict[int, _Shard] = {}
         finished, last = 0, time.perf_counter()
@@ -179,7 +179,7 @@ class ImageEncoder:
 
     def speed(self) -> Speed:
         """Measure the encoding speed on one batch of images."""
-        size = self._options.batch_size
+        size = self.batch.size
         return Speed(
             pairs_per_second=size / self.estimator.seconds_per_batch(size),
             device=self.device,

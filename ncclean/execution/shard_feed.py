@@ -22,12 +22,14 @@ from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 from ncclean.execution import shard_reader
 from ncclean.execution.shard_reader import Block, ReaderSettings, ReadShard, ShardRows
+from ncclean.models.devices import pin, unpin
 from ncclean.workers.arena import Arena
 from ncclean.workers.fork_server import SERVER
 from ncclean.workers.worker import Worker, WorkerDied
 
 logger = logging.getLogger(__name__)
 
+_CPU = torch.device("cpu")
 _BLOCK_IMAGES = 64  # at most
 _MOST_READERS = 4
 _BLOCKS_PER_READER = 2
@@ -89,8 +91,12 @@ class _Reader:
 class ShardFeed:
     """Context manager that reads shards by `decoders` processes and threads."""
 
-    def __init__(self, settings: ReaderSettings, decoders: int, batch_size: int) -> None:
+    def __init__(
+        self, settings: ReaderSettings, decoders: int, batch_size: int, device: torch.device = _CPU
+    ) -> None:
+        """`device` is where the images go; to a GPU, they are uploaded from where they are."""
         self._settings, self._decoders, self._batch = settings, decoders, batch_size
+        self._device = device
         self._waited = 0.0
 
     def read(self, shards: Sequence[ShardRef]) -> Parts:
@@ -110,6 +116,8 @@ class ShardFeed:
         self._free = list(range(blocks))
         with contextlib.ExitStack() as stack:
             stack.callback(self._arena.close)
+            if self._device.type == "cuda" and pin(self._arena.blocks):
+                stack.callback(unpin, self._arena.blocks)
             # Else each reader would import them for itself.
             tokenizer = type(self._settings.tokenize.tokenizer).__module__
             SERVER.imports(shard_reader.__name__, tokenizer)

@@ -51,8 +51,8 @@ from ncclean.workers.worker import (
 )
 
 # Of a processor, for one image or sample: of the largest images, a decoder takes some three. An
-# image that takes longer than the first is tried once more, alone, before it is given up.
-_SECONDS, _SECONDS_ALONE = 2.0, 6.0
+# image that takes longer than the first is tried with others, then alone, before it is given up.
+_SECONDS, _SECONDS_TOGETHER, _SECONDS_ALONE = 2.0, 1.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ class _ForkingDecoder:
 
     def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
         """What the decoder makes of each image, or an `ImageRejected` that says how it ended."""
-        seconds = _SECONDS if len(images) > 1 else _SECONDS_ALONE
+        seconds = _SECONDS_TOGETHER if len(images) > 1 else _SECONDS_ALONE
         try:
             return in_a_fork(functools.partial(self._decoder.decode_many, images), seconds)
         except Exception as error:  # of its end, or its memory

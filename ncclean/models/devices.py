@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,13 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+# A GPU's batches: the smallest and the largest that are tried, and the gain that is worth doubling.
+_SMALLEST_BATCH, _LARGEST_BATCH, _WORTH_DOUBLING = 64, 2048, 1.05
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs
 
 
 class Cores:
@@ -48,6 +56,46 @@ def sharing_tensors(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
+def fastest_batch(seconds: Callable[[int], float]) -> int:
+    """The size of batches, a power of two, from which on doubling gains less than a twentieth.
+
+    `seconds` measures one batch of so many, and raises `torch.OutOfMemoryError` if it is too large.
+    """
+    best, rate = _SMALLEST_BATCH, 0.0
+    size = best
+    while size <= _LARGEST_BATCH:
+        try:
+            doubled = size / seconds(size)
+        except torch.OutOfMemoryError:
+            break
+        if doubled < _WORTH_DOUBLING * rate:
+            break
+        best, rate, size = size, doubled, 2 * size
+    return best
+
+
+def pin(memory: torch.Tensor) -> bool:
+    """Have CUDA lock the memory of a CPU tensor, from where batches are then uploaded uncopied.
+
+    It may be shared with other processes, which write the batches. Returns whether it is locked:
+    not without a GPU, nor where the system refuses. `unpin` it before it is freed.
+    """
+    if not torch.cuda.is_available():
+        return False
+    status = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)
+    if int(status) == 0:
+        return True
+    logger.info("batches are copied before their upload: cudaHostRegister gave %s", status)
+    with contextlib.suppress(RuntimeError):  # CUDA says it again at the next launch
+        torch.zeros(1, device="cuda")
+    return False
+
+
+def unpin(memory: torch.Tensor) -> None:
+    """Undo `pin`, where it returned True."""
+    torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())))
+
+
 class Uploads:
     """Uploads batches to a GPU on a separate stream."""
 
@@ -63,9 +111,11 @@ class Uploads:
         Blocks in pinned memory are uploaded from there: leave them be until then.
         """
         with torch.cuda.device(self._device):
+            compute = torch.cuda.current_stream(self._device)
+            if any(block.device.type != "cpu" for block in blocks):  # decoded there
+                self._stream.wait_stream(compute)
             with torch.cuda.stream(self._stream):
                 uploaded = torch.cat([self._upload(block) for block in blocks])
-            compute = torch.cuda.current_stream(self._device)
             compute.wait_stream(self._stream)
             uploaded.record_stream(compute)
             encoded = encode(uploaded)

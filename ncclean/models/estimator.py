@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -15,19 +16,28 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ncclean.config import DEFAULT_MODEL
+from ncclean.config import DEFAULT_BATCH_SIZE, DEFAULT_MODEL
 from ncclean.data.decode import Preprocessing
 from ncclean.errors import ModelError
 from ncclean.models import text_tower
 from ncclean.models.building import build, weights_fingerprint
 from ncclean.models.checkpoint import resolve
-from ncclean.models.devices import Cores, Uploads, sharing_tensors
+from ncclean.models.compiled import LENGTHS, CompiledTowers, Tower
+from ncclean.models.devices import Cores, Uploads, fastest_batch, sharing_tensors
 from ncclean.models.heads import HeadedClip, headed
 from ncclean.models.open_clip_internals import model_attribute, pooling
-from ncclean.models.precision import DTYPES, in_low_precision, resolve_device, resolve_precision
+from ncclean.models.precision import (
+    LOW_PRECISION,
+    float32_products,
+    for_inference,
+    resolve_device,
+    resolve_precision,
+)
 from ncclean.models.preprocessing import as_config
 from ncclean.models.tokens import TokenCache, Tokenize, Tokens
 from ncclean.models.weights import why
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -37,6 +47,8 @@ _STEADY_ROWS = 16
 # Rows that one core encodes at a time: activations that stay in its cache make it up to twice as
 # fast as all cores on one large batch (see docs/benchmarks.md), and no core waits for another.
 _ROWS_PER_CORE = 64
+# Of a GPU's memory, what a batch leaves for others: decoded images, scores, fragments.
+_FREE_SHARE = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,7 @@ class Estimator:
     """A frozen open_clip model with its tokenizer and preprocessing.
 
     Embeddings are float32 whatever the precision of the towers. `model` keeps its float32 weights;
-    lower precision is autocast, on a CPU around a copy whose matrices are cast once.
+    lower precision is autocast around a copy whose matrices are cast once.
     `architecture` is open_clip's `model_cfg`, to save the model with. Raises `ModelError` for a
     model whose tokenizer or scale is not that of its towers.
     """
@@ -122,18 +134,24 @@ class Estimator:
                 f"the text tower of {label} cannot embed captions: {why(error)}"
             ) from error
         self._towers = towers.result()
-        self._encode_image = cast(Callable[..., torch.Tensor], self._towers.encode_image)
-        if compiled:
-            # One graph for whatever batch is left at the end of a shard.
-            self._encode_image = torch.compile(self._encode_image, dynamic=True)
+        self._encode_image = cast(Tower, self._towers.encode_image)
         self._cores = Cores(self._towers) if self.device.type == "cpu" else None
         self._uploads = Uploads(self.device) if self.device.type == "cuda" else None
+        # Each call takes at least so many rows, of which all but the given ones are thrown away.
+        self._fewest_rows = _STEADY_ROWS if self._cores is not None else 0
+        self._compiled: CompiledTowers | None = None
+        if compiled:
+            lengths = {*LENGTHS, self.context_length} if self.trims_text else {self.context_length}
+            self._compiled = CompiledTowers(self._towers, lengths, self.device)
+            self._encode_image = self._compiled.encode_image
+            self._fewest_rows = DEFAULT_BATCH_SIZE if self._cores is None else _ROWS_PER_CORE
 
     def _prepared_towers(self) -> nn.Module:
-        """The model as it computes: on a CPU in low precision, with matrices cast once."""
-        if self.device.type == "cpu" and self.precision != "fp32":
-            dtype = DTYPES[self.precision]
-            return in_low_precision(self.model, dtype, self.tokenize, self.image_size)
+        """The model as it computes: with matrices cast once, and laid out as a GPU takes them."""
+        dtype = LOW_PRECISION.get(self.precision, torch.float32)
+        if self.device.type == "cuda" or (self.device.type == "cpu" and dtype != torch.float32):
+            tokens = self.tokenize(["a cat"]).to(self.device)
+            return for_inference(self.model, dtype, self.autocast(), tokens, self.image_size)
         return self.model
 
     @classmethod
@@ -155,12 +173,12 @@ class Estimator:
         `ncclean.models.building.build`; by default it is the model's own.
         Where a folder holds DisNCL's heads beside the model, `space` takes embeddings in one of
         their spaces: `invariant`, `exclusive` or `joint`; `auto` is `invariant` if there are any.
-        `compiled` passes the image tower through `torch.compile`, which takes a minute once.
+        `compiled` passes the towers through `torch.compile`, which takes minutes once.
         With `random_seed` the model gets random weights, and `model` may be any architecture, see
         `ncclean.models.checkpoint.resolve`.
 
         Raises `ModelError` if the model is unknown or its weights or the device are not available,
-        `InputError` for an unknown precision.
+        `InputError` for a precision that is unknown or that the device lacks.
         """
         chosen = resolve_device(device)
         resolve_precision(precision, chosen)  # before minutes of loading
@@ -214,11 +232,13 @@ class Estimator:
     ) -> Callable[[], torch.Tensor]:
         """Start to encode a batch, or blocks of one; the returned function waits for embeddings.
 
-        On a GPU the images travel from pinned memory while earlier batches are computed.
+        On a GPU the images travel from pinned memory while earlier batches are computed. A batch
+        that is in such memory itself (`ncclean.models.devices.pin`) is read until the embeddings
+        are there.
         """
         blocks = [pixels] if isinstance(pixels, torch.Tensor) else list(pixels)
-        if self._uploads is not None:
-            return self._uploads.encode(blocks, self._encode_pixels)
+        if self._uploads is not None and any(len(block) for block in blocks):
+            return self._uploads.encode(blocks, self._encode_batch)
         return self._start(self._encode_pixels, blocks)
 
     def encode_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -271,24 +291,30 @@ class Estimator:
         """Embed captions that have been tokenized -> (m, d), as `encode_text` does."""
         if not len(tokens.ids):
             return torch.empty(0, self.embed_dim, device=self.device)
-        ids = torch.from_numpy(tokens.ids).long()
-        lengths = torch.full((len(ids),), ids.shape[1])
-        if self.trims_text:
-            lengths = text_tower.padded_lengths(ids)
-        batches = [
-            (index, length)
-            for length in sorted(set(lengths.tolist()))
-            for index in (lengths == length).nonzero()[:, 0].split(self._rows_at_a_time(batch_size))
-        ]
+        ids = torch.from_numpy(tokens.ids)
+        lengths = self._lengths(ids)
+        order = lengths.argsort(stable=True)
+        uploaded = self._on_device(ids[order]).long()
+        batches = []
+        for length, count in zip(*lengths.unique(return_counts=True), strict=True):
+            alike, uploaded = uploaded[:count, :length], uploaded[count:]
+            batches += alike.split(self._rows_at_a_time(batch_size))
+        encoded = torch.cat(list(self._map(self._encode_tokens, batches)))
+        return encoded[self._on_device(order.argsort()[tokens.places])]
 
-        def encode(batch: tuple[torch.Tensor, int]) -> torch.Tensor:
-            index, length = batch
-            return self._encode_tokens(ids[index, :length])
+    def _lengths(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The (N,) lengths at which (N, L) token ids are encoded."""
+        if not self.trims_text:
+            return torch.full((len(tokens),), tokens.shape[1])
+        if self._compiled is not None:
+            return text_tower.padded_lengths(tokens, LENGTHS)
+        return text_tower.padded_lengths(tokens)
 
-        encoded = torch.cat(list(self._map(encode, batches)))
-        embeddings = torch.empty_like(encoded)
-        embeddings[torch.cat([index for index, _ in batches]).to(self.device)] = encoded
-        return embeddings[torch.from_numpy(tokens.places).to(self.device)]
+    def _on_device(self, rows: torch.Tensor) -> torch.Tensor:
+        """Queue the upload of a tensor behind what this thread has queued."""
+        if self.device.type == "cuda":
+            return rows.pin_memory().to(self.device, non_blocking=True)
+        return rows.to(self.device)
 
     def count_tokens(self, captions: Sequence[str]) -> list[int | None]:
         """Count the tokens of captions before cutting, see `tokens_before_cutting`."""
@@ -314,6 +340,21 @@ class Estimator:
             self._embed_dim = self.encode_image(blank).shape[1]
         return self._embed_dim
 
+    def fit_batch(self, batch_size: int | None) -> int:
+        """Choose how many images a run encodes at a time, before its first batch.
+
+        None is 256, and on a GPU the power of two that is measured to be fastest there. Compiled
+        towers take so many from then on.
+        """
+        if batch_size is None and self.device.type == "cuda":
+            batch_size = fastest_batch(self._seconds_per_images)
+            torch.cuda.empty_cache()
+            logger.info("batches of %d images are fastest here", batch_size)
+        batch_size = batch_size or DEFAULT_BATCH_SIZE
+        if self._compiled is not None and self._cores is None:
+            self._fewest_rows = batch_size
+        return batch_size
+
     def seconds_per_batch(self, batch_size: int) -> float:
         """Measure the seconds that a batch of images and one of captions take, after a warm-up."""
         pixels = torch.zeros(batch_size, 3, *self.image_size, dtype=torch.uint8)
@@ -328,17 +369,52 @@ class Estimator:
         return elapsed
 
     @torch.no_grad()
-    def _encode_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
-        values = self.normalized(self._steady(pixels))
+    def _seconds_per_images(self, count: int) -> float:
+        """Measure the seconds that the image tower takes, not compiled, after a warm-up.
+
+        Raises `torch.OutOfMemoryError` if an eighth of the GPU's memory does not stay free.
+        """
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        pixels = torch.zeros(count, 3, *self.image_size, dtype=torch.uint8, device=self.device)
+        for _ in range(2):
+            start = time.perf_counter()
+            self._image_features(pixels, cast(Tower, self._towers.encode_image))
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            elapsed = time.perf_counter() - start
+        if self.device.type == "cuda":
+            free, whole = torch.cuda.mem_get_info(self.device)
+            if free < _FREE_SHARE * whole:
+                raise torch.OutOfMemoryError(f"a batch of {count} leaves {free >> 20} MiB")
+        return elapsed
+
+    def _image_features(self, pixels: torch.Tensor, tower: Tower) -> torch.Tensor:
+        if self.device.type == "cuda":
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        values = self.normalized(pixels)
         with self.autocast():
-            features = self._encode_image(values)
+            return tower(values)
+
+    def _encode_batch(self, pixels: torch.Tensor) -> torch.Tensor:
+        pieces = pixels.split(self._rows_at_a_time(len(pixels)))
+        return torch.cat([self._encode_pixels(piece) for piece in pieces])
+
+    @torch.no_grad()
+    def _encode_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
+        with self._shrinking():
+            features = self._image_features(self._filled(pixels), self._encode_image)
         return F.normalize(features[: len(pixels)].float(), dim=-1)
 
     @torch.no_grad()
     def _encode_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
-        model = self._cores.model if self._cores is not None else self._towers
-        with self.autocast():
-            features = text_tower.encode_text(model, self._steady(tokens).to(self.device))
+        rows = self._filled(tokens).to(self.device)
+        with self._shrinking(), self.autocast():
+            if self._compiled is not None and rows.shape[1] in self._compiled.encode_text:
+                features = self._compiled.encode_text[rows.shape[1]](rows, normalize=True)
+            else:
+                model = self._cores.model if self._cores is not None else self._towers
+                features = text_tower.encode_text(model, rows)
         return F.normalize(features[: len(tokens)].float(), dim=-1)
 
     def _start(
@@ -349,12 +425,14 @@ class Estimator:
             return lambda: torch.empty(0, self.embed_dim, device=self.device)
         size = self._rows_at_a_time(count)
         if self._cores is not None:  # a small batch keeps all cores busy too
-            size = min(size, max(_STEADY_ROWS, -(-count // self._cores.count)))
+            size = min(size, max(self._fewest_rows, -(-count // self._cores.count)))
         encoded = self._map(encode, [piece for block in blocks for piece in block.split(size)])
         return lambda: torch.cat(list(encoded))
 
     def _rows_at_a_time(self, batch_size: int) -> int:
-        return max(1, batch_size) if self._cores is None else _ROWS_PER_CORE
+        if self._cores is not None:
+            return _ROWS_PER_CORE
+        return self._fewest_rows or max(1, batch_size)
 
     def _map(
         self, encode: Callable[[T], torch.Tensor], pieces: Iterable[T]
@@ -364,12 +442,23 @@ class Estimator:
             return [encode(piece) for piece in pieces]
         return self._cores.map(encode, pieces)
 
-    def _steady(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows, on a CPU with copies of the first one up to `_STEADY_ROWS`."""
-        lacking = _STEADY_ROWS - len(rows)
-        if self.device.type != "cpu" or lacking <= 0 or len(rows) == 0:
+    def _filled(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows, with copies of the first one up to `_fewest_rows`."""
+        lacking = self._fewest_rows - len(rows)
+        if lacking <= 0 or len(rows) == 0:
             return rows
         return torch.cat([rows, rows[:1].expand(lacking, *rows.shape[1:])])
+
+    @contextlib.contextmanager
+    def _shrinking(self) -> Iterator[None]:
+        """Halve what compiled towers take on a GPU, as the run does, where memory runs out."""
+        rows = self._fewest_rows
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            if self._cores is None:
+                self._fewest_rows = -(-rows // 2)
+            raise
 
     def normalized(self, pixels: torch.Tensor) -> torch.Tensor:
         """Normalise (N, 3, H, W) uint8 images to the image tower's float32 input, on the device."""
@@ -378,9 +467,11 @@ class Estimator:
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         """The context in which the towers compute in the estimator's precision."""
-        if self.precision == "fp32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
+        if self.precision in LOW_PRECISION:
+            return torch.autocast(self.device.type, dtype=LOW_PRECISION[self.precision])
+        if self.device.type == "cuda":
+            return float32_products(tf32=self.precision == "tf32")
+        return contextlib.nullcontext()
 
 
 def _parameter(model: nn.Module, name: str) -> torch.Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Iterator
 from itertools import chain
 
 import torch
@@ -16,10 +18,12 @@ from ncclean.models.open_clip_internals import keep_fp32_between_layers
 
 logger = logging.getLogger(__name__)
 
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
+# What autocast makes of products; fp32 and tf32 leave all tensors in float32.
+LOW_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # Largest difference of an embedding's component between two ways to round to low precision.
 _CAST_TOLERANCE = 0.02
+_ONE_AT_A_TIME = threading.RLock()
 
 
 def resolve_device(device: str) -> torch.device:
@@ -38,9 +42,17 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """Choose the precision: `auto` is bf16 where native, else fp16 on GPUs and fp32 elsewhere."""
+    """Choose the precision: `auto` is bf16 where native, else fp16 on GPUs and fp32 elsewhere.
+
+    Raises `InputError` for an unknown one, and for tf32 on a device without it.
+    """
     if precision not in PRECISIONS:
         raise InputError(f"--precision takes {', '.join(PRECISIONS)}, got {precision!r}")
+    if precision == "tf32" and not _has_tf32(device):
+        raise InputError(
+            f"--precision tf32 needs an NVIDIA GPU of 2020 or later (Ampere), and {device} is not "
+            "one: take fp32 or auto"
+        )
     if precision != "auto":
         return precision
     if device.type == "cuda":
@@ -52,24 +64,48 @@ def resolve_precision(precision: str, device: torch.device) -> str:
     return "fp32"
 
 
+def _has_tf32(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+@contextlib.contextmanager
+def float32_products(*, tf32: bool) -> Iterator[None]:
+    """Have CUDA compute float32 products and convolutions in TF32, or exactly, in this block.
+
+    torch by itself takes TF32 for convolutions and not for matrix products. The flags belong to
+    the process, so threads enter one after the other.
+    """
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    with _ONE_AT_A_TIME:
+        before = products.allow_tf32, convolutions.allow_tf32
+        products.allow_tf32 = convolutions.allow_tf32 = tf32
+        try:
+            yield
+        finally:
+            products.allow_tf32, convolutions.allow_tf32 = before
+
+
 @torch.no_grad()
-def in_low_precision(
+def for_inference(
     model: nn.Module,
     dtype: torch.dtype,
-    tokenizer: Callable[[list[str]], torch.Tensor],
+    context: contextlib.AbstractContextManager[object],
+    tokens: torch.Tensor,
     image_size: tuple[int, int],
 ) -> nn.Module:
-    """A model on the CPU with the weights of its matrix products kept in `dtype`.
+    """The model with the weights of its matrix products kept in `dtype`, where `tokens` are.
 
     They are what autocast makes of them anyway, for every batch anew; and where all is in one
-    precision torch takes its faster attention (1.6 times for the bundled estimator). A model
-    that objects keeps its weights.
+    precision torch takes its faster attention (1.6 times for the bundled estimator on a CPU). On
+    CUDA, kernels of convolutions are channels-last, as tensor cores take them. A model whose
+    embeddings in `context` then change by more than rounding keeps its weights.
     """
-    cast = _cast_matrices(model, dtype)
-    pixels = torch.linspace(-1, 1, 3 * math.prod(image_size)).view(1, 3, *image_size)
+    cast = _cast_matrices(model, dtype, is_channels_last=tokens.is_cuda)
+    size = math.prod(image_size)
+    pixels = torch.linspace(-1, 1, 3 * size, device=tokens.device).view(1, 3, *image_size)
     try:
-        with torch.autocast("cpu", dtype=dtype):
-            for name, value in (("encode_image", pixels), ("encode_text", tokenizer(["a cat"]))):
+        with context:
+            for name, value in (("encode_image", pixels), ("encode_text", tokens)):
                 expected = getattr(model, name)(value, normalize=True).float()
                 actual = getattr(cast, name)(value, normalize=True).float()
                 if not (actual - expected).abs().max() <= _CAST_TOLERANCE:
@@ -80,7 +116,7 @@ def in_low_precision(
     return cast
 
 
-def _cast_matrices(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+def _cast_matrices(model: nn.Module, dtype: torch.dtype, is_channels_last: bool) -> nn.Module:
     """A copy of the model whose linear, convolution and attention weights are in `dtype`.
 
     All other tensors are shared with the model: embeddings and normalisations stay exact.
@@ -89,7 +125,10 @@ def _cast_matrices(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.Conv2d, nn.MultiheadAttention)):
             for parameter in module.parameters(recurse=False):
-                memo[id(parameter)] = nn.Parameter(parameter.detach().to(dtype))
+                weight = parameter.detach().to(dtype)
+                if is_channels_last and weight.dim() == 4:
+                    weight = weight.contiguous(memory_format=torch.channels_last)
+                memo[id(parameter)] = nn.Parameter(weight)
     cast = copy.deepcopy(model, memo)
     keep_fp32_between_layers(cast)
     return cast

@@ -8,23 +8,26 @@ padded to 77. Towers that attend to their padding (SigLIP) must keep it, see
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
 from ncclean.models.open_clip_internals import shortened_context
+from ncclean.models.precision import float32_products
 
 logger = logging.getLogger(__name__)
 
 # Embeddings of one text must not depend on whether its batch was padded; this is what the
 # difference of two float32 evaluations of one tower may be.
 _TRIM_TOLERANCE = 1e-5
-# Captions are padded to a multiple of this, so that the length a caption runs at, and with it the
+# Captions are padded to a multiple of four, so that the length a caption runs at, and with it the
 # last bit of its embedding, does not depend on the others either.
-_LENGTH_STEP = 4
+_LENGTHS = range(4, 1024, 4)
 
 
 def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
@@ -42,13 +45,18 @@ def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
     return torch.where(is_full, tokens.shape[1], kept)
 
 
-def padded_lengths(tokens: torch.Tensor) -> torch.Tensor:
-    """Round up token counts to the (N,) lengths at which (N, L) right-padded ids are encoded."""
-    steps = (token_lengths(tokens) + _LENGTH_STEP - 1) // _LENGTH_STEP
-    return (steps * _LENGTH_STEP).clamp_max(tokens.shape[1])
+def padded_lengths(tokens: torch.Tensor, lengths: Sequence[int] = _LENGTHS) -> torch.Tensor:
+    """Round up token counts to the (N,) lengths at which (N, L) right-padded ids are encoded.
+
+    L is one of them, whatever the other `lengths`, which ascend.
+    """
+    whole = tokens.shape[1]
+    allowed = torch.tensor([*(length for length in lengths if length < whole), whole])
+    return allowed[torch.bucketize(token_lengths(tokens), allowed)]
 
 
 @torch.no_grad()
+@float32_products(tf32=False)  # which the tolerance is for
 def trimming_is_exact(
     model: nn.Module, tokenizer: Callable[[list[str]], torch.Tensor], device: torch.device
 ) -> bool:
@@ -83,8 +91,22 @@ def encode_text(model: nn.Module, tokens: torch.Tensor, normalize: bool = True) 
         return encoded
     prefix = f"model.{name}." if name else "model."
     named = {prefix + key: value for key, value in overrides.items()}
-    shortened: torch.Tensor = functional_call(_TextOf(model), named, args=(tokens, normalize))
-    return shortened
+    features: torch.Tensor = functional_call(_TextOf(model), named, args=(tokens, normalize))
+    return features
+
+
+def shortened(model: nn.Module, length: int) -> nn.Module:
+    """A copy of the model whose text tower has a context of `length` tokens; tensors are shared."""
+    memo: dict[int, object] = {id(t): t for t in chain(model.parameters(), model.buffers())}
+    for tower in model.modules():
+        if hasattr(tower, "context_length"):
+            for name, tensor in shortened_context(tower, length).items():
+                memo[id(getattr(tower, name))] = tensor.detach()
+    copied = copy.deepcopy(model, memo)
+    for tower in copied.modules():
+        if "context_length" in vars(tower):  # else it is a property, of a tower inside
+            tower.context_length = min(length, int(tower.context_length))  # type: ignore[assignment, arg-type]
+    return copied
 
 
 class _TextOf(nn.Module):

@@ -33,7 +33,7 @@ class TrainOptions(Options):
         False
     )
     compiled: Annotated[
-        bool, Option("torch.compile the image tower; pays off only on GPUs.", name="compile")
+        bool, Option("Use torch.compile; pays off only on GPUs.", name="compile")
     ] = False
     save_steps: Annotated[int | None, Option("Steps between checkpoints.", low=1, is_idle=True)] = (
         None

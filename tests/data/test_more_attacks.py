@@ -20,8 +20,6 @@ SLOW = (
 )
 
 
-
-
 def marks(name):
     if name in UNMET:
         return [pytest.mark.xfail(run=False, reason=UNMET[name])]

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from ncclean import stores
-from ncclean.data.images.arrow_rows import rows_of_batch
+from ncclean.data.images.arrow_rows import BATCH_BYTES, pieces, rows_of_batch
 from ncclean.data.images.tables import TableLayout
 from ncclean.data.images.text_rows import BrokenRow, Row, row_keys
 from ncclean.data.layout import Cut, Facts, SourceFile
@@ -19,6 +19,7 @@ from ncclean.data.parquet_table import vector_columns
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError, one_line
 from ncclean.regular_files import open_file
+from ncclean.workers.call import contained_once
 
 _MAGIC = b"ARROW1"  # of files; streams, which Hugging Face writes, have none
 _ROWS_AT_ONCE = 64
@@ -47,34 +48,48 @@ class ArrowImages(TableLayout):
     def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
         cuts: list[Cut] = []
         begin = end = 0
-        with _opened(file.url) as (_, batches):
-            for batch in batches:
-                end += batch.num_rows
-                if end - begin >= self.unit_rows:
-                    cuts.append(Cut(begin, end))
-                    begin = end
+        for count in contained_once(batch_rows, file.url):
+            end += count
+            if end - begin >= self.unit_rows:
+                cuts.append(Cut(begin, end))
+                begin = end
         return [*cuts, Cut(begin, end)] if end > begin else cuts
 
     def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
         first, last = shard.rows or (0, None)
-        begin, done = 0, first
+        done = first
         try:
-            with _opened(shard.url) as (schema, batches):
-                vectors = vector_columns(schema)
-                keys = {n: key for n, key in row_keys(schema.names).items() if n not in vectors}
-                for batch in batches:
-                    begin, end = begin + batch.num_rows, begin
-                    if last is not None and end >= last:
-                        break
-                    for piece in _pieces(batch, first - end, (last or begin) - end):
-                        for row in rows_of_batch(piece, keys, schema if whole else None):
-                            done += 1
-                            yield row
+            schema = self.columns(shard.url)
+            vectors = vector_columns(schema)
+            keys = {n: key for n, key in row_keys(schema.names).items() if n not in vectors}
+            for piece in contained_once(read_pieces, shard.url, first, last):
+                for row in rows_of_batch(piece, keys, schema if whole else None):
+                    done += 1
+                    yield row
             if last is not None and done < last:
                 raise ShardError(f"{done - first} rows, {last - first} were announced")
         except ShardError as error:
             yield from (BrokenRow(str(error)) for _ in range((last or done) - done))
             raise
+
+
+def batch_rows(url: str) -> Iterator[int]:
+    """The rows of each batch of a file, which is unpacked to count them."""
+    with _opened(url) as (_, batches):
+        for batch in batches:
+            yield batch.num_rows
+
+
+def read_pieces(url: str, first: int, last: int | None) -> Iterator[pa.RecordBatch]:
+    """Read rows of a file, some at a time."""
+    begin = 0
+    with _opened(url) as (_, batches):
+        for batch in batches:
+            begin, end = begin + batch.num_rows, begin
+            if last is not None and end >= last:
+                break
+            for piece in _pieces(batch, first - end, (last or begin) - end):
+                yield from pieces(piece, BATCH_BYTES)
 
 
 def _pieces(batch: pa.RecordBatch, first: int, last: int) -> Iterator[pa.RecordBatch]:

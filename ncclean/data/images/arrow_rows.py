@@ -117,8 +117,9 @@ def unpacked_bytes(array: pa.Array) -> int:
         begin, end = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
         both = (array.keys, array.items)
         return sum(unpacked_bytes(one.slice(begin, end - begin)) for one in both)
-    if pa.types.is_nested(kind):  # lists of all kinds
-        return unpacked_bytes(array.flatten())
+    if pa.types.is_nested(kind):  # lists of all kinds; Python takes eight bytes for each value
+        values = array.flatten()
+        return unpacked_bytes(values) + 8 * len(values)
     return int(array.nbytes)
 
 

@@ -66,8 +66,11 @@ class ParquetImages(TableLayout):
             with stores.open_parquet(stores.location(shard.url)) as file:
                 schema, rows = file.schema_arrow, file.metadata.num_rows
                 counts = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
-        except (OSError, pa.ArrowException) as error:
-            raise ShardError(f"cannot be read: {one_line(error)}") from error
+        except (OSError, pa.ArrowException, MemoryError) as error:
+            failure = f"cannot be read: {one_line(error)}"
+            if shard.rows is not None:
+                yield from (BrokenRow(failure) for _ in range(last - first))
+            raise ShardError(failure) from error
         check_rows(min(last, rows) - first, shard.size)
         vectors = vector_columns(schema)
         names = row_keys(schema.names)

@@ -4,7 +4,7 @@
 
 Needs torch, torchvision, pyarrow and open_clip, no network, no Ray, no DuckDB. Weights are
 random: speed does not depend on them. The arithmetic limit is the device's measured bf16 matrix
-product rate over the towers' operations per pair.
+product rate over the towers' operations per pair. What each measure gains tells `scale.gpu_gains`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from ncclean.data.decode import DecodedImage, ImageDecoder, Preprocessing
 from ncclean.data.device_decode import DeviceImageDecoder
 from ncclean.models.estimator import Estimator
+from ncclean.models.precision import LOW_PRECISION
 
-_CHUNK = 16
 _CAPTION = "a photo of a red bicycle that leans against a white wall"
+
+
+Decoder = ImageDecoder | DeviceImageDecoder
 
 
 def jpegs(count: int, size: tuple[int, int]) -> list[bytes]:
@@ -59,18 +62,26 @@ def random_estimator(name: str, precision: str, device: str, compiled: bool) -> 
 
 
 def decoded(
-    images: list[bytes], count: int, decoder: ImageDecoder, threads: int
+    images: list[bytes], count: int, decoder: Decoder, threads: int
 ) -> Iterator[torch.Tensor]:
-    """`count` decoded images, ahead of the caller by a bounded number."""
+    """`count` decoded images, ahead of the caller by a bounded number.
+
+    By threads, where `score` has processes; by one where the device decodes.
+    """
+    is_device = isinstance(decoder, DeviceImageDecoder)
+    threads, size = (1, 256) if is_device else (threads, 16)
 
     def chunk(start: int) -> list[torch.Tensor]:
-        picked = range(start, min(start + _CHUNK, count))
-        found = decoder.decode_many([images[index % len(images)] for index in picked])
+        picked = range(start, min(start + size, count))
+        data = [images[index % len(images)] for index in picked]
+        if isinstance(decoder, DeviceImageDecoder):
+            return list(decoder.decode(dict(enumerate(data)))[0].values())
+        found = decoder.decode_many(data)
         return [image.pixels for image in found if isinstance(image, DecodedImage)]
 
     with ThreadPoolExecutor(threads, "decode", torch.set_num_threads, (1,)) as pool:
         ahead: deque[Future[list[torch.Tensor]]] = deque()
-        for start in range(0, count, _CHUNK):
+        for start in range(0, count, size):
             ahead.append(pool.submit(chunk, start))
             if len(ahead) > 8 * threads:
                 yield from ahead.popleft().result()
@@ -86,7 +97,7 @@ def end_to_end(estimator: Estimator, images: Iterator[torch.Tensor], batch: int)
     for pixels in images:
         held.append(pixels)
         if len(held) == batch:
-            begun.append(estimator.start_image(held))
+            begun.append(estimator.start_image(torch.stack(held)))
             estimator.encode_text([f"{_CAPTION} {captions + i}" for i in range(batch)], batch)
             captions += batch
             held = []
@@ -104,7 +115,7 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     for _ in range(8):
         begin = time.perf_counter()
         a @ a
-        _wait(device)
+        wait(device)
         times.append(time.perf_counter() - begin)
     return 2 * side**3 / min(times)
 
@@ -126,7 +137,11 @@ def operations(estimator: Estimator) -> float:
     return float(counter.get_total_flops())
 
 
-def _wait(device: torch.device) -> None:
+def name_of(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -136,7 +151,7 @@ def _rate(count: int, device: torch.device, work: Callable[[], None], repeats: i
     for _ in range(repeats):
         begin = time.perf_counter()
         work()
-        _wait(device)
+        wait(device)
         times.append(time.perf_counter() - begin)
     return count / min(times)
 
@@ -144,21 +159,24 @@ def _rate(count: int, device: torch.device, work: Callable[[], None], repeats: i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", nargs="+", default=["ViT-B-32", "ViT-B-16", "ViT-L-14"])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default="cuda", help="cpu: to see that the script runs")
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--batch-size", type=int, help="default: as `score` chooses it")
     parser.add_argument("--pairs", type=int, default=16_384)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--decode-on", choices=("cpu", "device"), default="cpu")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("no GPU here: nothing was measured")
     images = jpegs(min(args.pairs, 512), (640, 480))
     results = []
     for name in args.models:
         estimator = random_estimator(name, args.precision, args.device, args.compile)
-        device, batch = estimator.device, min(args.batch_size, args.pairs)
-        decoder = ImageDecoder(estimator.preprocessing)
+        device = estimator.device
+        batch = min(estimator.fit_batch(args.batch_size), args.pairs)
+        decoder: Decoder = ImageDecoder(estimator.preprocessing)
         if args.decode_on == "device":
             decoder = DeviceImageDecoder(estimator.preprocessing, device)
         count = args.pairs // batch * batch
@@ -172,25 +190,27 @@ def main() -> None:
         ) -> None:
             end_to_end(estimator, (image for _ in range(rounds) for image in pixels), batch)
 
-        def decode_only(decoder: ImageDecoder = decoder, count: int = count) -> None:
+        def decode_only(decoder: Decoder = decoder, count: int = count) -> None:
             for _ in decoded(images, count, decoder, args.threads):
                 pass
 
         def both(
             estimator: Estimator = estimator,
-            decoder: ImageDecoder = decoder,
+            decoder: Decoder = decoder,
             count: int = count,
             batch: int = batch,
         ) -> None:
             end_to_end(estimator, decoded(images, count, decoder, args.threads), batch)
 
         model_only(rounds=1)  # warm up
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-        limit = matrix_rate(device, dtype[estimator.precision]) / operations(estimator)
+        dtype = LOW_PRECISION.get(estimator.precision, torch.float32)
+        with estimator.autocast():  # for tf32
+            limit = matrix_rate(device, dtype) / operations(estimator)
         figures = {
             "model": name,
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "device": name_of(device),
             "precision": estimator.precision,
+            "batch_size": batch,
             "decode_on": args.decode_on,
             "compiled": args.compile,
             "decode_only": _rate(count, device, decode_only),
@@ -203,7 +223,7 @@ def main() -> None:
         results.append(figures)
         print({k: round(v, 2) if isinstance(v, float) else v for k, v in figures.items()})
     if args.json:
-        settings = {"batch_size": args.batch_size, "pairs": args.pairs, "threads": args.threads}
+        settings = {"pairs": args.pairs, "threads": args.threads}
         write_record(args.json, make_record(results, settings=settings))
 
 

@@ -1,0 +1,180 @@
+"""What each measure for GPUs gains: pairs per second without it and with it, in turns.
+
+    python tests/benchmarks scale.gpu_gains [--models ViT-B-32 RN50 ViT-L-14] [--json FILE]
+
+Needs what `scale.gpu` needs. A gain is the median of the ratios of `--rounds` rounds. Without a GPU
+nothing is measured; `--device cpu` shows that the script runs, and nothing about a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import torch
+from records import make_record, write_record
+from torch import nn
+
+from ncclean.data import device_decode
+from ncclean.data.decode import ImageDecoder
+from ncclean.data.device_decode import DeviceImageDecoder
+from ncclean.models import precision
+from ncclean.models.devices import pin, unpin
+from ncclean.models.estimator import Estimator
+from scale.gpu import Decoder, decoded, jpegs, name_of, random_estimator, wait
+
+Work = Callable[[], None]
+_CAPTION = "a photo of a red bicycle that leans against a white wall"
+
+
+class Gains:
+    """The measures, each as two ways to encode or decode `pairs` pairs with one model."""
+
+    def __init__(self, model: str, args: argparse.Namespace) -> None:
+        self._model, self._args = model, args
+        self._plain = self._estimator()
+        self._fitted = self._plain.fit_batch(None)
+        whole = math.lcm(args.batch_size, self._fitted)
+        self.pairs = -(-args.pairs // whole) * whole
+        size = args.batch_size, 3, *self._plain.image_size
+        self._batch = torch.randint(0, 256, size, dtype=torch.uint8)
+        self._captions = [f"{_CAPTION} {number}" for number in range(self.pairs)]
+
+    def measures(self) -> Iterator[tuple[str, Work, Work]]:
+        """A name, the work without the measure, and with it."""
+        plain, is_gpu = self._plain, self._plain.device.type == "cuda"
+        dtype = precision.LOW_PRECISION.get(plain.precision, torch.float32)
+        rows = precision._cast_matrices(plain.model, dtype, is_channels_last=False)
+        last = precision._cast_matrices(plain.model, dtype, is_channels_last=True)
+        yield "weights cast once", self._tower(plain.model), self._tower(rows)
+        yield "channels last", self._tower(rows), self._tower(last, torch.channels_last)
+        if is_gpu:
+            full, tf32 = self._estimator("fp32"), self._estimator("tf32")
+            yield "tf32", self._images(full), self._images(tf32)
+        several = self._batch.repeat(-(-self._fitted // len(self._batch)), 1, 1, 1)
+        several = several[: self._fitted]
+        yield f"batches of {self._fitted}", self._images(plain), self._images(plain, several)
+        compiled = self._estimator(compiled=True)
+        compiled.fit_batch(len(self._batch))
+        yield "compiled image tower", self._images(plain), self._images(compiled)
+        yield "compiled text tower", self._texts(plain), self._texts(compiled)
+        pinned = self._batch.clone()
+        if pin(pinned):
+            yield "batches in pinned memory", self._images(plain), self._images(plain, pinned)
+            unpin(pinned)
+        yield "token ids uploaded once", self._texts(plain, uploads=False), self._texts(plain)
+        on_cpu = ImageDecoder(plain.preprocessing)
+        on_device = DeviceImageDecoder(plain.preprocessing, plain.device)
+        yield "decoding on the device", self._decoding(on_cpu), self._decoding(on_device)
+        few = self._decoding(on_device, most=16)
+        yield "128 images a call", few, self._decoding(on_device)
+
+    def _estimator(self, chosen: str | None = None, compiled: bool = False) -> Estimator:
+        args = self._args
+        return random_estimator(self._model, chosen or args.precision, args.device, compiled)
+
+    def _tower(self, model: nn.Module, layout: torch.memory_format | None = None) -> Work:
+        """The image tower alone, on a batch that is on the device."""
+        values = self._plain.normalized(self._batch)
+        if layout is not None:
+            values = values.contiguous(memory_format=layout)
+
+        @torch.no_grad()
+        def encode() -> None:
+            for _ in range(self.pairs // len(values)):
+                with self._plain.autocast():
+                    model.encode_image(values)  # type: ignore[operator]
+
+        return encode
+
+    def _images(self, estimator: Estimator, batch: torch.Tensor | None = None) -> Work:
+        """Batches from memory, three in flight."""
+        pixels = self._batch if batch is None else batch
+
+        def encode() -> None:
+            begun: deque[Callable[[], torch.Tensor]] = deque()
+            for _ in range(self.pairs // len(pixels)):
+                begun.append(estimator.start_image(pixels))
+                if len(begun) > 2:
+                    begun.popleft()()
+            for result in begun:
+                result()
+
+        return encode
+
+    def _texts(self, estimator: Estimator, uploads: bool = True) -> Work:
+        def encode() -> None:
+            estimator.encode_text(self._captions, self._args.batch_size)
+
+        def batch_by_batch() -> None:
+            with mock.patch.object(Estimator, "_on_device", lambda _, rows: rows):
+                encode()
+
+        return encode if uploads else batch_by_batch
+
+    def _decoding(self, decoder: Decoder, most: int = 128) -> Work:
+        images = jpegs(min(self.pairs, 512), (640, 480))
+
+        def decode() -> None:
+            with mock.patch.object(device_decode, "_IMAGES_AT_ONCE", most):
+                for _ in decoded(images, self.pairs, decoder, self._args.threads):
+                    pass
+
+        return decode
+
+
+def compared(without: Work, with_it: Work, device: torch.device, rounds: int) -> list[float]:
+    """Seconds of both, and the median ratio, of works in turns after a warm-up."""
+    times: list[tuple[float, float]] = []
+    for _ in range(rounds + 1):
+        pair = []
+        for work in (without, with_it):
+            wait(device)
+            begin = time.perf_counter()
+            work()
+            wait(device)
+            pair.append(time.perf_counter() - begin)
+        times.append((pair[0], pair[1]))
+    plain, other = (min(column) for column in zip(*times[1:], strict=True))
+    return [plain, other, statistics.median(before / after for before, after in times[1:])]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", nargs="+", default=["ViT-B-32", "RN50", "ViT-L-14"])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--pairs", type=int, default=16_384)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("no GPU here: nothing was measured")
+    rows = []
+    for model in args.models:
+        gains = Gains(model, args)
+        for name, without, with_it in gains.measures():
+            device = torch.device(args.device)
+            plain, other, gain = compared(without, with_it, device, args.rounds)
+            rows.append({
+                "model": model, "measure": name, "gain": gain,
+                "without": gains.pairs / plain, "with": gains.pairs / other,
+            })  # fmt: skip
+            print(f"{model}: {name}: {gain:.2f} times", flush=True)
+    if args.json:
+        settings = {name: getattr(args, name) for name in ("batch_size", "pairs", "rounds")}
+        settings["device"] = name_of(torch.device(args.device))
+        write_record(args.json, make_record(rows, settings=settings))
+
+
+if __name__ == "__main__":
+    main()
