@@ -52,7 +52,7 @@ from ncclean.workers.worker import (
 
 # Of a processor, for one image or sample: of the largest images, a decoder takes some three. An
 # image that takes longer than the first is tried with others, then alone, before it is given up.
-_SECONDS, _SECONDS_TOGETHER, _SECONDS_ALONE = 2.0, 1.0, 5.0
+_SECONDS, _SECONDS_TOGETHER, _SECONDS_ALONE = 1.5, 0.5, 4.0
 
 
 @dataclass(frozen=True)

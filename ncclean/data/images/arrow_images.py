@@ -68,9 +68,10 @@ class ArrowImages(TableLayout):
                     yield row
             if last is not None and done < last:
                 raise ShardError(f"{done - first} rows, {last - first} were announced")
-        except ShardError as error:
-            yield from (BrokenRow(str(error)) for _ in range((last or done) - done))
-            raise
+        except (ShardError, MemoryError) as error:
+            failure = str(error) or "needs more memory than a reader may take"
+            yield from (BrokenRow(failure) for _ in range((last or done) - done))
+            raise ShardError(failure) from error
 
 
 def batch_rows(url: str) -> Iterator[int]:

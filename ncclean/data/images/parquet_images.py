@@ -91,7 +91,7 @@ class ParquetImages(TableLayout):
                             yield row
                 if done != end:  # of pages whose headers are wrong
                     raise ValueError(f"{done - begin} rows, {end - begin} were announced")
-            except (OSError, pa.ArrowException, ValueError, ShardError) as error:
+            except (OSError, pa.ArrowException, ValueError, MemoryError, ShardError) as error:
                 failure = failure or f"row group {group} cannot be read: {one_line(error)}"
                 for _ in range(end - done):
                     yield BrokenRow(failure)
