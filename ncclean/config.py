@@ -198,6 +198,10 @@ class ClusterOptions(Options):
     cpus_per_worker: Annotated[
         float | None, Option("Cores of a Ray worker.", low=0, is_idle=True)
     ] = None
+    decoders_per_worker: Annotated[
+        int | None,
+        Option("Decoders of a Ray worker (default: one per core of it).", low=1, is_idle=True),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -236,7 +236,7 @@ MAX_PIXELS = 89_478_485  # of an image; Pillow's own bound: a 256 MB RGB image
 DecodeThreads = Annotated[
     int,
     Option(
-        "Threads that decode images (default: one per core).",
+        "Decoders: processes, and threads in these (default: one per core).",
         low=1,
         is_idle=True,
         shows_default=False,

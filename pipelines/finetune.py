@@ -143,7 +143,12 @@ class Finetune(Command):
     def run(self, progress: Progress = SILENT) -> Result[FinetuneSummary]:
         """Train and write the model; see `ncclean.training.finetune`."""
         is_remote = self.engine == "ray" or (self.engine == "auto" and self.cluster.address)
-        trained = self.finetuning().run(progress, self.cluster if is_remote else None)
+        tuning = self.finetuning()
+        if is_remote and self.cluster.decoders_per_worker is not None:
+            decoders = self.cluster.decoders_per_worker
+            loader = dataclasses.replace(tuning.loader, decode_threads=decoders)
+            tuning = dataclasses.replace(tuning, loader=loader)
+        trained = tuning.run(progress, self.cluster if is_remote else None)
         figures = {"steps": f"{trained.steps:,}"}
         if trained.first_loss is not None and trained.last_loss is not None:
             figures["loss"] = f"{trained.first_loss:.3f} to {trained.last_loss:.3f}"

@@ -43,7 +43,9 @@ class RayEngine:
         gpus, cpus = worker_size(self._cluster, request.device)
         self._pool = WorkerPool(
             request.absolute(),
-            dataclasses.replace(options, decode_threads=max(1, int(cpus))),
+            dataclasses.replace(
+                options, decode_threads=self._cluster.decoders_per_worker or max(1, int(cpus))
+            ),
             columns,
             gpus=gpus,
             cpus=cpus,

@@ -74,7 +74,7 @@ class AdaptOptions(Options):
     decode_threads: Annotated[
         int,
         Option(
-            "Threads that decode images (default: one per core).",
+            "Decoders: processes, and threads in these (default: one per core).",
             low=1,
             is_idle=True,
             is_listed=False,
