@@ -25,6 +25,7 @@ from speed import decode as decode_speed
 from speed import draft as draft_speed
 from speed import embeddings as embedding_speed
 from speed import export as export_speed
+from speed import feed as feed_speed
 from speed import finalize as finalize_speed
 from speed import score as score_speed
 from speed import synth as synth_speed
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Row]]] = {
     "captions": caption_speed.run,
     "decode": decode_speed.run,
     "draft": draft_speed.run,
+    "feed": feed_speed.run,
     "end-to-end": end_to_end.run,
     "memory": memory.run,
     "embeddings": embedding_speed.run,

@@ -42,13 +42,17 @@ def photograph_corpus(setting: Setting) -> list[Path]:
     Two are as few as the plain loop can share between its workers; batches end with a shard, and
     small ones would not be what large shards give.
     """
-    folder = setting.scratch / "photographs"
+    return photograph_shards(setting, 2, setting.choose(full=256, quick=64))
+
+
+def photograph_shards(setting: Setting, count: int, size: int) -> list[Path]:
+    """So many shards of 640 x 480 photographs at quality 90, written once per run."""
+    folder = setting.scratch / f"photographs-{count}-{size}"
     if not folder.exists():
         folder.mkdir()
-        size = setting.choose(full=256, quick=64)
-        images = photographs(2 * size, (640, 480), quality=90)
-        captions = usual_captions(2 * size)
-        for shard in range(2):
+        images = photographs(count * size, (640, 480), quality=90)
+        captions = usual_captions(count * size)
+        for shard in range(count):
             with tarfile.open(folder / f"{shard:05d}.tar", "w") as tar:
                 for index in range(shard * size, (shard + 1) * size):
                     _add_pair(tar, f"{index:09d}", images[index], captions[index])
