@@ -11,6 +11,7 @@ import errno
 import functools
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -101,12 +102,26 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     text = " ".join(str(error).split())
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and _is_of_memory(error):
+        return (
+            f"a process may map {limit >> 20:,} MB of memory here (`ulimit -v`), and torch alone "
+            "maps several GB, most of which it never uses: set `ulimit -v unlimited`, and limit a "
+            "container or a job instead"
+        )
     if _is_of_torchvision(error):
         return (
             f"torchvision does not fit torch ({text}): install both with one command, from the "
             "same place: pip install --force-reinstall torch torchvision"
         )
     return f"unexpected {type(error).__name__}: {text} (--debug shows where)"
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether memory could not be had, or a library not be mapped into it."""
+    return isinstance(error, MemoryError) or any(
+        words in str(error) for words in ("failed to map segment", "Cannot allocate memory")
+    )
 
 
 def _is_of_torchvision(error: Exception) -> bool:

@@ -47,3 +47,16 @@ def _seconds_used(number):
     with open(f"/proc/{number}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
+
+
+def test_too_little_memory_to_map_is_said(corpus, tmp_path):
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -v 3000000; '{sys.executable}' -m ncclean_cli score '{corpus}'"
+         f" --out '{tmp_path}/s.parquet' --model demo"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "may map 2,929 MB of memory here (`ulimit -v`)" in done.stderr
+    assert "Traceback" not in done.stderr
