@@ -78,6 +78,7 @@ def imports(path: Path) -> set[str]:
 
 # Of the library, from the bottom to the top. Modules beside these packages are below all of them.
 LAYERS = (
+    "workers",
     "data",
     "models",
     "scoring",

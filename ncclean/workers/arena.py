@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 
 import torch
+
+from ncclean.workers.memory import shared_memory
 
 
 class Arena:
@@ -30,14 +31,3 @@ class Arena:
     def close(self) -> None:
         """Give the descriptor back; the memory goes with the last tensor on it."""
         os.close(self.descriptor)
-
-
-def shared_memory(size: int) -> int:
-    """A descriptor of memory that processes may share. It is no file of `/dev/shm`."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("ncclean-images")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, size)
-    return descriptor

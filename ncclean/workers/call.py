@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from ncclean.errors import NccleanError, ShardError, one_line
 from ncclean.workers import worker
-from ncclean.workers.arena import shared_memory
 from ncclean.workers.fork_server import SERVER
+from ncclean.workers.memory import shared_memory
 from ncclean.workers.worker import Worker, WorkerDied
 
 T = TypeVar("T")
