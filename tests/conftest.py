@@ -27,6 +27,7 @@ from safetensors.torch import save_file
 from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
+from ncclean.workers.worker import trust
 
 # Its vocabulary is unpacked anew for each model.
 open_clip.get_tokenizer = functools.cache(open_clip.get_tokenizer)
@@ -34,6 +35,14 @@ open_clip.get_tokenizer = functools.cache(open_clip.get_tokenizer)
 # An example may take as long as a busy machine makes it.
 settings.register_profile("ncclean", deadline=None)
 settings.load_profile("ncclean")
+
+
+@pytest.fixture
+def behind_a_wall() -> Iterator[None]:
+    """Sources are read in this process: no other one sees its `memory://`."""
+    trust(True)
+    yield
+    trust(False)
 
 
 @pytest.fixture(scope="session")

@@ -135,8 +135,8 @@ def lance_batches(
         raise ShardError(f"{without_secrets(url)} has changed since the run began")
     try:
         yield from contained(read_batches, url, list(columns), rows, batch_rows, dataset.version)
-    except ShardError as error:
-        raise ShardError(_unreadable(url, str(error))) from error
+    except (ShardError, *_LANCE_ERRORS) as error:
+        raise ShardError(_unreadable(url, one_line(error))) from error
 
 
 def read_batches(

@@ -30,6 +30,8 @@ _LONGEST_REQUEST = 4096
 _STATUS = struct.Struct("i")
 _PR_SET_PDEATHSIG = 1
 _ATTEMPTS = 3
+# Threads of one process that wait for one another do so actively, and take the cores from others.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 class ForkServer:
@@ -61,7 +63,9 @@ class ForkServer:
                 finally:
                     os.close(tell)
             if pid := os.read(status, _STATUS.size):
-                return Connection(here.detach()), _STATUS.unpack(pid)[0], status
+                connection = Connection(here.detach())
+                connection.send((dict(os.environ), sys.path, os.getcwd()))
+                return connection, _STATUS.unpack(pid)[0], status
             os.close(status)
             here.close()
         raise InputError("no worker process can be started: see above, or how many a user may have")
@@ -98,9 +102,7 @@ def exit_status(descriptor: int) -> int | None:
 def main() -> None:
     """Serve requests on standard input until the process at its other end has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
-    # Of libraries that are imported here: threads of one process that wait for one another do so
-    # actively, and take the cores from the other processes.
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.update(_ONE_THREAD)
     ended, end = os.pipe()
     os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # else there would be no wakeup
@@ -148,12 +150,22 @@ def _fork(
         for descriptor in (tell, *statuses.values()):
             os.close(descriptor)
         _end_with(parent)
-        work(Connection(connection), inherited)
+        to_parent = Connection(connection)
+        _be_like(*to_parent.recv())
+        work(to_parent, inherited)
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
         code = 1
     os._exit(code)
+
+
+def _be_like(environment: dict[str, str], path: list[str], folder: str) -> None:
+    """Take over what may have changed in the parent since the server was started."""
+    os.environ.clear()
+    os.environ.update(environment | _ONE_THREAD)
+    sys.path[:] = [place for place in path if place]
+    os.chdir(folder)
 
 
 def _reap(statuses: dict[int, int]) -> None:

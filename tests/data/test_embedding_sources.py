@@ -227,6 +227,7 @@ def test_large_files_are_several_shards(tmp_path, monkeypatch):
     assert [shard.rows for shard in resolve_embeddings([str(file)])] == [(0, 2), (2, 4), (4, 5)]
 
 
+@pytest.mark.usefixtures("behind_a_wall")
 def test_objects_in_a_store(tmp_path):
     import fsspec
 

@@ -320,6 +320,7 @@ def test_an_interrupted_export_goes_on(pairs, tmp_path, monkeypatch):
     assert facts(read(out)[0]) == sorted((caption, image) for _, image, caption in pairs)
 
 
+@pytest.mark.usefixtures("behind_a_wall")
 def test_a_store_gets_the_same(pairs, tmp_path):
     """Any that fsspec knows; that of memory has no folders and no links."""
     source = LAYOUTS["files"](pairs, tmp_path / "source")

@@ -8,6 +8,7 @@ import torch
 
 from ncclean.models.estimator import Estimator
 from ncclean.models.token_counts import MAX_CAPTION_CHARACTERS, tokens_before_cutting
+from ncclean.models.tokens import Tokenize
 from tests.conftest import write_model
 
 CAPTIONS = [
@@ -52,7 +53,7 @@ def test_cut_captions_are_counted(demo_estimator):
 
 def test_without_counts_nothing_is_said_to_be_cut(demo_estimator):
     estimator = copy.copy(demo_estimator)
-    estimator.tokenizer = lambda texts: demo_estimator.tokenizer(texts)
+    estimator.tokenize = Tokenize(lambda texts: demo_estimator.tokenizer(texts))
     assert estimator.count_tokens(CAPTIONS) == [None] * len(CAPTIONS)
     assert estimator.cut([None, None]) == estimator.cut([]) == {}
 

@@ -129,6 +129,7 @@ def test_missing_and_broken_files(tmp_path):
         read(tmp_path)
 
 
+@pytest.mark.usefixtures("behind_a_wall")
 def test_objects_are_read(tmp_path):
     import fsspec
 

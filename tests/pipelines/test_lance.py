@@ -10,9 +10,9 @@ import pytest
 from ncclean_pipelines.annotate import Annotate
 from ncclean_pipelines.score import Score
 
+from ncclean.data import lance_table
 from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.registry import layout_of
-from ncclean.data.lance_reader import LanceRequest
 from ncclean.data.lance_table import lance_pieces
 from ncclean.data.sources import resolve_sources
 from ncclean.data.synthetic import CorpusOptions, write_corpus
@@ -265,13 +265,13 @@ def test_rows_are_those_of_the_version_that_was_checked(pairs, tmp_path, monkeyp
     place = tmp_path / "a.lance"
     lance.write_dataset(pairs, place)
     shards = resolve_sources([str(place)])
-    batches = LanceRequest.batches
+    contained = lance_table.contained
 
-    def later(request):
+    def later(*request):
         lance.dataset(place).delete("caption IS NOT NULL")
-        return batches(request)
+        return contained(*request)
 
-    monkeypatch.setattr(LanceRequest, "batches", later)
+    monkeypatch.setattr(lance_table, "contained", later)
     assert [row["uid"] for row in layout_of(shards[0]).rows(shards[0])] == pairs["uid"].to_pylist()[
         :30
     ]

@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 
 from ncclean.errors import InputError
-from ncclean.storage.grouping import check_grouping, group_labels, of_fields
+from ncclean.execution.sample_rows import fields_of
+from ncclean.storage.grouping import check_grouping, group_labels, names_in
 
 
 @pytest.mark.parametrize(
@@ -34,5 +35,5 @@ def test_a_column_of_the_samples_and_sql_over_it():
 def test_only_names_of_columns_are_looked_for_in_the_samples():
     records = [{"lang": "de", "other": 1, "lower": "x", 'an "odd" name': {"id": 7}}, {"lang": "en"}]
     sql = 'lower(lang) || \'other\' /* other */ || "an ""odd"" name".id'
-    assert of_fields(records, sql).keys() == {"lang", 'an "odd" name'}
-    assert of_fields(records, "'other'") == {}
+    assert fields_of(records, names_in(sql)).keys() == {"lang", 'an "odd" name'}
+    assert fields_of(records, names_in("'other'")) == {}

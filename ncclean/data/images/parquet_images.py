@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -135,15 +136,16 @@ def _without_large_texts(
         for row in range(batch.num_rows):
             yield from _without_large_texts(batch.slice(row, 1), left_out)
     else:
-        what = {name: LeftOut(f"column {name} has a text of more than 8 MB") for name in large}
-        yield batch.drop_columns(large), left_out | what
+        names = itertools.compress(batch.schema.names, large)
+        what = {name: LeftOut(f"column {name} has a text of more than 8 MB") for name in names}
+        yield batch.select([n for n, is_large in enumerate(large) if not is_large]), left_out | what
 
 
 def _why_too_large(url: str, group: int, column: str) -> LeftOut | None:
     """Why a column of texts is left out: those of a few rows do not fit into memory together."""
     try:
         for batch in _batches(url, group, [column], _BATCH_ROWS):
-            if not is_text(batch.schema.field(column).type):
+            if not is_text(batch.schema.types[0]):
                 break
     except MemoryError:
         return LeftOut(f"column {column} needs more memory than texts may take")
