@@ -15,7 +15,8 @@ def isolated(module: str) -> list[str]:
 
     It is isolated, with the paths of this process: a module beside the data is never imported.
     """
-    paths = json.dumps([path for path in sys.path if path])
+    # Python passes over what is no string, such as a `Path`.
+    paths = json.dumps([path for path in sys.path if isinstance(path, str) and path])
     return [sys.executable, "-I", "-c", _START.format(module), paths]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from ncclean.execution.shard_reader import ReaderSettings, ShardRows
 from ncclean.execution.shift import noise_shift
 from ncclean.models.estimator import Estimator, ModelIdentity
 from ncclean.models.request import ModelRequest
+from ncclean.models.tokens import TokenCache
 from ncclean.models.weights import finite_embeddings
 from ncclean.progress import timed
 from ncclean.storage.grouping import names_in
@@ -193,10 +195,10 @@ class ImageEncoder:
 
     def _settings(self) -> ReaderSettings:
         """What readers do with the shards."""
-        options = self._options
+        options, tokenize = self._options, self.estimator.tokenize
         return ReaderSettings(
             preprocessing=self.estimator.preprocessing,
-            tokenize=self.estimator.tokenize,
+            tokenize=tokenize if tokenize.is_portable else None,
             max_pixels=options.max_pixels,
             signals="image" in (options.signals or ()),
             keep_jpegs=self._on_device is not None,
@@ -283,14 +285,18 @@ class ImageEncoder:
             image = _checked(torch.cat(shard.batches)[order], "images")
         else:
             image = torch.empty(0, self.estimator.embed_dim, device=self.estimator.device)
-        with timed(times, "device"):
-            text = self.estimator.encode_tokenized(rows.tokens, self.batch.size)
-        text = _checked(text, "captions")
-        counts = [rows.tokens.counts[place] for place in rows.tokens.places]
-        if not np.array_equal(rows.images, np.arange(len(image))):
-            image = image[torch.from_numpy(rows.images).to(image.device)]
         facts = dict(rows.facts)
         ok = np.asarray(pc.equal(facts["status"], SkipReason.OK.value))
+        tokens = rows.tokens
+        if tokens is None:
+            captions = itertools.compress(facts["text"].to_pylist(), ok)
+            tokens = TokenCache(self.estimator.tokenize).of([text or "" for text in captions])
+        with timed(times, "device"):
+            text = self.estimator.encode_tokenized(tokens, self.batch.size)
+        text = _checked(text, "captions")
+        counts = [tokens.counts[place] for place in tokens.places]
+        if not np.array_equal(rows.images, np.arange(len(image))):
+            image = image[torch.from_numpy(rows.images).to(image.device)]
         facts["caption_tokens"] = scattered(pa.array(counts, pa.int32()), ok, pa.int32())
         return EncodedShard(
             name=ref.name,

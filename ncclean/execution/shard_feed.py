@@ -119,8 +119,9 @@ class ShardFeed:
             if self._device.type == "cuda" and pin(self._arena.blocks):
                 stack.callback(unpin, self._arena.blocks)
             # Else each reader would import them for itself.
-            tokenizer = type(self._settings.tokenize.tokenizer).__module__
-            SERVER.imports(shard_reader.__name__, tokenizer)
+            tokenize = self._settings.tokenize
+            tokenizer = [type(tokenize.tokenizer).__module__] if tokenize is not None else []
+            SERVER.imports(shard_reader.__name__, *tokenizer)
             self._readers = [_Reader(self._started, self._arena) for _ in range(readers)]
             stack.callback(self._close)
             yield from self._read(deque(enumerate(shards)))

@@ -60,11 +60,11 @@ class ReaderSettings:
     """What a reader does with each shard. `arena` is the number and the shape of blocks.
 
     `fields` of the samples are wanted as columns, and `with_pairs` the captions and fields of each
-    block.
+    block. Without `tokenize`, the parent tokenizes.
     """
 
     preprocessing: Preprocessing
-    tokenize: Tokenize
+    tokenize: Tokenize | None
     max_pixels: int
     arena: tuple[int, tuple[int, int, int, int]] = (0, (0, 0, 0, 0))
     threads: int = 1
@@ -103,7 +103,7 @@ class ShardRows:
 
     facts: dict[str, pa.Array]
     images: np.ndarray
-    tokens: Tokens
+    tokens: Tokens | None
     metadata: pa.Table
     image_signals: list[dict[str, float | str] | None]
     samples: int
@@ -128,7 +128,7 @@ class ShardRows:
             self,
             facts=self.facts | changed,
             images=images,
-            tokens=replace(self.tokens, places=self.tokens.places[kept]),
+            tokens=self.tokens and replace(self.tokens, places=self.tokens.places[kept]),
             image_signals=list(itertools.compress(self.image_signals, kept)),
         )
 
@@ -215,17 +215,19 @@ class ShardReader:
         encoded: dict[int, bytes] = {}
         count, block, place = 0, torch.empty(0), 0
         size = self._settings.arena[1][0]
-        tokens = TokenCache(self._settings.tokenize)
+        tokenize = self._settings.tokenize
+        tokens = TokenCache(tokenize) if tokenize is not None else None
 
         def send() -> None:
             pairs = _pairs(held) if self._settings.with_pairs else None
             self._connection.send(Block(place, list(rows), dict(encoded), count, pairs))
-            tokens.add(
-                caption.text
-                for decoded in held
-                for caption in decoded.sample.captions
-                if caption.text is not None
-            )
+            if tokens is not None:
+                tokens.add(
+                    caption.text
+                    for decoded in held
+                    for caption in decoded.sample.captions
+                    if caption.text is not None
+                )
             for decoded in held:
                 self._forget(decoded.sample)
             held.clear()
@@ -273,7 +275,7 @@ class ShardReader:
         stream: DecodedSamples,
         samples: list[DecodedSample],
         count: int,
-        tokens: TokenCache,
+        tokens: TokenCache | None,
     ) -> ShardRows:
         limit_seconds(0)  # for our own code, which takes as long as there are rows
         late = stream.samples.late_metadata
@@ -288,7 +290,7 @@ class ShardReader:
         return ShardRows(
             facts=facts,
             images=images_of_rows(scorable),
-            tokens=tokens.of([row.caption.text or "" for row in scorable]),
+            tokens=tokens and tokens.of([row.caption.text or "" for row in scorable]),
             metadata=metadata,
             image_signals=[row.decoded.signals for row in scorable],
             samples=count,

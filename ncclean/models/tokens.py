@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,18 @@ class Tokenize:
         ids = self(captions)
         with self._turn:
             return ids, tokens_before_cutting(self.tokenizer, captions, ids)
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether a worker process can have the tokenizer.
+
+        A lambda cannot be pickled, and workers do not run the user's script, whose classes and
+        functions pickle names by `__main__`.
+        """
+        try:
+            return b"__main__" not in pickle.dumps(self.tokenizer)
+        except Exception:  # which depends on the object
+            return False
 
     def __getstate__(self) -> dict[str, object]:
         return {"tokenizer": self.tokenizer}

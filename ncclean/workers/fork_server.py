@@ -64,7 +64,7 @@ class ForkServer:
                     os.close(tell)
             if pid := os.read(status, _STATUS.size):
                 connection = Connection(here.detach())
-                connection.send((dict(os.environ), sys.path, os.getcwd()))
+                connection.send((dict(os.environ), sys.path, _working_folder()))
                 return connection, _STATUS.unpack(pid)[0], status
             os.close(status)
             here.close()
@@ -165,7 +165,16 @@ def _be_like(environment: dict[str, str], path: list[str], folder: str) -> None:
     os.environ.clear()
     os.environ.update(environment | _ONE_THREAD)
     sys.path[:] = [place for place in path if place]
-    os.chdir(folder)
+    with contextlib.suppress(OSError):  # it is gone
+        os.chdir(folder)
+
+
+def _working_folder() -> str:
+    """The working folder, or nothing if it has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _reap(statuses: dict[int, int]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -9,10 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from ncclean.config import ScoreOptions
 from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.decoding import decoded_shard
 from ncclean.data.shards import resolve_shards
 from ncclean.execution import shard_feed
+from ncclean.execution.column_sources import ColumnSources
+from ncclean.execution.image_encoder import ImageEncoder
+from ncclean.models.estimator import Estimator
 from ncclean.models.tokens import Tokenize
 from ncclean.workers.fork_server import SERVER
 from tests import hostile
@@ -153,3 +158,43 @@ def _is_alive(pid):
     except ProcessLookupError:
         return False
     return True
+
+
+def in_script(captions):
+    return letters(captions)
+
+
+def test_a_tokenizer_that_workers_cannot_have_is_called_here(tmp_path, demo_estimator):
+    shards = write(tmp_path, count=1)
+    tokenizer = demo_estimator.tokenizer
+    of_user = Estimator(
+        demo_estimator.model, lambda texts: tokenizer(texts), demo_estimator.preprocessing
+    )
+    options = ScoreOptions(batch_size=8)
+
+    def encoded(estimator):
+        encoder = ImageEncoder(estimator, options, ColumnSources(options))
+        [(_, complete)] = encoder.encode(shards, lambda samples: None)
+        return complete()
+
+    expected, found = encoded(demo_estimator), encoded(of_user)
+    assert len(expected.text) == PAIRS
+    assert torch.equal(found.text, expected.text)
+
+
+def test_what_a_script_defines_does_not_travel(monkeypatch):
+    assert Tokenize(letters).is_portable
+    assert not Tokenize(lambda captions: captions).is_portable
+    monkeypatch.setattr(in_script, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "in_script", in_script, raising=False)
+    assert not Tokenize(in_script).is_portable
+
+
+def test_the_working_folder_may_be_removed(tmp_path, monkeypatch):
+    shards = write(tmp_path, count=1)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    [(rows, _)] = fed(shards).values()
+    assert rows.error is None

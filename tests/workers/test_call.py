@@ -1,6 +1,7 @@
 """What a function yields in another process, and how that process may end."""
 
 import os
+import sys
 import time
 
 import pytest
@@ -66,3 +67,9 @@ def test_a_module_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):
     monkeypatch.setattr("ncclean.workers.call.SERVER", type(worker.SERVER)())
     assert numbers(3, "") == [0, 1, 2]
     assert not (tmp_path / "ran").exists()
+
+
+def test_an_entry_of_the_path_that_is_no_string_does_not_matter(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.path", [*sys.path, tmp_path])
+    monkeypatch.setattr("ncclean.workers.call.SERVER", type(worker.SERVER)())
+    assert numbers(3, "") == [0, 1, 2]
