@@ -281,6 +281,7 @@ class ShardReader:
         late = stream.samples.late_metadata
         rows = [Row(one, caption) for one in samples for caption in captions_of(one.sample)]
         scorable = [row for row in rows if row.status is SkipReason.OK]
+        captions = [row.caption.text or "" for row in scorable]
         facts = facts_of_rows(shard.name, late, samples, rows)
         check_places(facts, count)
         metadata = pa.table({})
@@ -290,7 +291,7 @@ class ShardReader:
         return ShardRows(
             facts=facts,
             images=images_of_rows(scorable),
-            tokens=tokens and tokens.of([row.caption.text or "" for row in scorable]),
+            tokens=tokens.of(captions) if tokens is not None else None,
             metadata=metadata,
             image_signals=[row.decoded.signals for row in scorable],
             samples=count,
