@@ -131,6 +131,7 @@ FIGURES = {
     "embeddings": Figure(("embeddings",), tables.benchmark_line()),
     "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare", 6)),
     "export": Figure(("export",), tables.benchmark_line(*EXPORTS)),
+    "feed": Figure(("feed",), tables.benchmark_line()),
     "few-captions": Figure(("few-captions",), noise_tables.few_captions_line),
     "flickr8k-arms": Figure(("flickr8k",), flickr8k_tables.gains_lines),
     "flickr8k-detection": Figure(("flickr8k",), flickr8k_tables.detection_lines),

@@ -25,7 +25,7 @@ from ncclean.execution.shard_reader import Block, ReaderSettings, ReadShard, Sha
 from ncclean.models.devices import pin, unpin
 from ncclean.workers.arena import Arena
 from ncclean.workers.fork_server import SERVER
-from ncclean.workers.worker import Worker, WorkerDied
+from ncclean.workers.worker import Logged, Worker, WorkerDied
 
 logger = logging.getLogger(__name__)
 
@@ -160,6 +160,8 @@ class ShardFeed:
                 return
         if isinstance(message, int):
             reader.said = message
+        elif isinstance(message, Logged):
+            message.log()
         elif isinstance(message, Block):
             reader.filling.remove(message.number)
             yield number, Images(message, self._arena.blocks[message.number][: len(message.rows)])

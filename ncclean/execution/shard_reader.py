@@ -42,6 +42,7 @@ from ncclean.models.tokens import TokenCache, Tokenize, Tokens
 from ncclean.stores import is_url
 from ncclean.workers.arena import Arena
 from ncclean.workers.worker import (
+    Parent,
     WorkerDied,
     in_a_fork,
     limit_seconds,
@@ -151,12 +152,13 @@ def main(connection: Connection, descriptors: Sequence[int]) -> None:
     """Read the shards that the parent names, until it ends the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        settings: ReaderSettings = connection.recv()
+        parent = Parent(connection)
+        settings: ReaderSettings = parent.receive()
         arena = Arena(*settings.arena, descriptors[0])
         limit_this_process()
-        reader = ShardReader(settings, arena, connection)
+        reader = ShardReader(settings, arena, parent)
         while True:
-            message = connection.recv()
+            message = parent.receive()
             if isinstance(message, ReadShard):
                 reader.read(message)
                 limit_seconds(0)
@@ -167,9 +169,9 @@ def main(connection: Connection, descriptors: Sequence[int]) -> None:
 class ShardReader:
     """Reads one shard after the other, into blocks that the parent has set free."""
 
-    def __init__(self, settings: ReaderSettings, arena: Arena, connection: Connection) -> None:
+    def __init__(self, settings: ReaderSettings, arena: Arena, parent: Parent) -> None:
         self.free: list[int] = []
-        self._settings, self._arena, self._connection = settings, arena, connection
+        self._settings, self._arena, self._parent = settings, arena, parent
         self._seconds = _SECONDS * settings.threads
         self._kept = {"uid", "url", *TRUTH, *settings.fields}
         self._decoder = ImageDecoder(
@@ -186,7 +188,7 @@ class ShardReader:
         trust(not asked.carefully)
         limit_seconds(_SECONDS_ALONE if asked.carefully else self._seconds)
         read = read_samples(shard, self._settings.caption_key, together=True)
-        samples = _Watched(read, self._connection, asked)
+        samples = _Watched(read, self._parent, asked)
         if asked.carefully:
             decode = functools.partial(decode_samples, decoder=_ForkingDecoder(self._decoder))
             stream = DecodedSamples(samples, decode, 0)
@@ -195,11 +197,11 @@ class ShardReader:
             alone = self._settings.threads == 1 and not is_url(shard.url)
             stream = DecodedSamples(samples, self._decode, 0 if alone else self._settings.threads)
         try:
-            self._connection.send(self._rows(shard, stream))
+            self._parent.send(self._rows(shard, stream))
         except OSError:
             raise
         except Exception as error:
-            self._connection.send(error)
+            self._parent.send(error)
 
     def _decode(self, samples: Sequence[Sample]) -> list[DecodedSample]:
         decoded = []
@@ -220,7 +222,7 @@ class ShardReader:
 
         def send() -> None:
             pairs = _pairs(held) if self._settings.with_pairs else None
-            self._connection.send(Block(place, list(rows), dict(encoded), count, pairs))
+            self._parent.send(Block(place, list(rows), dict(encoded), count, pairs))
             if tokens is not None:
                 tokens.add(
                     caption.text
@@ -266,7 +268,7 @@ class ShardReader:
     def _free_block(self) -> int:
         """The next block that is free; waits for one."""
         while not self.free:
-            self.free.append(self._connection.recv())
+            self.free.append(self._parent.receive())
         return self.free.pop()
 
     def _finished(
@@ -304,8 +306,8 @@ class ShardReader:
 class _Watched:
     """Samples whose reading is progress, and with care is said before: which one is fatal."""
 
-    def __init__(self, samples: Samples, connection: Connection, asked: ReadShard) -> None:
-        self._samples, self._connection, self._asked = samples, connection, asked
+    def __init__(self, samples: Samples, parent: Parent, asked: ReadShard) -> None:
+        self._samples, self._parent, self._asked = samples, parent, asked
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._samples, name)
@@ -316,7 +318,7 @@ class _Watched:
             if number == self._asked.most:
                 raise ShardError(self._asked.why)
             if self._asked.carefully:
-                self._connection.send(number)
+                self._parent.send(number)
             sample = next(samples, None)
             progress()
             if sample is None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import select
 import signal
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from ncclean.isolated import limit_memory
@@ -55,6 +59,43 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
         os.close(self._status)
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A record of a worker's log."""
+
+    name: str
+    level: int
+    text: str
+
+    def log(self) -> None:
+        """Log it here."""
+        logging.getLogger(self.name).log(self.level, "%s", self.text)
+
+
+class Parent(logging.Handler):
+    """The other end of a worker's connection, for several threads, and for what they log."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection, self._sending = connection, threading.Lock()
+        logger = logging.getLogger("ncclean")
+        logger.propagate = False
+        logger.addHandler(self)
+
+    def receive(self) -> Any:
+        """The next message; raises `EOFError` if the parent has ended."""
+        return self._connection.recv()
+
+    def send(self, message: object) -> None:
+        """Send a message."""
+        with self._sending:
+            self._connection.send(message)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            self.send(Logged(record.name, record.levelno, self.format(record)))
 
 
 def how_it_ended(status: int | None) -> str:

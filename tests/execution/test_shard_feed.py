@@ -1,5 +1,6 @@
 """Shards through worker processes: the same whatever their number, and whatever ends them."""
 
+import logging
 import os
 import signal
 import sys
@@ -109,6 +110,12 @@ def test_a_sample_that_cannot_be_read_ends_its_shard_there(tmp_path, fatal_reade
     assert found["1"][4] is found["2"][4] is None
 
 
+def test_what_readers_log_is_logged_here(tmp_path, fatal_readers, caplog):
+    """Retries are said, and counted by handlers of the store's own log."""
+    fed(write(tmp_path, keys={25: "said"}))
+    assert ("ncclean.stores", logging.WARNING, "trying a.tar again") in caplog.record_tuples
+
+
 def test_any_process_may_be_killed_at_any_time(tmp_path):
     """Readers, and the server that they are forked from."""
     shards = write(tmp_path, count=12)
@@ -117,7 +124,7 @@ def test_any_process_may_be_killed_at_any_time(tmp_path):
 
     def kill():
         random = np.random.default_rng(0)
-        while not stop.wait(1) and len(killed) < 4:
+        while not stop.wait(0.1) and len(killed) < 4:
             server = SERVER._process.pid
             with open(f"/proc/{server}/task/{server}/children") as children:
                 readers = [int(pid) for pid in children.read().split()]

@@ -129,8 +129,8 @@ def _without_large_texts(
     batch: pa.RecordBatch, left_out: dict[str, LeftOut]
 ) -> Iterator[tuple[pa.RecordBatch, dict[str, LeftOut]]]:
     """A batch, in single rows if texts of it are too large, and these left out of them."""
-    large = [name for name in batch.schema.names if longest_text(batch.column(name)) > LARGEST_TEXT]
-    if not large:
+    large = [longest_text(column) > LARGEST_TEXT for column in batch.columns]
+    if not any(large):
         yield batch, left_out
     elif batch.num_rows > 1:
         for row in range(batch.num_rows):
