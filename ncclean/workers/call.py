@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from ncclean.errors import NccleanError, ShardError, one_line
 from ncclean.workers import worker
 from ncclean.workers.fork_server import SERVER
@@ -38,6 +40,8 @@ class Limits:
 
 
 _LIMITS = Limits()
+# What callers tell apart; others may not be pickled.
+_AS_THEY_ARE = (NccleanError, pa.ArrowException, FileNotFoundError, PermissionError, MemoryError)
 
 
 def contained(
@@ -92,9 +96,7 @@ def main(connection: Connection, descriptors: Sequence[int]) -> None:
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise
         except BaseException as raised:
-            error = raised
-            if not isinstance(raised, NccleanError | OSError | ValueError | MemoryError):
-                error = ShardError(one_line(raised))
+            error = raised if isinstance(raised, _AS_THEY_ARE) else ShardError(one_line(raised))
         connection.send((None, (), error))
 
 
