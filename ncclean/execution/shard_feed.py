@@ -33,6 +33,7 @@ _CPU = torch.device("cpu")
 _BLOCK_IMAGES = 64  # at most
 _MOST_READERS = 4
 _BLOCKS_PER_READER = 2
+_SILENT_SECONDS = 900.0  # of a reader that waits for nothing but what it reads, as for a dead disk
 _CHANCES = 5  # of a shard whose readers the system ends
 
 
@@ -68,6 +69,7 @@ class _Reader:
         self.number: int | None = None
         self.asked: ReadShard | None = None
         self.said = self.failures = 0  # of the shard
+        self.heard = 0.0
         self.filling: set[int] = set()  # blocks that it may fill
 
     def read(self, number: int, asked: ReadShard) -> None:
@@ -84,12 +86,13 @@ class _Reader:
 
     def fill(self, block: int) -> None:
         """Let it fill a block."""
+        self.heard = time.monotonic()
         self.filling.add(block)
         self.worker.send(block)
 
 
 class ShardFeed:
-    """Context manager that reads shards by `decoders` processes and threads."""
+    """Reads shards by worker processes, with `decoders` of them and their threads together."""
 
     def __init__(
         self, settings: ReaderSettings, decoders: int, batch_size: int, device: torch.device = _CPU
@@ -138,9 +141,15 @@ class ShardFeed:
             busy.sort(key=lambda reader: reader.number or 0)
             self._grant()
             start = time.perf_counter()
-            ready = wait([reader.worker.connection for reader in busy])
+            ready = wait([reader.worker.connection for reader in busy], _SILENT_SECONDS / 10)
             self._waited += time.perf_counter() - start
+            if not ready:
+                for reader in busy:
+                    if reader.filling and time.monotonic() - reader.heard > _SILENT_SECONDS:
+                        reader.worker.end()  # which is noticed in the next round
+                continue
             reader = next(one for one in busy if one.worker.connection in ready)
+            reader.heard = time.monotonic()
             yield from self._next(reader)
 
     def _next(self, reader: _Reader) -> Parts:

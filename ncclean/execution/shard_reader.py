@@ -198,7 +198,7 @@ class ShardReader:
             stream = DecodedSamples(samples, self._decode, 0 if alone else self._settings.threads)
         try:
             self._parent.send(self._rows(shard, stream))
-        except OSError:
+        except (BrokenPipeError, ConnectionResetError):
             raise
         except Exception as error:
             self._parent.send(error)

@@ -26,7 +26,7 @@ from typing import Any
 from ncclean.errors import InputError
 from ncclean.isolated import isolated
 
-_LONGEST_REQUEST = 4096
+_LONGEST_REQUEST = 1 << 16
 _STATUS = struct.Struct("i")
 _PR_SET_PDEATHSIG = 1
 _ATTEMPTS = 3

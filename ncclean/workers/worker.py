@@ -53,12 +53,18 @@ class Worker:
             raise WorkerDied(exit_status(self._status)) from error
 
     def close(self) -> None:
-        """End the process, if it has not ended yet."""
+        """End the process, if it has not ended yet, and the connection to it."""
         self.connection.close()
-        if not select.select([self._status], [], [], 0)[0]:
+        self.end()
+        os.close(self._status)
+
+    def end(self) -> None:
+        """End the process, if it has not ended yet."""
+        ended = select.poll()  # `select` takes no descriptor beyond a thousand
+        ended.register(self._status, select.POLLIN)
+        if not ended.poll(0):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
-        os.close(self._status)
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,16 @@ def test_a_sample_that_cannot_be_read_ends_its_shard_there(tmp_path, fatal_reade
     assert found["1"][4] is found["2"][4] is None
 
 
+def test_a_reader_that_hangs_is_replaced(tmp_path, fatal_readers, monkeypatch):
+    """Without computing anything, as one does that waits for a dead disk."""
+    monkeypatch.setattr(shard_feed, "_SILENT_SECONDS", 3.0)
+    monkeypatch.setenv("ASKED_BEFORE", str(tmp_path / "asked"))
+    shards = write(tmp_path, odd={5: fatal.SLEEPS})
+    found = table(fed(shards))
+    assert found["0"][0]["status"] == ["ok"] * PAIRS
+    assert found["0"][4] is None
+
+
 def test_what_readers_log_is_logged_here(tmp_path, fatal_readers, caplog):
     """Retries are said, and counted by handlers of the store's own log."""
     fed(write(tmp_path, keys={25: "said"}))

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
@@ -10,7 +11,7 @@ from ncclean.data import decode
 from ncclean.data.tar import TarSamples
 from ncclean.execution import shard_reader
 
-ABORTS, LOOPS, FILLS_MEMORY, KILLED, EXITS, RAISES = WIDTHS = range(77, 83)
+ABORTS, LOOPS, FILLS_MEMORY, KILLED, EXITS, RAISES, SLEEPS = range(77, 84)
 _open_image, _samples = decode.open_image, TarSamples.__iter__
 
 
@@ -27,9 +28,20 @@ def open_image(data, max_pixels):
         os.kill(os.getpid(), signal.SIGKILL)
     if width == EXITS:
         os._exit(3)
+    if width == SLEEPS and is_first():
+        time.sleep(600)
     if width == RAISES:
         raise LookupError("nobody has thought of this")
     return header
+
+
+def is_first():
+    """Whether no process has asked before."""
+    try:
+        open(os.environ["ASKED_BEFORE"], "x").close()
+    except FileExistsError:
+        return False
+    return True
 
 
 def samples(self):
