@@ -28,6 +28,9 @@ from ncclean.options import MAX_PIXELS
 # become 6,720,000 x 224 px), so only the cropped window is resampled.
 _MAX_STRIP_RATIO = 3.0
 
+# The mark at the end of a JPEG, and how near to it: a device takes files that are cut off before.
+_END, _END_WITHIN = b"\xff\xd9", 64
+
 
 @dataclass(frozen=True)
 class Preprocessing:
@@ -66,7 +69,8 @@ class ImageDecoder:
     `fast=False` takes Pillow throughout, which reproduces open_clip's pixels exactly. `signals`
     asks for those of `ncclean.data.image_signals`. `draft` has large plain JPEGs decoded at a half,
     a quarter or an eighth of their size, never below the size that the estimator sees: libjpeg
-    leaves out the finer frequencies. `keep_jpegs` leaves plain JPEGs to a device that decodes them.
+    leaves out the finer frequencies. `keep_jpegs` leaves plain, whole JPEGs to a device that
+    decodes them.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class ImageDecoder:
         """
         header = open_image(data, self.max_pixels)
         width, height = header.size
-        if self._keep_jpegs and self.takes_fast_path(header):
+        if self._keep_jpegs and self.takes_fast_path(header) and _END in data[-_END_WITHIN:]:
             return DecodedImage(byte_tensor(data), width, height)
         try:
             with self.gate.hold(width * height):

@@ -18,8 +18,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A GPU's batches: the smallest and the largest that are tried, and the gain that is worth doubling.
-_SMALLEST_BATCH, _LARGEST_BATCH, _WORTH_DOUBLING = 64, 2048, 1.05
+# A GPU's batches that are tried, and the share of the highest speed that a smaller one must reach.
+_BATCHES = (64, 128, 256, 512, 1024, 2048)
+_AS_GOOD = 0.95
+_BUSY_SECONDS = 0.25  # a batch that takes so long waits for no launches: larger ones gain nothing
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs
 
 
@@ -57,21 +59,19 @@ def sharing_tensors(model: nn.Module) -> nn.Module:
 
 
 def fastest_batch(seconds: Callable[[int], float]) -> int:
-    """The size of batches, a power of two, from which on doubling gains less than a twentieth.
+    """The smallest size of batches, a power of two, within a twentieth of the highest speed.
 
     `seconds` measures one batch of so many, and raises `torch.OutOfMemoryError` if it is too large.
     """
-    best, rate = _SMALLEST_BATCH, 0.0
-    size = best
-    while size <= _LARGEST_BATCH:
-        try:
-            doubled = size / seconds(size)
-        except torch.OutOfMemoryError:
-            break
-        if doubled < _WORTH_DOUBLING * rate:
-            break
-        best, rate, size = size, doubled, 2 * size
-    return best
+    rates: dict[int, float] = {}
+    with contextlib.suppress(torch.OutOfMemoryError):
+        for size in _BATCHES:
+            taken = seconds(size)
+            rates[size] = size / taken
+            if taken > _BUSY_SECONDS:
+                break
+    fast = _AS_GOOD * max(rates.values(), default=0.0)
+    return next((size for size, rate in rates.items() if rate >= fast), _BATCHES[0])
 
 
 def pin(memory: torch.Tensor) -> bool:

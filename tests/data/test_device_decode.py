@@ -16,7 +16,8 @@ from tests import hostile
 SPEC = Preprocessing((64, 64), (0.0,) * 3, (1.0,) * 3)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no GPU here"))]  # fmt: skip
-TOLERANCE = {"cpu": 2, "cuda": 6}  # nvJPEG is another decoder, too
+TOLERANCE = {"cpu": 2, "cuda": 32}  # nvJPEG interpolates colours otherwise
+MEAN_TOLERANCE = 1.5
 
 
 def jpegs() -> dict[int, bytes]:
@@ -30,6 +31,7 @@ def jpegs() -> dict[int, bytes]:
         hostile.encoded(flower.resize((300, 40)), "JPEG"),  # a strip: Pillow's
         hostile.encoded(china.convert("CMYK"), "JPEG"),
         hostile.encoded(china.resize((100, 90)), "JPEG"),
+        hostile.encoded(flower, "JPEG")[:9000],  # cut off, which a device may not notice
     ]
     left = ImageDecoder(SPEC, keep_jpegs=True).decode_many(images)
     return {
@@ -40,12 +42,12 @@ def jpegs() -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("truncated", [False, True])
-def test_a_batch_is_what_its_images_are_one_by_one(device, truncated):
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_batch_is_what_its_images_are_one_by_one(device, broken):
     images = jpegs()
     assert list(images) == [0, 3, 6]
-    if truncated:
-        images[9] = images[0][: len(images[0]) // 3]
+    if broken:
+        images[9] = images[0][:300] + images[0][-2:]
     found, rejected = DeviceImageDecoder(SPEC, torch.device(device)).decode(images)
     assert {*found, *rejected} == {*images}
     for number, data in images.items():
@@ -55,6 +57,7 @@ def test_a_batch_is_what_its_images_are_one_by_one(device, truncated):
         else:
             difference = found[number].cpu().int() - expected.pixels.int()
             assert difference.abs().max() <= TOLERANCE[device]
+            assert difference.abs().float().mean() <= MEAN_TOLERANCE
 
 
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])

@@ -26,7 +26,7 @@ def card(overhead, a_pair, most):
     ("overhead", "a_pair", "most", "size"),
     [
         (0.004, 3e-5, 100_000, 2048),  # waits for launches up to a thousand
-        (0.004, 4e-4, 100_000, 128),  # a large tower is busy with few
+        (0.004, 4e-4, 100_000, 256),  # a large tower is busy with few
         (0.004, 1e-6, 100_000, 2048),  # the largest that is tried
         (0.004, 3e-5, 600, 512),  # memory is what stops it
         (0.004, 3e-5, 10, 64),  # a run halves the smallest
@@ -35,7 +35,14 @@ def card(overhead, a_pair, most):
 def test_batches_are_doubled_while_that_pays(overhead, a_pair, most, size):
     seconds, tried = card(overhead, a_pair, most)
     assert fastest_batch(seconds) == size
-    assert max(tried) <= 2 * size
+    assert tried == sorted(tried)
+    assert max(tried) * a_pair < 0.5
+
+
+def test_a_disturbed_measure_does_not_decide():
+    seconds, _ = card(0.004, 3e-5, 100_000)
+    disturbed = {128: 0.05, 256: 0.03}
+    assert fastest_batch(lambda size: disturbed.get(size) or seconds(size)) == 2048
 
 
 def test_the_image_tower_is_what_is_measured(demo_estimator):

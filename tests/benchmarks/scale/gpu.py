@@ -1,10 +1,12 @@
-"""Images per second on a GPU: decoding alone, the model alone, and both together.
+"""Pairs per second on a GPU: decoders alone, the model alone, and `score` with both.
 
-    python tests/benchmarks scale.gpu [--models ViT-B-32 ViT-B-16 ViT-L-14] [--json FILE]
+    python tests/benchmarks scale.gpu [--models ViT-B-32 ViT-L-14] [--json FILE]
 
-Needs torch, torchvision, pyarrow and open_clip, no network, no Ray, no DuckDB. Weights are
-random: speed does not depend on them. The arithmetic limit is the device's measured bf16 matrix
-product rate over the towers' operations per pair. What each measure gains tells `scale.gpu_gains`.
+Needs torch, torchvision, pyarrow, open_clip and scikit-learn, no network and no Ray. Photographs of
+640 x 480 in shards on this disk; weights are random: speed does not depend on them. Decoders alone
+are `score` with towers that cost nothing, and model alone is batches from pinned memory with
+captions. The arithmetic limit is the device's measured matrix products over the towers' operations
+per pair. What each measure gains tells `scale.gpu_gains`.
 """
 
 from __future__ import annotations
@@ -12,42 +14,32 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import open_clip
 import torch
+from measure import Setting
 from records import make_record, write_record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from ncclean.data.decode import DecodedImage, ImageDecoder, Preprocessing
-from ncclean.data.device_decode import DeviceImageDecoder
+from speed.corpora import photograph_shards
+from speed.feed import free_estimator, score
+
+from ncclean.config import ScoreOptions
+from ncclean.data.decode import Preprocessing
+from ncclean.data.shards import resolve_shards
+from ncclean.models.devices import pin, unpin
 from ncclean.models.estimator import Estimator
 from ncclean.models.precision import LOW_PRECISION
+from ncclean.models.tokens import TokenCache
 
 _CAPTION = "a photo of a red bicycle that leans against a white wall"
-
-
-Decoder = ImageDecoder | DeviceImageDecoder
-
-
-def jpegs(count: int, size: tuple[int, int]) -> list[bytes]:
-    """`count` JPEGs of smooth random content with some grain, at quality 90."""
-    from torchvision.io import encode_jpeg
-
-    generator = torch.Generator().manual_seed(0)
-    made = []
-    for _ in range(count):
-        coarse = torch.rand(1, 3, size[1] // 16, size[0] // 16, generator=generator)
-        smooth = torch.nn.functional.interpolate(coarse, size=(size[1], size[0]), mode="bicubic")
-        grain = 0.01 * torch.randn(1, 3, size[1], size[0], generator=generator)
-        pixels = ((smooth + grain).clamp(0, 1) * 255).byte()[0]
-        made.append(bytes(encode_jpeg(pixels, quality=90).numpy()))
-    return made
+_SHARDS = 8
 
 
 def random_estimator(name: str, precision: str, device: str, compiled: bool) -> Estimator:
@@ -61,50 +53,40 @@ def random_estimator(name: str, precision: str, device: str, compiled: bool) -> 
                      compiled=compiled)  # fmt: skip
 
 
-def decoded(
-    images: list[bytes], count: int, decoder: Decoder, threads: int
-) -> Iterator[torch.Tensor]:
-    """`count` decoded images, ahead of the caller by a bounded number.
-
-    By threads, where `score` has processes; by one where the device decodes.
-    """
-    is_device = isinstance(decoder, DeviceImageDecoder)
-    threads, size = (1, 256) if is_device else (threads, 16)
-
-    def chunk(start: int) -> list[torch.Tensor]:
-        picked = range(start, min(start + size, count))
-        data = [images[index % len(images)] for index in picked]
-        if isinstance(decoder, DeviceImageDecoder):
-            return list(decoder.decode(dict(enumerate(data)))[0].values())
-        found = decoder.decode_many(data)
-        return [image.pixels for image in found if isinstance(image, DecodedImage)]
-
-    with ThreadPoolExecutor(threads, "decode", torch.set_num_threads, (1,)) as pool:
-        ahead: deque[Future[list[torch.Tensor]]] = deque()
-        for start in range(0, count, size):
-            ahead.append(pool.submit(chunk, start))
-            if len(ahead) > 8 * threads:
-                yield from ahead.popleft().result()
-        for future in ahead:
-            yield from future.result()
-
-
-def end_to_end(estimator: Estimator, images: Iterator[torch.Tensor], batch: int) -> None:
-    """Encode images as they are decoded, two batches in flight, and a caption for each."""
+def encode_images(estimator: Estimator, batches: Sequence[torch.Tensor]) -> None:
+    """Batches of images from memory, three in flight."""
     begun: deque[Callable[[], torch.Tensor]] = deque()
-    held: list[torch.Tensor] = []
-    captions = 0
-    for pixels in images:
-        held.append(pixels)
-        if len(held) == batch:
-            begun.append(estimator.start_image(torch.stack(held)))
-            estimator.encode_text([f"{_CAPTION} {captions + i}" for i in range(batch)], batch)
-            captions += batch
-            held = []
-            if len(begun) > 2:
-                begun.popleft()()
+    for pixels in batches:
+        begun.append(estimator.start_image(pixels))
+        if len(begun) > 2:
+            begun.popleft()()
     for result in begun:
         result()
+
+
+def model_alone(estimator: Estimator, batch: int, pairs: int) -> float:
+    """Pairs per second of both towers."""
+    pixels = torch.randint(0, 256, (batch, 3, *estimator.image_size), dtype=torch.uint8)
+    is_pinned = pin(pixels)
+    captions = [f"{_CAPTION} {number}" for number in range(batch)]
+    tokens = TokenCache(estimator.tokenize).of(captions)  # which readers have made
+
+    def work(count: int) -> None:
+        encode_images(estimator, [pixels] * count)
+        for _ in range(count):
+            estimator.encode_tokenized(tokens, batch)
+
+    work(1)
+    times = []
+    for _ in range(3):
+        wait(estimator.device)
+        begin = time.perf_counter()
+        work(max(1, pairs // batch))
+        wait(estimator.device)
+        times.append(time.perf_counter() - begin)
+    if is_pinned:
+        unpin(pixels)
+    return max(1, pairs // batch) * batch / min(times)
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
@@ -146,85 +128,62 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _rate(count: int, device: torch.device, work: Callable[[], None], repeats: int = 3) -> float:
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        work()
-        wait(device)
-        times.append(time.perf_counter() - begin)
-    return count / min(times)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--models", nargs="+", default=["ViT-B-32", "ViT-B-16", "ViT-L-14"])
+    parser.add_argument("--models", nargs="+", default=["ViT-B-32", "ViT-L-14"])
     parser.add_argument("--device", default="cuda", help="cpu: to see that the script runs")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--batch-size", type=int, help="default: as `score` chooses it")
     parser.add_argument("--pairs", type=int, default=16_384)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--decode-on", choices=("cpu", "device"), default="cpu")
+    parser.add_argument("--photographs", type=int, default=256, help="different ones")
+    parser.add_argument("--decoders", nargs="+", type=int, default=[os.cpu_count() or 1])
+    parser.add_argument("--decode-on", nargs="+", choices=("cpu", "device"), default=["cpu"])
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no GPU here: nothing was measured")
-    images = jpegs(min(args.pairs, 512), (640, 480))
-    results = []
-    for name in args.models:
-        estimator = random_estimator(name, args.precision, args.device, args.compile)
-        device = estimator.device
-        batch = min(estimator.fit_batch(args.batch_size), args.pairs)
-        decoder: Decoder = ImageDecoder(estimator.preprocessing)
-        if args.decode_on == "device":
-            decoder = DeviceImageDecoder(estimator.preprocessing, device)
-        count = args.pairs // batch * batch
-        pixels = torch.stack(list(decoded(images, batch, decoder, args.threads)))
-
-        def model_only(
-            estimator: Estimator = estimator,
-            pixels: torch.Tensor = pixels,
-            batch: int = batch,
-            rounds: int = count // batch,
-        ) -> None:
-            end_to_end(estimator, (image for _ in range(rounds) for image in pixels), batch)
-
-        def decode_only(decoder: Decoder = decoder, count: int = count) -> None:
-            for _ in decoded(images, count, decoder, args.threads):
-                pass
-
-        def both(
-            estimator: Estimator = estimator,
-            decoder: Decoder = decoder,
-            count: int = count,
-            batch: int = batch,
-        ) -> None:
-            end_to_end(estimator, decoded(images, count, decoder, args.threads), batch)
-
-        model_only(rounds=1)  # warm up
-        dtype = LOW_PRECISION.get(estimator.precision, torch.float32)
-        with estimator.autocast():  # for tf32
-            limit = matrix_rate(device, dtype) / operations(estimator)
-        figures = {
-            "model": name,
-            "device": name_of(device),
-            "precision": estimator.precision,
-            "batch_size": batch,
-            "decode_on": args.decode_on,
-            "compiled": args.compile,
-            "decode_only": _rate(count, device, decode_only),
-            "model_only": _rate(count, device, model_only),
-            "end_to_end": _rate(count, device, both),
-            "arithmetic_limit": limit,
-        }
-        slower = min(figures["decode_only"], figures["model_only"])
-        figures["end_to_end_over_slower"] = figures["end_to_end"] / slower
-        results.append(figures)
-        print({k: round(v, 2) if isinstance(v, float) else v for k, v in figures.items()})
-    if args.json:
-        settings = {"pairs": args.pairs, "threads": args.threads}
-        write_record(args.json, make_record(results, settings=settings))
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        setting = Setting(quick=False, demo_model="demo", scratch=Path(scratch))
+        paths = photograph_shards(setting, _SHARDS, args.pairs // _SHARDS, args.photographs)
+        shards = resolve_shards(list(map(str, paths)))
+        free = {}
+        for decoders in args.decoders:
+            options = ScoreOptions(decode_threads=decoders)
+            score(free_estimator(), shards[:1], options)  # modules are imported once
+            speed, cost = score(free_estimator(), shards, options)
+            free[decoders] = speed
+            print(f"{decoders} decoders: {speed:,.0f} pairs/s, {1e3 * cost:.3f} ms", flush=True)
+        for name in args.models:
+            estimator = random_estimator(name, args.precision, args.device, args.compile)
+            dtype = LOW_PRECISION.get(estimator.precision, torch.float32)
+            with estimator.autocast():  # for tf32
+                limit = matrix_rate(estimator.device, dtype) / operations(estimator)
+            batch = estimator.fit_batch(args.batch_size)
+            alone = model_alone(estimator, batch, args.pairs)
+            print(
+                f"{name}: {alone:,.0f} pairs/s alone in {batch}, {limit:,.0f} at most", flush=True
+            )
+            for decode_on in args.decode_on:
+                for decoders in args.decoders:
+                    options = ScoreOptions(
+                        decode_threads=decoders, decode_on=decode_on, batch_size=batch
+                    )
+                    score(estimator, shards[:1], options)
+                    speed, cost = score(estimator, shards, options)
+                    rows.append({
+                        "model": name, "device": name_of(estimator.device),
+                        "precision": estimator.precision, "batch_size": batch,
+                        "compiled": args.compile, "decode_on": decode_on, "decoders": decoders,
+                        "decoders_alone": free[decoders], "model_alone": alone,
+                        "score": speed, "ms_of_main_process": 1e3 * cost, "arithmetic_limit": limit,
+                    })  # fmt: skip
+                    print({k: round(v, 3) if isinstance(v, float) else v
+                           for k, v in rows[-1].items()}, flush=True)  # fmt: skip
+                    if args.json:
+                        settings = {"pairs": args.pairs, "shards": _SHARDS}
+                        write_record(args.json, make_record(rows, settings=settings))
 
 
 if __name__ == "__main__":

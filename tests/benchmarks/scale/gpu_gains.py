@@ -9,26 +9,26 @@ nothing is measured; `--device cpu` shows that the script runs, and nothing abou
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
-import os
 import statistics
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
 import torch
 from records import make_record, write_record
+from speed.corpora import photographs
 from torch import nn
 
 from ncclean.data import device_decode
-from ncclean.data.decode import ImageDecoder
 from ncclean.data.device_decode import DeviceImageDecoder
 from ncclean.models import precision
 from ncclean.models.devices import pin, unpin
 from ncclean.models.estimator import Estimator
-from scale.gpu import Decoder, decoded, jpegs, name_of, random_estimator, wait
+from ncclean.models.tokens import TokenCache
+from scale.gpu import encode_images, name_of, random_estimator, wait
 
 Work = Callable[[], None]
 _CAPTION = "a photo of a red bicycle that leans against a white wall"
@@ -61,20 +61,17 @@ class Gains:
         several = self._batch.repeat(-(-self._fitted // len(self._batch)), 1, 1, 1)
         several = several[: self._fitted]
         yield f"batches of {self._fitted}", self._images(plain), self._images(plain, several)
-        compiled = self._estimator(compiled=True)
-        compiled.fit_batch(len(self._batch))
-        yield "compiled image tower", self._images(plain), self._images(compiled)
-        yield "compiled text tower", self._texts(plain), self._texts(compiled)
         pinned = self._batch.clone()
         if pin(pinned):
             yield "batches in pinned memory", self._images(plain), self._images(plain, pinned)
             unpin(pinned)
         yield "token ids uploaded once", self._texts(plain, uploads=False), self._texts(plain)
-        on_cpu = ImageDecoder(plain.preprocessing)
-        on_device = DeviceImageDecoder(plain.preprocessing, plain.device)
-        yield "decoding on the device", self._decoding(on_cpu), self._decoding(on_device)
-        few = self._decoding(on_device, most=16)
-        yield "128 images a call", few, self._decoding(on_device)
+        yield "attention without cuDNN", self._attention(True), self._attention(False)
+        yield "128 JPEGs a call", self._decoding(16), self._decoding(128)
+        compiled = self._estimator(compiled=True)
+        compiled.fit_batch(len(self._batch))
+        yield "compiled text tower", self._texts(plain), self._texts(compiled)
+        yield "compiled image tower", self._images(plain), self._images(compiled)
 
     def _estimator(self, chosen: str | None = None, compiled: bool = False) -> Estimator:
         args = self._args
@@ -95,23 +92,15 @@ class Gains:
         return encode
 
     def _images(self, estimator: Estimator, batch: torch.Tensor | None = None) -> Work:
-        """Batches from memory, three in flight."""
+        """Batches from memory."""
         pixels = self._batch if batch is None else batch
-
-        def encode() -> None:
-            begun: deque[Callable[[], torch.Tensor]] = deque()
-            for _ in range(self.pairs // len(pixels)):
-                begun.append(estimator.start_image(pixels))
-                if len(begun) > 2:
-                    begun.popleft()()
-            for result in begun:
-                result()
-
-        return encode
+        return lambda: encode_images(estimator, [pixels] * (self.pairs // len(pixels)))
 
     def _texts(self, estimator: Estimator, uploads: bool = True) -> Work:
+        tokens = TokenCache(estimator.tokenize).of(self._captions)
+
         def encode() -> None:
-            estimator.encode_text(self._captions, self._args.batch_size)
+            estimator.encode_tokenized(tokens, self._args.batch_size)
 
         def batch_by_batch() -> None:
             with mock.patch.object(Estimator, "_on_device", lambda _, rows: rows):
@@ -119,13 +108,27 @@ class Gains:
 
         return encode if uploads else batch_by_batch
 
-    def _decoding(self, decoder: Decoder, most: int = 128) -> Work:
-        images = jpegs(min(self.pairs, 512), (640, 480))
+    def _attention(self, with_cudnn: bool) -> Work:
+        """Texts of ever other numbers, as shards have them."""
+        counts = itertools.count(64)
+        tokens = self._plain.tokenize(self._captions[:1])[:, :16]
+
+        def encode() -> None:
+            torch.backends.cuda.enable_cudnn_sdp(with_cudnn)
+            for count in itertools.islice(counts, 4):
+                self._plain.encode_tokens(tokens.expand(count, -1))
+            torch.backends.cuda.enable_cudnn_sdp(False)
+
+        return encode
+
+    def _decoding(self, most: int) -> Work:
+        decoder = DeviceImageDecoder(self._plain.preprocessing, self._plain.device)
+        images = dict(enumerate(photographs(64, (640, 480), 90) * 8))
 
         def decode() -> None:
             with mock.patch.object(device_decode, "_IMAGES_AT_ONCE", most):
-                for _ in decoded(images, self.pairs, decoder, self._args.threads):
-                    pass
+                for _ in range(self.pairs // len(images)):
+                    decoder.decode(images)
 
         return decode
 
@@ -153,13 +156,14 @@ def main() -> None:
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--pairs", type=int, default=16_384)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no GPU here: nothing was measured")
     rows = []
+    settings = {name: getattr(args, name) for name in ("batch_size", "pairs", "rounds")}
+    settings["device"] = name_of(torch.device(args.device))
     for model in args.models:
         gains = Gains(model, args)
         for name, without, with_it in gains.measures():
@@ -170,10 +174,8 @@ def main() -> None:
                 "without": gains.pairs / plain, "with": gains.pairs / other,
             })  # fmt: skip
             print(f"{model}: {name}: {gain:.2f} times", flush=True)
-    if args.json:
-        settings = {name: getattr(args, name) for name in ("batch_size", "pairs", "rounds")}
-        settings["device"] = name_of(torch.device(args.device))
-        write_record(args.json, make_record(rows, settings=settings))
+            if args.json:  # at once: compiling may not end in time
+                write_record(args.json, make_record(rows, settings=settings))
 
 
 if __name__ == "__main__":

@@ -45,17 +45,22 @@ def photograph_corpus(setting: Setting) -> list[Path]:
     return photograph_shards(setting, 2, setting.choose(full=256, quick=64))
 
 
-def photograph_shards(setting: Setting, count: int, size: int) -> list[Path]:
-    """So many shards of 640 x 480 photographs at quality 90, written once per run."""
-    folder = setting.scratch / f"photographs-{count}-{size}"
+def photograph_shards(
+    setting: Setting, count: int, size: int, different: int | None = None
+) -> list[Path]:
+    """So many shards of 640 x 480 photographs at quality 90, written once per run.
+
+    All are different, or so many of them; captions all are.
+    """
+    folder = setting.scratch / f"photographs-{count}-{size}-{different}"
     if not folder.exists():
         folder.mkdir()
-        images = photographs(count * size, (640, 480), quality=90)
+        images = photographs(different or count * size, (640, 480), quality=90)
         captions = usual_captions(count * size)
         for shard in range(count):
             with tarfile.open(folder / f"{shard:05d}.tar", "w") as tar:
                 for index in range(shard * size, (shard + 1) * size):
-                    _add_pair(tar, f"{index:09d}", images[index], captions[index])
+                    _add_pair(tar, f"{index:09d}", images[index % len(images)], captions[index])
     return sorted(folder.glob("*.tar"))
 
 

@@ -52,19 +52,25 @@ class FreeEstimator(Estimator):
         return nn.functional.normalize(features, dim=-1)
 
 
+def free_estimator() -> Estimator:
+    """Towers that cost nothing, with the tokenizer and the images of ViT-B-32."""
+    tokenizer = open_clip.get_tokenizer("ViT-B-32")
+    return FreeEstimator(NoTowers(), tokenizer, OPEN_CLIP_DEFAULT, precision="fp32")
+
+
 def run(setting: Setting) -> list[Row]:
     shards = resolve_shards(
         [str(path) for path in photograph_shards(setting, setting.choose(full=8, quick=2), 500)]
     )
-    estimator = FreeEstimator(
-        NoTowers(), open_clip.get_tokenizer("ViT-B-32"), OPEN_CLIP_DEFAULT, precision="fp32"
-    )
-    _score(estimator, shards, 2)  # the modules of readers are imported once
+    estimator = free_estimator()
+    score(
+        estimator, shards, ScoreOptions(decode_threads=2)
+    )  # the modules of readers are imported once
     speeds: dict[int, float] = {}
     costs = []
     for _ in range(setting.choose(full=3, quick=1)):
         for decoders in (1, 2):
-            speed, cost = _score(estimator, shards, decoders)
+            speed, cost = score(estimator, shards, ScoreOptions(decode_threads=decoders))
             speeds[decoders] = max(speeds.get(decoders, 0), speed)
             costs.append(cost)
     return [
@@ -91,13 +97,18 @@ def run(setting: Setting) -> list[Row]:
     ]
 
 
-def _score(estimator: Estimator, shards: list[ShardRef], decoders: int) -> tuple[float, float]:
+def score(
+    estimator: Estimator, shards: list[ShardRef], options: ScoreOptions
+) -> tuple[float, float]:
     """Pairs a second, and seconds of a processor for each in this process."""
-    options = ScoreOptions(decode_threads=decoders)
     columns = ColumnSources(options)
     encoder = ImageEncoder(estimator, options, columns)
     scoring = ShardScoring(
-        options=options, columns=columns, encoder=encoder.facts, scale=estimator.scale, device="cpu"
+        options=options,
+        columns=columns,
+        encoder=encoder.facts,
+        scale=estimator.scale,
+        device=encoder.device,
     )
     begin, own, pairs = time.perf_counter(), time.process_time(), 0
     for _, completion in encoder.encode(shards, lambda samples: None):
