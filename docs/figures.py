@@ -140,6 +140,8 @@ FIGURES = {
         ("forgetting",), lambda record: repair_tables.gains_lines(record["rows"], FORGETTING)
     ),
     "gpu": Figure(("gpu",), tables.gpu_table),
+    "gpu-gains": Figure(("gpu-gains",), tables.gpu_gains_line),
+    "gpu-train": Figure(("gpu-train",), tables.gpu_training_line),
     "joins": Figure(("joins", "joins-limited"), tables.join_lines),
     "mending": Figure(("mending",), part_tables.mending_lines),
     "near-duplicates": Figure(("near-duplicates",), tables.near_duplicates_table),

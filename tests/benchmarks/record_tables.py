@@ -117,11 +117,30 @@ def benchmark_line(*names: str) -> Callable[[Record], Iterator[str]]:
 
 
 def gpu_table(record: Record) -> Iterator[str]:
-    """`gpu.py`: pairs/s of each model."""
-    columns = ("decode_only", "model_only", "end_to_end", "arithmetic_limit")
-    yield from heading("model", *(column.replace("_", " ") for column in columns))
+    """`gpu.py`: pairs/s of each model, and where its images are decoded."""
+    columns = ("decoders_alone", "model_alone", "score", "arithmetic_limit")
+    yield from heading("model", "decoders", *(column.replace("_", " ") for column in columns))
     for row in record["rows"]:
-        yield line(row["model"], *(f"{row[column]:,.0f}" for column in columns))
+        where = f"{row['decoders']}{', JPEGs on the GPU' * (row['decode_on'] == 'device')}"
+        yield line(row["model"], where, *(f"{row[column]:,.0f}" for column in columns))
+
+
+def gpu_gains_line(record: Record) -> Iterator[str]:
+    """`gpu_gains.py`: how many times as fast each measure is."""
+    gains = (f"{row['measure']} {row['gain']:.2f}" for row in record["rows"])
+    yield f"{record['settings']['device']}, ViT-B-32, times as fast: {'; '.join(gains)}."
+
+
+def gpu_training_line(record: Record) -> Iterator[str]:
+    """`gpu_train.py`: pairs/s of each way."""
+    rows = record["rows"]
+    rates = (f"{row['way']} {row['pairs_per_second']:,.0f}" for row in rows)
+    waits = max(row["waits_per_step"] for row in rows)
+    yield (
+        f"{rows[0]['device']}, {rows[0]['model']}, batch {record['settings']['batch_size']}, "
+        f"pairs/s: {'; '.join(rates)}. The host waits for the device "
+        f"{rows[0]['waits_per_step']:.0f} times a step as it is, {waits:.0f} times unpinned."
+    )
 
 
 def printed(command: str, lines: int) -> Callable[[Record], Iterator[str]]:

@@ -17,15 +17,12 @@ from record_tables import heading, line
 from records import ROOT
 
 Record = Mapping[str, Any]
-RECORDS = ("benchmarks", "embeddings", "scale", "neighbours-3m", "export")
+RECORDS = ("benchmarks", "embeddings", "scale", "neighbours-3m", "export", "gpu")
 _DIM = 512
 _PAIR_BYTES = 26_000  # in a shard: an image at 256 pixels, a caption, a json
 _SCORE_BYTES = 190  # of a row with a caption and a URL of the web; simulated ones take 67
 _KEPT = 0.3
-# OSA's paper: 566,435 pairs in 153 s on one RTX 3090, ViT-B/32.
-_GPU_PAIRS_PER_SECOND = 566_435 / 153
 _ON_A_CPU = "ViT-B-32 score auto"  # a row of benchmarks
-_CORES_PER_GPU = 5  # that decode for it
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,9 @@ def stages(records: Mapping[str, Record], pairs: float) -> Iterator[Stage]:
     images, vectors, scores = pairs * _PAIR_BYTES, pairs * 4 * _DIM, pairs * _SCORE_BYTES
     steps = {row["step"]: row["processor_seconds"] for row in records["scale"]["rows"]}
     of_row = 1 / records["scale"]["settings"]["rows"]
-    gpu = hours / _GPU_PAIRS_PER_SECOND
-    yield Stage("`score`, images, GPU", _CORES_PER_GPU * gpu, gpu, images, scores + vectors)
+    card = next(row for row in records["gpu"]["rows"] if row["decoders"] > 8)  # as many as it has
+    gpu = hours / card["score"]
+    yield Stage("`score`, images, GPU", card["decoders"] * gpu, gpu, images, scores + vectors)
     speeds = {row["name"]: row["value"] for row in records["benchmarks"]["rows"]}
     cpu = hours / speeds[_ON_A_CPU] * records["benchmarks"]["machine"]["cores"]
     yield Stage("`score`, images, CPU alone", cpu, 0, images, scores + vectors)
