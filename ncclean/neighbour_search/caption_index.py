@@ -21,11 +21,14 @@ from ncclean.data.parquet_table import read_table
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
-from ncclean.neighbour_search.block_tasks import likely_nprobe, starts_of
 from ncclean.neighbour_search.blocks import EmbeddedBlock
-from ncclean.neighbour_search.coarse_quantizer import CoarseQuantizer, nlist_for
 from ncclean.neighbour_search.copies import caption_digests, digests
-from ncclean.neighbour_search.knn import order_of
+from ncclean.neighbour_search.inverted_lists import (
+    likely_nprobe,
+    nearest_lists,
+    nlist_for,
+    train_lists,
+)
 from ncclean.neighbour_search.stages import Stages
 from ncclean.neighbour_search.training import EXACT_BELOW
 from ncclean.progress import SILENT, Progress
@@ -61,7 +64,7 @@ class CaptionIndex:
     def __init__(self, blocks: Sequence[EmbeddedBlock], work: ArrayFolder) -> None:
         """Open what `build` has made in the folder `work`."""
         self._blocks = blocks
-        self._quantizer = CoarseQuantizer.of(work.load("caption-lists"), "text_")
+        self._centroids = work.load("caption-lists")["centroids"]
         self._files = [work.load(f"captions-{number}") for number in range(len(blocks))]
 
     @classmethod
@@ -83,8 +86,7 @@ class CaptionIndex:
             sample = np.concatenate([work.load(name)["text"] for name in names]).astype(np.float32)
             if not len(sample):
                 raise InputError("the embeddings hold no usable caption")
-            trained = CoarseQuantizer.train(sample, lists, _SEED)
-            stages.save("caption-lists", **trained.arrays("text_"))
+            stages.save("caption-lists", centroids=train_lists(sample, lists, _SEED))
             stages.drop("sample-")
         stages.run("indexing captions", "captions", _write, [(block,) for block in blocks])
         return cls(blocks, work)
@@ -131,7 +133,8 @@ class CaptionIndex:
         """
         left_out = set(without)
         wanted = count + len(left_out)
-        probed = self._quantizer.assign(image[None, :], likely_nprobe(len(self._quantizer)))[0]
+        probes = likely_nprobe(len(self._centroids))
+        probed = nearest_lists(image[None, :], self._centroids, probes)[0]
         hits: list[tuple[float, int, int]] = []
         for number, file in enumerate(self._files):
             hits += [(-cosine, number, at) for cosine, at in _best(file, probed, image, wanted)]
@@ -185,7 +188,7 @@ def _sample(work: ArrayFolder, number: int, block: EmbeddedBlock, share: float) 
 
 def _write(work: ArrayFolder, number: int, block: EmbeddedBlock) -> None:
     """Write the distinct captions of a block by list, and its rows by uid."""
-    quantizer = CoarseQuantizer.of(work.load("caption-lists"), "text_")
+    centroids = work.load("caption-lists")["centroids"]
     vectors, shards, rows, texts, uids = [np.empty((0, block.dim), np.float16)], [], [], [], []
     captions: list[str | None] = []
     for shard, pairs in _read(block):
@@ -205,15 +208,15 @@ def _write(work: ArrayFolder, number: int, block: EmbeddedBlock) -> None:
     _, first = np.unique(text, axis=0, return_index=True)
     first = np.sort(first[text[first].any(axis=1)])  # zeros where there is no caption
     own = np.concatenate(vectors)[first]
-    lists = quantizer.assign(own, 1)[:, 0] if len(own) else np.empty(0, np.int32)
-    order = order_of(lists, len(quantizer))
+    lists = nearest_lists(own, centroids, 1)[:, 0]
+    order = np.argsort(lists, kind="stable")
     words = [(captions[at] or "").encode("utf-8", "replace") for at in first[order].tolist()]
     by_uid = np.lexsort((uid[:, 1], uid[:, 0]))
     work.save(
         f"captions-{number}",
         {
             "text": own[order],
-            "starts": starts_of(lists, len(quantizer)),
+            "starts": np.searchsorted(lists[order], np.arange(len(centroids) + 1)),
             "words": np.frombuffer(b"".join(words), np.uint8),
             "words_starts": np.cumsum([0, *map(len, words)]),
             "digest": text[first][order],
