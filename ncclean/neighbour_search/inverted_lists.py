@@ -152,7 +152,8 @@ class InvertedLists:
 
     def take(self, ids: np.ndarray) -> np.ndarray:
         """The vectors of (m,) ids, (m, d) float32."""
-        return self._vectors[self.place[ids]].astype(np.float32)
+        vectors: np.ndarray = self._vectors[self.place[ids]].astype(np.float32)
+        return vectors
 
     def probed(self, queries: np.ndarray, nprobe: int) -> Iterator[tuple[slice, np.ndarray]]:
         """Rows of each list that a query visits, some at a time, and the (a,) queries that do."""

@@ -106,7 +106,9 @@ def _cosines(other: PairVectors, pairs: np.ndarray, near: np.ndarray) -> np.ndar
     of_pairs = np.repeat(place[: len(pairs)], near.shape[1])
     cosines = np.empty(near.shape, np.float32)
     arrays = (vectors, of_pairs, vectors, np.ascontiguousarray(place[len(pairs) :]), cosines)
-    faiss.pairwise_indexed_inner_product(other.dim, near.size, *map(faiss.swig_ptr, arrays))
+    faiss.pairwise_indexed_inner_product(  # type: ignore[attr-defined,unused-ignore]
+        other.dim, near.size, *map(faiss.swig_ptr, arrays)
+    )
     return cosines
 
 

@@ -204,14 +204,15 @@ def join_single_images(stages: Stages, tasks: int) -> None:
             near.append(np.stack([queries[row], ids[row, place], -cosines[row, place]]))
         later, earlier, minus = np.concatenate(near, axis=1)
         order = np.lexsort((minus, later))
-        pairs = (one[order].astype(np.int64) for one in (later, earlier))
-        joined = join_single_rows(groups["representative"], sizes, *pairs)
+        later, earlier = (one[order].astype(np.int64) for one in (later, earlier))
+        joined = join_single_rows(groups["representative"], sizes, later, earlier)
         lists = InvertedLists(stages.work, "image")
         space = Whitening.of(stages.work.load("learnt"), "image_space_")
         for some in chunks(len(joined)):
-            rows = joined[some]
-            sides = (space.apply(lists.take(ids)) for ids in (rows, groups["representative"][rows]))
-            groups["similarity"][rows] = np.einsum("nd,nd->n", *sides)
+            single = joined[some]
+            pairs = (single, groups["representative"][single])
+            sides = (space.apply(lists.take(ids)) for ids in pairs)
+            groups["similarity"][single] = np.einsum("nd,nd->n", *sides)
 
 
 def recall(stages: Stages, direction: Direction, sample: Sample, tasks: int) -> float:

@@ -62,7 +62,7 @@ class Whitening:
         """Whiten (m, d) unit vectors, and scale them to length 1, float32."""
         if self.axes is None:
             return vectors
-        values = (vectors - self.mean) @ self.axes
+        values: np.ndarray = (vectors - self.mean) @ self.axes
         lengths = np.sqrt(np.einsum("md,md->m", values, values))
         values /= np.maximum(lengths, np.finfo(np.float32).tiny)[:, None]
         return values
