@@ -19,15 +19,15 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ncclean.neighbour_search.chunked import VALUES, DisjointSets, add_counts, chunks
-from ncclean.neighbour_search.inverted_lists import TIE, InvertedLists, inner_knn
+from ncclean.neighbour_search.inverted_lists import TIE, InvertedLists, NearestHeap
 from ncclean.neighbour_search.stages import Stages
 from ncclean.neighbour_search.whitening import Whitening
 from ncclean.storage.array_files import ArrayFolder
 
 # Near-duplicates lie in the same or an adjacent list, so few need to be visited.
 GROUPING_EFFORT = 12
-_PRODUCTS = 1 << 22  # at a time, all of which may reach the threshold
-_PAIRS = 1 << 22  # that are held before they are reduced
+_PRODUCTS = 1 << 20  # at a time, all of which may reach the threshold
+_PAIRS = 1 << 20  # that are held before they are reduced
 _TASK_ROWS = 1 << 15  # in components that a task groups
 _CHUNK = 2048  # rows of a component
 _ANY = -2.0  # less than any cosine
@@ -134,7 +134,7 @@ def group_components(
         here = slice(begin - ends[0], end - ends[0])
         of_component = members[here]
 
-        def read(rows: slice, ids: np.ndarray = of_component) -> np.ndarray:
+        def read(rows: slice | np.ndarray, ids: np.ndarray = of_component) -> np.ndarray:
             return space.apply(lists.take(ids[rows]))
 
         limit = threshold - TIE if linkage == "representative" else _ANY
@@ -147,34 +147,36 @@ def group_components(
 
 
 def leaders(
-    read: Callable[[slice], np.ndarray], count: int, threshold: float
+    read: Callable[[slice | np.ndarray], np.ndarray], count: int, threshold: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """(n,) representative of each row, and (n,) their cosine; 1 for a representative.
 
     A row has the most similar of the representatives before it that reach the threshold, and is one
     itself without any. `read` reads unit vectors of some rows.
     """
-    best, cosines = np.arange(count), np.full(count, -np.inf, np.float32)
-    places, known = np.empty(0, np.int64), np.empty((0, 0), np.float32)
+    best, cosines = np.arange(count), np.ones(count, np.float32)
+    places = np.empty(0, np.int64)
     for rows in chunks(count, _CHUNK):
-        vectors, first = read(rows), rows.start
-        if len(places):
-            near, at = inner_knn(vectors, known, 1)
-            cosines[rows], best[rows] = near[:, 0], places[at[:, 0]]
+        vectors = read(rows)
+        heap = NearestHeap(vectors, 1)
+        for piece in chunks(len(places), _CHUNK):
+            heap.add(read(places[piece]), places[piece])
+        before = heap.nearest()
         among = vectors @ vectors.T
         new: list[int] = []
-        for row in np.flatnonzero(cosines[rows] < threshold).tolist():
+        for row in np.flatnonzero(before.cosines[:, 0] < threshold).tolist():
             if not (among[row, new] >= threshold).any():
                 new.append(row)
-        if new:
-            to_new = np.where(np.arange(len(vectors))[:, None] > new, among[:, new], -np.inf)
-            is_nearer = to_new.max(axis=1) > cosines[rows]
-            chosen = first + np.array(new)[to_new.argmax(axis=1)]
-            best[rows] = np.where(is_nearer, chosen, best[rows])
-            cosines[rows] = np.where(is_nearer, to_new.max(axis=1), cosines[rows])
-            best[first + np.array(new)], cosines[first + np.array(new)] = first + np.array(new), 1
-            places = np.concatenate([places, first + np.array(new)])
-            known = np.concatenate([known.reshape(-1, vectors.shape[1]), vectors[new]])
+        chosen = np.array(new, np.int64)
+        is_later = np.arange(len(vectors))[:, None] > chosen
+        similar = np.where(is_later, among[:, chosen], -np.inf)
+        similar = np.concatenate([before.cosines, similar], axis=1)
+        nearest = similar.argmax(axis=1)
+        numbers = rows.start + chosen
+        best[rows] = np.where(nearest > 0, np.append(-1, numbers)[nearest], before.ids[:, 0])
+        cosines[rows] = similar.max(axis=1)
+        best[numbers], cosines[numbers] = numbers, 1
+        places = np.append(places, numbers)
     return best, cosines
 
 

@@ -21,7 +21,7 @@ def task_rows(count: int, dim: int, k: int, nprobe: int, memory_bytes: int) -> l
     The cut is not a matter of how many tasks run at a time: last digits of results depend on it.
     """
     # In float32 the vectors and those of them that visit a list; the lists, and what is found.
-    of_a_row = 3 * 4 * dim + 8 * nprobe + 40 * (k + 1)
+    of_a_row = 3 * 4 * dim + 20 * nprobe + 40 * (k + 1)
     tasks = max(
         -(-count * of_a_row // int(_OF_QUERIES * memory_bytes)),
         min(_MOST_SMALL, -(-count // _SMALL)),
