@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import select
@@ -30,6 +30,8 @@ _LONGEST_REQUEST = 1 << 16
 _STATUS = struct.Struct("i")
 _PR_SET_PDEATHSIG = 1
 _ATTEMPTS = 3
+# Packages of which decoders and tokenizers need a part: each takes one to three seconds as a whole.
+_IN_PARTS = ("torchvision", "open_clip")
 # Threads of one process that wait for one another do so actively, and take the cores from others.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
@@ -103,6 +105,8 @@ def main() -> None:
     """Serve requests on standard input until the process at its other end has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
     os.environ.update(_ONE_THREAD)
+    for package in _IN_PARTS:
+        _import_in_parts(package)
     ended, end = os.pipe()
     os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # else there would be no wakeup
@@ -127,6 +131,24 @@ def main() -> None:
                     gc.freeze()  # else collections would touch, and copy, what forks share
                 else:
                     _fork(server, request["fork"], descriptors, statuses)
+
+
+def _import_in_parts(package: str) -> None:
+    """Have modules of a package imported without it, until something else of it is asked for."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.loader is None:
+        return
+    module, loader = importlib.util.module_from_spec(spec), spec.loader
+
+    def imported(name: str) -> Any:
+        if name.startswith("__"):  # what the import of a part asks for
+            raise AttributeError(name)
+        del module.__getattr__
+        loader.exec_module(module)
+        return getattr(module, name)
+
+    module.__getattr__ = imported  # type: ignore[method-assign]
+    sys.modules[package] = module
 
 
 def _fork(
