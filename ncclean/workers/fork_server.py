@@ -134,7 +134,7 @@ def main() -> None:
 
 
 def _import_in_parts(package: str) -> None:
-    """Have modules of a package imported without it, until something else of it is asked for."""
+    """Have modules of a package imported without it, until anything else of it is asked for."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.loader is None:
         return
@@ -143,6 +143,8 @@ def _import_in_parts(package: str) -> None:
     def imported(name: str) -> Any:
         if name.startswith("__"):  # what the import of a part asks for
             raise AttributeError(name)
+        if importlib.util.find_spec(f"{package}.{name}") is not None:
+            return importlib.import_module(f"{package}.{name}")
         del module.__getattr__
         loader.exec_module(module)
         return getattr(module, name)

@@ -40,4 +40,4 @@ def parts():
     import open_clip
     import torchvision
 
-    yield torchvision.transforms.__name__, callable(open_clip.get_tokenizer)
+    yield torchvision.models.__name__, callable(open_clip.get_tokenizer)
