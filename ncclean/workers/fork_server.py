@@ -7,6 +7,7 @@ process, whatever ends it; so do its children.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -30,6 +31,7 @@ _LONGEST_REQUEST = 1 << 16
 _STATUS = struct.Struct("i")
 _PR_SET_PDEATHSIG = 1
 _ATTEMPTS = 3
+_END_SECONDS = 1.0
 # Packages of which decoders and tokenizers need a part: each takes one to three seconds as a whole.
 _IN_PARTS = ("torchvision", "open_clip")
 # Threads of one process that wait for one another do so actively, and take the cores from others.
@@ -85,8 +87,17 @@ class ForkServer:
     def _start(self) -> None:
         here, there = socket.socketpair()
         with there:
-            self._process = subprocess.Popen(isolated(__name__), stdin=there.fileno())
-        self._socket, self._owner = here, os.getpid()
+            process = subprocess.Popen(isolated(__name__), stdin=there.fileno())
+        if self._owner != os.getpid():
+            atexit.register(self._end)
+        self._process, self._socket, self._owner = process, here, os.getpid()
+
+    def _end(self) -> None:
+        """End the server, so that what the workers computed counts as this process's children's."""
+        if self._process is not None and self._socket is not None and self._owner == os.getpid():
+            self._socket.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
 
 
 SERVER = ForkServer()
@@ -122,6 +133,7 @@ def main() -> None:
         if server.fileno() in ready:
             message, descriptors, _, _ = socket.recv_fds(server, _LONGEST_REQUEST, 64)
             if not message:
+                _reap(statuses)
                 os._exit(0)  # libraries take their time to end, and complain
             for request in map(json.loads, message.splitlines()):
                 if "import" in request:
