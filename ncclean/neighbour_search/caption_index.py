@@ -24,6 +24,7 @@ from ncclean.errors import InputError, ShardError
 from ncclean.neighbour_search.blocks import EmbeddedBlock
 from ncclean.neighbour_search.copies import caption_digests, digests
 from ncclean.neighbour_search.inverted_lists import (
+    NearestHeap,
     likely_nprobe,
     nearest_lists,
     nlist_for,
@@ -132,48 +133,35 @@ class CaptionIndex:
         `without` are the digests of captions that are left out.
         """
         left_out = set(without)
-        wanted = count + len(left_out)
+        wanted = (count + len(left_out)) * len(self._files)  # each block may have the same ones
+        heap = NearestHeap(image[None, :], wanted)
         probes = likely_nprobe(len(self._centroids))
-        probed = nearest_lists(image[None, :], self._centroids, probes)[0]
-        hits: list[tuple[float, int, int]] = []
-        for number, file in enumerate(self._files):
-            hits += [(-cosine, number, at) for cosine, at in _best(file, probed, image, wanted)]
+        probed = np.sort(nearest_lists(image[None, :], self._centroids, probes)[0])
+        firsts = np.cumsum([0, *(len(file["text"]) for file in self._files)])
+        for first, file in zip(firsts.tolist(), self._files, strict=False):
+            for number in probed.tolist():
+                begin, end = file["starts"][number : number + 2].tolist()
+                heap.add(file["text"][begin:end], np.arange(first + begin, first + end))
+        nearest = heap.nearest()
         near: list[NearCaption] = []
-        for minus, number, at in sorted(hits):
-            file = self._files[number]
+        for cosine, row in zip(nearest.cosines[0].tolist(), nearest.ids[0].tolist(), strict=True):
+            number = int(np.searchsorted(firsts, row, side="right")) - 1
+            if number < 0 or len(near) == count:
+                break
+            file, at = self._files[number], row - int(firsts[number])
             digest = file["digest"][at].tobytes()
             if digest in left_out:
                 continue
             left_out.add(digest)
             begin, end = file["words_starts"][at : at + 2]
             text = file["words"][begin:end].tobytes().decode("utf-8", "replace")
-            near.append(NearCaption(text, -minus))
-            if len(near) == count:
-                break
+            near.append(NearCaption(text, cosine))
         return near
 
 
 def caption_digest(text: str) -> bytes:
     """Return a digest that captions share if they differ in nothing but case and white space."""
     return caption_digests([text]).tobytes()
-
-
-def _best(
-    file: dict[str, np.ndarray], probed: np.ndarray, image: np.ndarray, count: int
-) -> Iterator[tuple[float, int]]:
-    """The largest cosines in the probed lists of a block, and their places there."""
-    starts = file["starts"]
-    pieces = [(int(starts[number]), int(starts[number + 1])) for number in np.sort(probed)]
-    pieces = [(begin, end) for begin, end in pieces if begin < end]
-    if not pieces:
-        return
-    cosines = np.concatenate(
-        [file["text"][begin:end].astype(np.float32) @ image for begin, end in pieces]
-    )
-    places = np.concatenate([np.arange(begin, end) for begin, end in pieces])
-    most = min(count, len(cosines))
-    for at in np.argpartition(-cosines, most - 1)[:most].tolist():
-        yield float(cosines[at]), int(places[at])
 
 
 def _sample(work: ArrayFolder, number: int, block: EmbeddedBlock, share: float) -> None:
