@@ -1,11 +1,11 @@
 """Near-duplicate groups.
 
-A row is compared with those in the lists nearest to it. Rows that are connected by near-duplicates
-are a component; within it, by default, every member of a group reaches the threshold with the
-group's representative, its first member in input order. Components alone would chain: on a corpus
-of similar images a is near b and b near c, until one group spans things that have nothing in
-common. Among the representatives no two reach the threshold, so a corpus that keeps one pair of
-each group has no near-duplicates left, and nothing was dropped that is not near what was kept.
+A row is compared with the earlier ones in the lists nearest to it. Rows that near-duplicates
+connect are a component; within it, by default, every member of a group reaches the threshold with
+the group's representative, its first member in input order. Components alone would chain: on a
+corpus of similar images a is near b and b near c, until one group spans things that have nothing in
+common. Among the representatives of a component no two reach the threshold, and nothing was dropped
+that is not near what was kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-import faiss
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -27,6 +26,7 @@ from ncclean.storage.array_files import ArrayFolder
 # Near-duplicates lie in the same or an adjacent list, so few need to be visited.
 GROUPING_EFFORT = 12
 _PRODUCTS = 1 << 20  # at a time, all of which may reach the threshold
+_QUERIES = 512
 _PAIRS = 1 << 20  # that are held before they are reduced
 _TASK_ROWS = 1 << 15  # in components that a task groups
 _CHUNK = 2048  # rows of a component
@@ -91,16 +91,16 @@ def find_duplicates(
     found, held = np.empty((2, 0), np.int64), 0
     pairs = [found]
     for members, asking in lists.probed(vectors, effort):
-        index = faiss.IndexFlatIP(lists.dim)
-        index.add(space.apply(lists.read(members)))
-        for some in chunks(len(asking), max(_PRODUCTS // index.ntotal, 1)):
+        listed, theirs = space.apply(lists.read(members)), lists.ids[members]
+        asking = asking[np.argsort(ids[asking])]
+        for some in chunks(len(asking), max(min(_PRODUCTS // len(theirs), _QUERIES), 1)):
             asked = asking[some]
-            ends, _, places = index.range_search(queries[asked], threshold - TIE)
-            one, other = (
-                ids[np.repeat(asked, np.diff(ends.astype(np.int64)))],
-                lists.ids[members][places],
-            )
-            pairs.append(np.stack([one, other])[:, one != other])
+            # Ids of a list ascend: those after the last query's are compared by their own.
+            earlier = listed[: np.searchsorted(theirs, ids[asked[-1]])]
+            products = queries[asked] @ earlier.T
+            row, place = np.divmod(np.flatnonzero(products >= threshold - TIE), len(earlier) or 1)
+            one, other = ids[asked[row]], theirs[place]
+            pairs.append(np.stack([one, other])[:, one > other])
             held += pairs[-1].shape[1]
             if held > _PAIRS:
                 pairs = [_spanning(np.concatenate(pairs, axis=1))]
