@@ -7,10 +7,11 @@ process, whatever ends it; so do its children.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import select
@@ -30,6 +31,9 @@ _LONGEST_REQUEST = 1 << 16
 _STATUS = struct.Struct("i")
 _PR_SET_PDEATHSIG = 1
 _ATTEMPTS = 3
+_END_SECONDS = 1.0
+# Packages of which decoders and tokenizers need a part: each takes one to three seconds as a whole.
+_IN_PARTS = ("torchvision", "open_clip")
 # Threads of one process that wait for one another do so actively, and take the cores from others.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
@@ -83,8 +87,17 @@ class ForkServer:
     def _start(self) -> None:
         here, there = socket.socketpair()
         with there:
-            self._process = subprocess.Popen(isolated(__name__), stdin=there.fileno())
-        self._socket, self._owner = here, os.getpid()
+            process = subprocess.Popen(isolated(__name__), stdin=there.fileno())
+        if self._owner != os.getpid():
+            atexit.register(self._end)
+        self._process, self._socket, self._owner = process, here, os.getpid()
+
+    def _end(self) -> None:
+        """End the server, so that what the workers computed counts as this process's children's."""
+        if self._process is not None and self._socket is not None and self._owner == os.getpid():
+            self._socket.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
 
 
 SERVER = ForkServer()
@@ -103,6 +116,8 @@ def main() -> None:
     """Serve requests on standard input until the process at its other end has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
     os.environ.update(_ONE_THREAD)
+    for package in _IN_PARTS:
+        _import_in_parts(package)
     ended, end = os.pipe()
     os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # else there would be no wakeup
@@ -118,6 +133,7 @@ def main() -> None:
         if server.fileno() in ready:
             message, descriptors, _, _ = socket.recv_fds(server, _LONGEST_REQUEST, 64)
             if not message:
+                _reap(statuses)
                 os._exit(0)  # libraries take their time to end, and complain
             for request in map(json.loads, message.splitlines()):
                 if "import" in request:
@@ -127,6 +143,26 @@ def main() -> None:
                     gc.freeze()  # else collections would touch, and copy, what forks share
                 else:
                     _fork(server, request["fork"], descriptors, statuses)
+
+
+def _import_in_parts(package: str) -> None:
+    """Have modules of a package imported without it, until anything else of it is asked for."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.loader is None:
+        return
+    module, loader = importlib.util.module_from_spec(spec), spec.loader
+
+    def imported(name: str) -> Any:
+        if name.startswith("__"):  # what the import of a part asks for
+            raise AttributeError(name)
+        if importlib.util.find_spec(f"{package}.{name}") is not None:
+            return importlib.import_module(f"{package}.{name}")
+        del module.__getattr__
+        loader.exec_module(module)
+        return getattr(module, name)
+
+    module.__getattr__ = imported  # type: ignore[method-assign]
+    sys.modules[package] = module
 
 
 def _fork(

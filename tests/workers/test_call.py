@@ -9,7 +9,7 @@ import pytest
 from ncclean.errors import InputError, ShardError
 from ncclean.workers import worker
 from ncclean.workers.call import contained, contained_once
-from tests.workers.yielding import some, where
+from tests.workers.yielding import parts, some, where
 
 
 def numbers(*arguments):
@@ -38,6 +38,13 @@ def test_what_ends_it_is_raised_after_all_items(then, error, says, capfd):
         found.extend(contained(some, 5, then))
     assert len(found) == 5
     assert capfd.readouterr().err == ""
+
+
+def test_packages_are_imported_in_parts():
+    used, others, rest = contained(parts)
+    assert used == ("decode_jpeg", "open_clip.tokenizer")
+    assert others == (False, False)
+    assert rest == ("torchvision.models", True)
 
 
 def test_one_that_is_left_early_ends():

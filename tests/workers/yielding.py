@@ -1,6 +1,7 @@
 """Functions that yield batches in another process, and then end in some way."""
 
 import os
+import sys
 
 import pyarrow as pa
 
@@ -27,3 +28,16 @@ def some(count, then):
 
 def where():
     yield os.getpid()
+
+
+def parts():
+    """What else is imported with a decoder and a tokenizer, and whether the rest is at hand."""
+    from open_clip import tokenizer
+    from torchvision.io import decode_jpeg
+
+    yield decode_jpeg.__name__, tokenizer.__name__
+    yield "torch._dynamo" in sys.modules, "transformers" in sys.modules
+    import open_clip
+    import torchvision
+
+    yield torchvision.models.__name__, callable(open_clip.get_tokenizer)

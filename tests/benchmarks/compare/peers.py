@@ -104,7 +104,7 @@ def scorers(environments: Path, models: Path) -> dict[str, Scorer]:
         for scorer in (
             _ncclean("ncclean", "fp32"),
             replace(_ncclean("ncclean, auto precision", "auto"), part_in=("speed",)),
-            _clip_retrieval(environments / "clip-retrieval" / "bin", models),
+            clip_retrieval(environments / "clip-retrieval" / "bin", models),
             _data_juicer("data-juicer", environments / "data-juicer" / "bin", {}),
             replace(
                 _data_juicer(
@@ -142,7 +142,9 @@ def _ncclean(name: str, precision: str) -> Scorer:
     )
 
 
-def _clip_retrieval(programs: Path, models: Path) -> Scorer:
+def clip_retrieval(programs: Path, models: Path) -> Scorer:
+    """Its `inference`, on one of the files of `compare.models` in `models`."""
+
     def command(shards: Path, model: ModelFiles, out: Path) -> list[str | Path]:
         inference: list[str | Path] = [programs / "clip-retrieval", "inference"]
         if model.name == "demo":  # an architecture that open_clip does not know by name

@@ -56,11 +56,11 @@ def _compare(
 ) -> Row:
     estimator = towers.estimator("auto")
     estimator.seconds_per_batch(_WARM_UP)
-    decoded = _decode(estimator, shards)
+    decoded = decode(estimator, shards)
     out = setting.scratch / f"end-to-end-{towers.name}.parquet"
     timings = take_turns(
         {
-            "model": functools.partial(_model_only, estimator, decoded),
+            "model": functools.partial(model_only, estimator, decoded),
             "score": functools.partial(_score, estimator, shards, out),
         },
         repeats=setting.choose(full=3, quick=1),
@@ -78,22 +78,20 @@ def _compare(
 
 
 def _parts(towers: Towers, shards: Sequence[Path], setting: Setting) -> list[Row]:
-    """What each part of `score` costs a core for a pair; the ratio is to the model's cost."""
+    """What parts of `score` cost a core for a pair; the ratio is to the model's cost."""
     estimator = towers.estimator("auto")
     estimator.seconds_per_batch(_WARM_UP)
-    decoded = _decode(estimator, shards)
+    decoded = decode(estimator, shards)
     references = resolve_shards([str(shard) for shard in shards])
     images = [
         [sample.image for sample in read_samples(shard) if sample.image is not None]
         for shard in references
     ]
     decoder = ImageDecoder(estimator.preprocessing)
-    out = setting.scratch / "parts.parquet"
     candidates: dict[str, Callable[[], object]] = {
-        "the model": lambda: _model_only(estimator, decoded),
+        "the model": lambda: model_only(estimator, decoded),
         "tar and json": lambda: [list(read_samples(shard)) for shard in references],
         "JPEG and resize": lambda: [decoder.decode_many(several) for several in images],
-        "all of `score`": lambda: _score(estimator, shards, out),
     }
     costs = dict.fromkeys(candidates, float("inf"))
     for _ in range(setting.choose(full=3, quick=1)):
@@ -113,7 +111,8 @@ def _parts(towers: Towers, shards: Sequence[Path], setting: Setting) -> list[Row
     ]
 
 
-def _decode(estimator: Estimator, shards: Sequence[Path]) -> list[DecodedShard]:
+def decode(estimator: Estimator, shards: Sequence[Path]) -> list[DecodedShard]:
+    """The crops and captions of shards."""
     decoded = []
     decoder = ImageDecoder(estimator.preprocessing)
     for shard in resolve_shards([str(shard) for shard in shards]):
@@ -124,7 +123,8 @@ def _decode(estimator: Estimator, shards: Sequence[Path]) -> list[DecodedShard]:
     return decoded
 
 
-def _model_only(estimator: Estimator, shards: Sequence[DecodedShard]) -> None:
+def model_only(estimator: Estimator, shards: Sequence[DecodedShard]) -> None:
+    """Encode what is decoded."""
     for shard in shards:
         for batch in shard.batches:
             estimator.encode_image(batch)
