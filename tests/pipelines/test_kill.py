@@ -67,7 +67,7 @@ def test_killed_on_other_sources(tmp_path, layout):
 
 def processes(run, kind):
     """The numbers of a run's readers, of the servers that fork them, and of its Ray workers."""
-    words = ["ps", "-o", "pid=,ppid=,args=", "--sid", str(run.pid)]
+    words = ["ps", "-ww", "-o", "pid=,ppid=,args=", "--sid", str(run.pid)]
     listed = subprocess.run(words, capture_output=True, text=True).stdout.splitlines()
     found = {
         int(pid): (int(parent), args) for pid, parent, args in (x.split(None, 2) for x in listed)
@@ -103,8 +103,9 @@ def test_any_process_of_a_run_is_killed(tmp_path, words):
             while not (processes(run, "reader") and (found := processes(run, kind))):
                 if run.poll() is not None:  # it was quicker
                     assert run.returncode == 0
-                    out.unlink()
+                    out = out.with_name(f"again-{out.name}")
                     run = start()
+                time.sleep(0.05)
             time.sleep(rng.uniform(0, 0.5))
             with contextlib.suppress(ProcessLookupError):  # it has ended by itself
                 os.kill(rng.choice(found), signal.SIGKILL)
