@@ -38,7 +38,7 @@ from tests.footers import (
     rewrite_footer,
     set_field,
 )
-from tests.table_attacks import one_huge_text, parquet, table
+from tests.table_attacks import one_huge_text, parquet, table, with_ordinary
 
 _ROWS = 20
 _BLOCK = 512
@@ -365,20 +365,12 @@ def arrow(
     compression: str | None = None,
     **columns: Any,
 ) -> Callable[[Path], None]:
-    """Writes images and captions as Arrow, twice: `t` with `columns`, and its bytes changed.
-
-    Columns are arrays, or functions that make one.
-    """
+    """Writes images and captions as Arrow, twice: `t` with `columns`, and its bytes changed."""
 
     def write(folder: Path) -> None:
-        ordinary = {
-            "key": pa.array([f"row{number}" for number in range(_ROWS)]),
-            "jpg": pa.array([hostile.JPEG] * _ROWS),
-            "caption": pa.array([f"caption {number}" for number in range(_ROWS)]),
-        }
-        others = {name: made() if callable(made) else made for name, made in columns.items()}
+        ordinary, changed = with_ordinary(columns)
         (folder / "t.arrow").write_bytes(
-            change(_ipc(pa.record_batch({**ordinary, **others}), is_file, compression))
+            change(_ipc(pa.record_batch(changed), is_file, compression))
         )
         (folder / "z.arrow").write_bytes(_ipc(pa.record_batch(ordinary), is_file, None))
 

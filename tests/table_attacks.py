@@ -6,7 +6,7 @@ See `attacks.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,20 +46,26 @@ def json_lines(*others: str) -> Callable[[Path], None]:
     return table("".join(f"{line}\n" for line in lines).encode(), "t.jsonl")
 
 
-def parquet(**columns: pa.Array | Callable[[], pa.Array]) -> Callable[[Path], None]:
-    """Writes images and captions as Parquet, twice: with `columns` beside or in place of others.
+def with_ordinary(columns: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Columns of images and captions, and the same with others beside or in place of them.
 
-    Columns are arrays, or functions that make one.
+    Others are arrays, or functions that make one.
     """
+    ordinary = {
+        "key": pa.array([f"row{number}" for number in range(_ROWS)]),
+        "jpg": pa.array([hostile.JPEG] * _ROWS),
+        "caption": pa.array([f"caption {number}" for number in range(_ROWS)]),
+    }
+    others = {name: made() if callable(made) else made for name, made in columns.items()}
+    return ordinary, {**ordinary, **others}
+
+
+def parquet(**columns: pa.Array | Callable[[], pa.Array]) -> Callable[[Path], None]:
+    """Writes images and captions as Parquet, twice: one with `columns`, see `with_ordinary`."""
 
     def write(folder: Path) -> None:
-        ordinary = {
-            "key": pa.array([f"row{number}" for number in range(_ROWS)]),
-            "jpg": pa.array([hostile.JPEG] * _ROWS),
-            "caption": pa.array([f"caption {number}" for number in range(_ROWS)]),
-        }
-        others = {name: made() if callable(made) else made for name, made in columns.items()}
-        for name, table in (("t", {**ordinary, **others}), ("z", ordinary)):
+        ordinary, changed = with_ordinary(columns)
+        for name, table in (("t", changed), ("z", ordinary)):
             pq.write_table(
                 pa.table(table),
                 folder / f"{name}.parquet",

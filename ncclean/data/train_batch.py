@@ -20,7 +20,8 @@ class TrainBatch:
     `pixels` (B, 3, H, W) uint8, `captions` and `uids` of length B, `weights` (B,) float32,
     `is_forget` (B,) bool. `is_noisy` (B,) int8 is the truth: 1, 0 or -1 where the json has none.
     `features` are (B, d) image and text embeddings in place of the pixels, see
-    `ncclean.training.feature_cache`. `pair_names` tell pairs apart where images have several
+    `ncclean.training.feature_cache`. `tokens` are (B, L) ids of the captions, where the loader
+    tokenizes. `pair_names` tell pairs apart where images have several
     captions; without them the uids do.
     """
 
@@ -32,6 +33,7 @@ class TrainBatch:
     is_noisy: torch.Tensor | None = None
     features: tuple[torch.Tensor, torch.Tensor] | None = None
     pair_names: list[str] | None = None
+    tokens: torch.Tensor | None = None
 
 
 def joined(batches: Sequence[TrainBatch]) -> TrainBatch:
@@ -74,6 +76,7 @@ def with_batch_noise(batch: TrainBatch, share: float, seed: int) -> TrainBatch:
     return dataclasses.replace(
         batch,
         captions=[batch.captions[row] for row in rows],
+        tokens=None if batch.tokens is None else batch.tokens[rows],
         is_noisy=torch.where(moved, 1, truth),
         features=batch.features and (batch.features[0], batch.features[1][rows]),
     )

@@ -78,9 +78,14 @@ class WeightedLoader:
         world_size: int = 1,
         rows: slice = ALL_ROWS,
         counts: Mapping[str, int] | None = None,
+        tokenize: Callable[[Sequence[str]], torch.Tensor] | None = None,
     ) -> None:
-        """`rows` are those that are made of each batch; `counts` as `RankSamples` has them."""
+        """`rows` are those that are made of each batch; `counts` as `RankSamples` has them.
+
+        With `tokenize`, which must be pickled, batches have the tokens of their captions.
+        """
         self.options = options
+        self._tokenize = tokenize
         self._rows = range(*rows.indices(options.batch_size))
         self._reserve: tuple[int, list[RawSample]] | None = None
         self.counts = LoaderCounts()
@@ -222,9 +227,11 @@ class WeightedLoader:
         return slice(first, first + share)
 
     def _batch(self, good: list[tuple[RawSample, torch.Tensor]], seed: int) -> TrainBatch:
+        captions = [raw.caption for raw, _ in good]
         batch = TrainBatch(
             pixels=torch.stack([pixels for _, pixels in good]),
-            captions=[raw.caption for raw, _ in good],
+            captions=captions,
+            tokens=self._tokenize(captions) if self._tokenize is not None else None,
             uids=[raw.chosen.uid for raw, _ in good],
             weights=torch.tensor([raw.chosen.weight for raw, _ in good], dtype=torch.float32),
             is_forget=torch.tensor([raw.chosen.is_forget for raw, _ in good]),

@@ -34,7 +34,7 @@ from ncclean.models.precision import (
     resolve_precision,
 )
 from ncclean.models.preprocessing import as_config
-from ncclean.models.tokens import TokenCache, Tokenize, Tokens
+from ncclean.models.tokens import BatchTokens, TokenCache, Tokenize, Tokens
 from ncclean.models.weights import why
 
 logger = logging.getLogger(__name__)
@@ -320,6 +320,11 @@ class Estimator:
         if self.device.type == "cuda":
             return rows.pin_memory().to(self.device, non_blocking=True)
         return rows.to(self.device)
+
+    @property
+    def batch_tokens(self) -> BatchTokens:
+        """What tokenizes a batch, each as the longest of its captions where the tower allows it."""
+        return BatchTokens(self.tokenize, self.trims_text)
 
     def count_tokens(self, captions: Sequence[str]) -> list[int | None]:
         """Count the tokens of captions before cutting, see `tokens_before_cutting`."""

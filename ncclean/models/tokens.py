@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from ncclean.models.text_tower import token_lengths
 from ncclean.models.token_counts import MAX_CAPTION_CHARACTERS, tokens_before_cutting
 
 
@@ -63,6 +64,19 @@ class Tokenize:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class BatchTokens:
+    """Tokenizes the captions of a batch, where `trims` to the longest of them. May be pickled."""
+
+    tokenize: Tokenize
+    trims: bool
+
+    def __call__(self, captions: Sequence[str]) -> torch.Tensor:
+        """Tokenize captions -> (N, L) int64 token ids."""
+        tokens = self.tokenize(captions)
+        return tokens[:, : int(token_lengths(tokens).max())] if self.trims else tokens
 
 
 class TokenCache:

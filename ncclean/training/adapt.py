@@ -61,8 +61,11 @@ def adapt(
         augment=False,
         decode_threads=options.decode_threads,
     )
+    tokenize = estimator.batch_tokens if estimator.tokenize.is_portable else None
     loader, whole = (
-        WeightedLoader(shards, ChosenKeys(chosen), estimator.preprocessing, variant)
+        WeightedLoader(
+            shards, ChosenKeys(chosen), estimator.preprocessing, variant, tokenize=tokenize
+        )
         for variant in (settings, replace(settings, shuffle=False, drop_last=False))
     )
     rates = dict.fromkeys(("image", "text", "scale"), options.learning_rate)

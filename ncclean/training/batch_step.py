@@ -20,7 +20,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ncclean.data.weighted_loader import TrainBatch
 from ncclean.errors import TrainingError
 from ncclean.models.estimator import Estimator
-from ncclean.models.text_tower import token_lengths
 from ncclean.training.adversary import Adversaries
 from ncclean.training.distributed import gather_with_gradients
 from ncclean.training.grad_cache import backward_in_pieces
@@ -191,17 +190,14 @@ class BatchStep:
         chosen: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
         return chosen
 
-    def _tokens(self, captions: list[str]) -> torch.Tensor:
-        tokens = self._estimator.tokenize(captions)
-        if self._estimator.trims_text:
-            tokens = tokens[:, : int(token_lengths(tokens).max())]
-        return tokens
-
     def _inputs(self, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """What the towers read of a batch, or the objective in their place."""
         if batch.features is not None:
             return dict(zip(("images", "texts"), batch.features, strict=True))
-        return {"images": batch.pixels, "texts": self._tokens(batch.captions)}
+        tokens = batch.tokens
+        if tokens is None:
+            tokens = self._estimator.batch_tokens(batch.captions)
+        return {"images": batch.pixels, "texts": tokens}
 
     def _uploaded(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The tensors on the device; on a GPU the copy overlaps what is computed there."""

@@ -14,7 +14,7 @@ from ncclean.data.train_batch import TrainBatch, joined, with_batch_noise
 from ncclean.data.weighted_loader import ALL_ROWS, LoaderCounts, WeightedLoader
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
-from ncclean.models.text_tower import encode_text, token_lengths
+from ncclean.models.text_tower import encode_text
 
 
 class CachedFeatures:
@@ -61,9 +61,7 @@ def encode_features(
     estimator: Estimator, pixels: torch.Tensor, captions: list[str]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Encode (B, 3, H, W) uint8 images and B captions -> (B, d) float32, not normalised."""
-    tokens = estimator.tokenize(captions)
-    if estimator.trims_text:
-        tokens = tokens[:, : int(token_lengths(tokens).max())]
+    tokens = estimator.batch_tokens(captions)
     with estimator.autocast():
         image = estimator.model.encode_image(estimator.normalized(pixels))  # type: ignore[operator]
         text = encode_text(estimator.model, tokens.to(estimator.device), normalize=False)

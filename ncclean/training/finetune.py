@@ -232,6 +232,7 @@ class Finetuning:
             world_size=pieces,
             rows=ALL_ROWS if self.is_frozen else rows,
             counts=counts,
+            tokenize=estimator.batch_tokens if estimator.tokenize.is_portable else None,
         )
         if not self.is_frozen:
             return loader
