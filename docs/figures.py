@@ -148,7 +148,7 @@ FIGURES = {
     "near-miss-scores": Figure(("near-misses",), noise_tables.near_miss_lines),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
     "neighbours-cost": Figure(("neighbours", "neighbours-3m"), scale_tables.neighbours_lines),
-    "neighbours-faiss": Figure(("neighbours-faiss", "neighbours-equal"), scale_tables.faiss_line),
+    "neighbours-faiss": Figure(("neighbours-faiss",), scale_tables.faiss_line),
     "neighbours-more": Figure(
         ("neighbours-plain", "neighbours-memory"), scale_tables.further_lines
     ),

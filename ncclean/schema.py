@@ -269,31 +269,31 @@ NEIGHBOUR_COLUMNS = (
         "image_group",
         _STRING,
         "uid of the first pair of the group of near-duplicate images; null without another image",
-        "neighbour_search.duplicate_groups",
+        "neighbour_search.near_duplicates",
     ),
     Column(
         "text_group",
         _STRING,
         "uid of the first pair of the group of near-duplicate captions; null if alone",
-        "neighbour_search.duplicate_groups",
+        "neighbour_search.near_duplicates",
     ),
     Column(
         "pair_group",
         _STRING,
         "uid of the first pair that shares both groups; null if alone",
-        "neighbour_search.duplicate_groups",
+        "neighbour_search.near_duplicates",
     ),
     Column(
         "image_group_similarity",
         _FLOAT,
         "cosine with the first image of the group, whitened; null if alone",
-        "neighbour_search.duplicate_groups",
+        "neighbour_search.near_duplicates",
     ),
     Column(
         "text_group_similarity",
         _FLOAT,
         "cosine with the first caption of the group, whitened; null if alone",
-        "neighbour_search.duplicate_groups",
+        "neighbour_search.near_duplicates",
     ),
     Column(
         "better_captions",
@@ -323,7 +323,7 @@ NEIGHBOUR_COLUMNS = (
         ScoreFacts(label="LEMoN score", higher_is_cleaner=False),
     ),
     Column(
-        "cluster", _INT, "k-means cluster of the image, from 0", "neighbour_search.coarse_quantizer"
+        "cluster", _INT, "k-means cluster of the image, from 0", "neighbour_search.inverted_lists"
     ),
     Column(
         "reference_similarity",

@@ -15,7 +15,11 @@ from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.working_folder import Work
 from ncclean.neighbour_search.blocks import embedded_blocks
-from ncclean.neighbour_search.coarse_quantizer import TRAINING_ROWS_PER_LIST, CoarseQuantizer
+from ncclean.neighbour_search.inverted_lists import (
+    TRAINING_ROWS_PER_LIST,
+    nearest_lists,
+    train_lists,
+)
 from ncclean.progress import Progress
 
 _PAIRS_PER_CLUSTER, _MOST = 400, 256
@@ -87,15 +91,14 @@ def write_clusters(
         sample = sample[rng.permutation(len(sample))[:wanted]]
     count = clusters or int(np.clip(seen // _PAIRS_PER_CLUSTER, 2, _MOST))
     progress.say(f"clustering {seen:,} images")
-    quantizer = CoarseQuantizer.train(sample, count, seed)
+    centroids = train_lists(sample, count, seed)
     regions = max(2, count // _CLUSTERS_PER_REGION)
-    coarse = CoarseQuantizer.train(quantizer.lists, regions, seed)
-    region_of = coarse.assign(quantizer.lists, 1)[:, 0]
+    region_of = nearest_lists(centroids, train_lists(centroids, regions, seed), 1)[:, 0]
     with pq.ParquetWriter(out, _SCHEMA, compression="zstd") as writer:
         for number, block in enumerate(blocks):
             pairs = block.read()
             if len(pairs.image):
-                nearest = quantizer.assign(pairs.image, 1)[:, 0]
+                nearest = nearest_lists(pairs.image, centroids, 1)[:, 0]
                 facts = pairs.facts.select(_SCHEMA.names[:3])
                 facts = facts.append_column("cluster", pa.array(nearest))
                 facts = facts.append_column("region", pa.array(region_of[nearest]))

@@ -14,7 +14,7 @@ import numpy as np
 
 from ncclean.neighbour_search.chunked import chunks
 from ncclean.neighbour_search.copies import Distinct
-from ncclean.neighbour_search.knn import TIE, Nearest
+from ncclean.neighbour_search.inverted_lists import TIE, Nearest
 
 _BLOCK_ROWS = 1024
 _COLUMN_ROWS = 8192

@@ -21,11 +21,15 @@ from ncclean.data.parquet_table import read_table
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
-from ncclean.neighbour_search.block_tasks import likely_nprobe, starts_of
 from ncclean.neighbour_search.blocks import EmbeddedBlock
-from ncclean.neighbour_search.coarse_quantizer import CoarseQuantizer, nlist_for
 from ncclean.neighbour_search.copies import caption_digests, digests
-from ncclean.neighbour_search.knn import order_of
+from ncclean.neighbour_search.inverted_lists import (
+    NearestHeap,
+    likely_nprobe,
+    nearest_lists,
+    nlist_for,
+    train_lists,
+)
 from ncclean.neighbour_search.stages import Stages
 from ncclean.neighbour_search.training import EXACT_BELOW
 from ncclean.progress import SILENT, Progress
@@ -61,7 +65,7 @@ class CaptionIndex:
     def __init__(self, blocks: Sequence[EmbeddedBlock], work: ArrayFolder) -> None:
         """Open what `build` has made in the folder `work`."""
         self._blocks = blocks
-        self._quantizer = CoarseQuantizer.of(work.load("caption-lists"), "text_")
+        self._centroids = work.load("caption-lists")["centroids"]
         self._files = [work.load(f"captions-{number}") for number in range(len(blocks))]
 
     @classmethod
@@ -83,8 +87,7 @@ class CaptionIndex:
             sample = np.concatenate([work.load(name)["text"] for name in names]).astype(np.float32)
             if not len(sample):
                 raise InputError("the embeddings hold no usable caption")
-            trained = CoarseQuantizer.train(sample, lists, _SEED)
-            stages.save("caption-lists", **trained.arrays("text_"))
+            stages.save("caption-lists", centroids=train_lists(sample, lists, _SEED))
             stages.drop("sample-")
         stages.run("indexing captions", "captions", _write, [(block,) for block in blocks])
         return cls(blocks, work)
@@ -130,47 +133,35 @@ class CaptionIndex:
         `without` are the digests of captions that are left out.
         """
         left_out = set(without)
-        wanted = count + len(left_out)
-        probed = self._quantizer.assign(image[None, :], likely_nprobe(len(self._quantizer)))[0]
-        hits: list[tuple[float, int, int]] = []
-        for number, file in enumerate(self._files):
-            hits += [(-cosine, number, at) for cosine, at in _best(file, probed, image, wanted)]
+        wanted = (count + len(left_out)) * len(self._files)  # each block may have the same ones
+        heap = NearestHeap(image[None, :], wanted)
+        probes = likely_nprobe(len(self._centroids))
+        probed = np.sort(nearest_lists(image[None, :], self._centroids, probes)[0])
+        firsts = np.cumsum([0, *(len(file["text"]) for file in self._files)])
+        for first, file in zip(firsts.tolist(), self._files, strict=False):
+            for number in probed.tolist():
+                begin, end = file["starts"][number : number + 2].tolist()
+                heap.add(file["text"][begin:end], np.arange(first + begin, first + end))
+        nearest = heap.nearest()
         near: list[NearCaption] = []
-        for minus, number, at in sorted(hits):
-            file = self._files[number]
+        for cosine, row in zip(nearest.cosines[0].tolist(), nearest.ids[0].tolist(), strict=True):
+            number = int(np.searchsorted(firsts, row, side="right")) - 1
+            if number < 0 or len(near) == count:
+                break
+            file, at = self._files[number], row - int(firsts[number])
             digest = file["digest"][at].tobytes()
             if digest in left_out:
                 continue
             left_out.add(digest)
             begin, end = file["words_starts"][at : at + 2]
             text = file["words"][begin:end].tobytes().decode("utf-8", "replace")
-            near.append(NearCaption(text, -minus))
-            if len(near) == count:
-                break
+            near.append(NearCaption(text, cosine))
         return near
 
 
 def caption_digest(text: str) -> bytes:
     """Return a digest that captions share if they differ in nothing but case and white space."""
     return caption_digests([text]).tobytes()
-
-
-def _best(
-    file: dict[str, np.ndarray], probed: np.ndarray, image: np.ndarray, count: int
-) -> Iterator[tuple[float, int]]:
-    """The largest cosines in the probed lists of a block, and their places there."""
-    starts = file["starts"]
-    pieces = [(int(starts[number]), int(starts[number + 1])) for number in np.sort(probed)]
-    pieces = [(begin, end) for begin, end in pieces if begin < end]
-    if not pieces:
-        return
-    cosines = np.concatenate(
-        [file["text"][begin:end].astype(np.float32) @ image for begin, end in pieces]
-    )
-    places = np.concatenate([np.arange(begin, end) for begin, end in pieces])
-    most = min(count, len(cosines))
-    for at in np.argpartition(-cosines, most - 1)[:most].tolist():
-        yield float(cosines[at]), int(places[at])
 
 
 def _sample(work: ArrayFolder, number: int, block: EmbeddedBlock, share: float) -> None:
@@ -185,7 +176,7 @@ def _sample(work: ArrayFolder, number: int, block: EmbeddedBlock, share: float) 
 
 def _write(work: ArrayFolder, number: int, block: EmbeddedBlock) -> None:
     """Write the distinct captions of a block by list, and its rows by uid."""
-    quantizer = CoarseQuantizer.of(work.load("caption-lists"), "text_")
+    centroids = work.load("caption-lists")["centroids"]
     vectors, shards, rows, texts, uids = [np.empty((0, block.dim), np.float16)], [], [], [], []
     captions: list[str | None] = []
     for shard, pairs in _read(block):
@@ -205,15 +196,15 @@ def _write(work: ArrayFolder, number: int, block: EmbeddedBlock) -> None:
     _, first = np.unique(text, axis=0, return_index=True)
     first = np.sort(first[text[first].any(axis=1)])  # zeros where there is no caption
     own = np.concatenate(vectors)[first]
-    lists = quantizer.assign(own, 1)[:, 0] if len(own) else np.empty(0, np.int32)
-    order = order_of(lists, len(quantizer))
+    lists = nearest_lists(own, centroids, 1)[:, 0]
+    order = np.argsort(lists, kind="stable")
     words = [(captions[at] or "").encode("utf-8", "replace") for at in first[order].tolist()]
     by_uid = np.lexsort((uid[:, 1], uid[:, 0]))
     work.save(
         f"captions-{number}",
         {
             "text": own[order],
-            "starts": starts_of(lists, len(quantizer)),
+            "starts": np.searchsorted(lists[order], np.arange(len(centroids) + 1)),
             "words": np.frombuffer(b"".join(words), np.uint8),
             "words_starts": np.cumsum([0, *map(len, words)]),
             "digest": text[first][order],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ncclean.neighbour_search.better_matches import (
     count_better,
     count_better_among,
 )
-from ncclean.neighbour_search.block_tasks import SIDES, Direction, distinct_vectors
+from ncclean.neighbour_search.block_tasks import SIDES, Direction
 from ncclean.neighbour_search.blocks import Block
 from ncclean.neighbour_search.chunked import (
     VALUES,
@@ -24,18 +24,11 @@ from ncclean.neighbour_search.chunked import (
 )
 from ncclean.neighbour_search.copies import Distinct
 from ncclean.neighbour_search.corpus import Corpus, digests_of
-from ncclean.neighbour_search.inverted_lists import Vectors
-from ncclean.neighbour_search.knn import Nearest
+from ncclean.neighbour_search.inverted_lists import InvertedLists, Nearest, NearestHeap
 from ncclean.neighbour_search.lemon import LemonParameters, disagreement, lemon_score
-from ncclean.neighbour_search.near_duplicates import similarity_block
 from ncclean.neighbour_search.options import NeighbourOptions
-from ncclean.neighbour_search.result import (
-    CONTAMINATED,
-    REFERENCE_ROWS,
-    NearestReference,
-    ReferenceMatches,
-)
-from ncclean.neighbour_search.search_tasks import by_list, nearest_of
+from ncclean.neighbour_search.result import CONTAMINATED, ReferenceMatches
+from ncclean.neighbour_search.search_tasks import nearest_of
 from ncclean.neighbour_search.stages import Stages
 from ncclean.neighbour_search.whitening import Whitening
 from ncclean.storage.array_files import ArrayFolder, Arrays
@@ -87,16 +80,15 @@ def group_sizes(stages: Stages, groups: Arrays) -> Arrays:
     return stages.work.load("sizes")
 
 
-def lemon_scores(stages: Stages, corpus: Corpus, k: int) -> np.ndarray:
-    """(n,) LEMoN scores of all pairs, from the terms of both modalities."""
+def lemon_scores(stages: Stages, corpus: Corpus, tasks: Mapping[str, int], k: int) -> np.ndarray:
+    """(n,) LEMoN scores of all pairs, from the terms of both modalities; `tasks` by side."""
     parameters = LemonParameters(k=k)
     shape = (len(corpus),), np.float32
     if not stages.has("lemon"):
         with stages.work.scratch(dict.fromkeys(SIDES, shape)) as terms:
             for side in SIDES:
-                groups = len(stages.work.load("groups")[side]) - 1
-                text = f"comparing with {side} neighbours"
-                names = stages.run(text, f"lemon-{side}", lemon_block, [(side, k)] * groups)
+                text, arguments = f"comparing with {side} neighbours", [(side, k)] * tasks[side]
+                names = stages.run(text, f"lemon-{side}", lemon_block, arguments)
                 stages.scattered(names, "terms", terms[side])
             with stages.writing("lemon", {"lemon": shape}) as scores:
                 for rows in chunks(len(corpus), VALUES):
@@ -106,16 +98,14 @@ def lemon_scores(stages: Stages, corpus: Corpus, k: int) -> np.ndarray:
     return stages.work.load("lemon")["lemon"]
 
 
-def better_among_neighbours(stages: Stages, corpus: Corpus, direction: Direction) -> np.ndarray:
+def better_among_neighbours(
+    stages: Stages, corpus: Corpus, direction: Direction, tasks: int
+) -> np.ndarray:
     """(n,) better matches of each pair among its neighbours of one direction."""
     name = f"better-{direction.name}"
     if not stages.has(name):
         _write_candidate_counts(stages, corpus, direction)
-        groups = len(stages.work.load("groups")[direction.index]) - 1
-        names = stages.run(
-            "counting better matches", f"better-{direction.name}", better_block,
-            [(direction,)] * groups,
-        )  # fmt: skip
+        names = stages.run("counting better matches", name, better_block, [(direction,)] * tasks)
         with stages.writing(name, {"counts": ((len(corpus),), np.int32)}) as arrays:
             stages.scattered(names, "counts", arrays["counts"])
     return stages.work.load(name)["counts"]
@@ -161,14 +151,13 @@ def better_of_all(stages: Stages, blocks: Sequence[Block], corpus: Corpus) -> Be
         return count_better(*both, corpus.own, groups["image"], groups["text"])
 
 
-def distinct_columns(stages: Stages, corpus: Corpus, clusters: np.ndarray) -> Arrays:
+def distinct_columns(stages: Stages, corpus: Corpus) -> Arrays:
     """(n,) `cluster`, and by side the cosine with the representative of the near-duplicates."""
-    blocks = len(stages.work.load("bounds")["image"]) - 1
-    names = stages.run("comparing groups", "similarity", similarity_block, [()] * blocks)
-    similarity = stages.joined("similarity", names, {side: side for side in SIDES})
     if not stages.has("columns"):
-        shape = (len(corpus),), np.float32
-        shapes = {**dict.fromkeys(SIDES, shape), "cluster": (shape[0], np.int32)}
+        shape = (len(corpus),)
+        shapes = {**dict.fromkeys(SIDES, (shape, np.float32)), "cluster": (shape, np.int32)}
+        clusters = stages.work.load("clusters")["cluster"]
+        similarity = {side: stages.work.load(f"groups-{side}")["similarity"] for side in SIDES}
         with stages.writing("columns", shapes) as columns:
             for rows in chunks(len(corpus), VALUES):
                 for side, classes in corpus.distinct.items():
@@ -179,48 +168,51 @@ def distinct_columns(stages: Stages, corpus: Corpus, clusters: np.ndarray) -> Ar
 
 def reference_matches(
     stages: Stages,
-    blocks: Sequence[Block],
     corpus: Corpus,
     reference: np.ndarray | None,
+    tasks: Sequence[slice],
     whiten: bool,
     options: NeighbourOptions,
 ) -> ReferenceMatches | None:
-    """Find the nearest reference image of every image; None without a reference."""
+    """Find the nearest reference image of every image; None without a reference.
+
+    `tasks` are the rows of each task.
+    """
     if reference is None:
         return None
     stages.save("reference", image=reference)
-    text = "comparing with the reference"
-    arguments = [(block, whiten) for block in blocks]
+    text, arguments = "comparing with the reference", [(rows, whiten) for rows in tasks]
     names = stages.run(text, "reference", reference_block, arguments)
-    fields = ("similarity", "nearest", "compared")
-    matches = stages.joined("references", names, {name: name for name in fields})
     limit = options.contamination_threshold
     limit = CONTAMINATED[whiten] if limit is None else limit
     if not stages.has("matches"):
-        count = (len(corpus),)
-        shapes = {"similarity": (count, np.float32), "nearest": (count, np.int64),
-                  "contaminated": (count, np.bool_)}  # fmt: skip
-        with stages.writing("matches", shapes) as columns:
+        count, distinct = (len(corpus),), (len(corpus.distinct["image"]),)
+        types = {"similarity": np.float32, "nearest": np.int64, "contaminated": np.bool_}
+        of_distinct = {name: (distinct, kind) for name, kind in types.items()}
+        of_pairs = {name: (count, kind) for name, kind in types.items()}
+        with (
+            stages.work.scratch(of_distinct) as matches,
+            stages.writing("matches", of_pairs) as columns,
+        ):
+            for file in map(stages.work.load, names):
+                for name in ("similarity", "nearest"):
+                    matches[name][file["ids"]] = file[name]
+                matches["contaminated"][file["ids"]] = file["compared"] >= limit
             for rows in chunks(len(corpus), VALUES):
-                labels = corpus.distinct["image"].labels[rows]
-                columns["similarity"][rows] = matches["similarity"][labels]
-                columns["nearest"][rows] = matches["nearest"][labels]
-                columns["contaminated"][rows] = matches["compared"][labels] >= limit
-    columns = stages.work.load("matches")
-    return ReferenceMatches(
-        columns["similarity"], columns["nearest"], columns["contaminated"], limit
-    )
+                for name, values in matches.items():
+                    columns[name][rows] = values[corpus.distinct["image"].labels[rows]]
+    return ReferenceMatches(**stages.work.load("matches"), threshold=limit)
 
 
 class PairRows:
     """The vectors of pairs in one modality."""
 
-    def __init__(self, vectors: Vectors, labels: np.ndarray) -> None:
-        self._vectors, self._labels = vectors, labels
-        self.dim = vectors.dim
+    def __init__(self, lists: InvertedLists, labels: np.ndarray) -> None:
+        self._lists, self._labels = lists, labels
+        self.dim = lists.dim
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        return self._vectors.take(self._labels[rows])
+        return self._lists.take(self._labels[rows])
 
 
 def classes_of(work: ArrayFolder, side: str) -> Distinct:
@@ -237,29 +229,29 @@ def pairs_of_rows(distinct: Distinct, rows: np.ndarray) -> np.ndarray:
     return pairs
 
 
-def lemon_block(work: ArrayFolder, group: int, side: str, k: int) -> None:
-    """LEMoN's term of one modality, for the pairs with vectors in a group of inverted lists."""
+def lemon_block(work: ArrayFolder, number: int, side: str, k: int) -> None:
+    """LEMoN's term of one modality, for the pairs with the vectors of one task's search."""
     other = "text" if side == "image" else "image"
     shared = work.load("pair-groups")
     distinct = classes_of(work, side)
-    direction = Direction(side, side)
-    queries, nearest = nearest_of(work, direction, group)
+    queries, nearest = nearest_of(work, Direction(side, side), number)
     # List by list, so that pairs that follow one another have neighbours in common.
-    pairs = pairs_of_rows(distinct, queries[by_list(work, direction, group)])
+    by_list = np.argsort(work.load(f"lists-{side}")["place"][queries])
+    pairs = pairs_of_rows(distinct, queries[by_list])
     copies = [shared[name] for name in ("pair", "same_image") if name in shared]
-    theirs = PairRows(Vectors(work, other), classes_of(work, other).labels)
+    theirs = PairRows(InvertedLists(work, other), classes_of(work, other).labels)
     terms = disagreement(
         pairs, queries, nearest, distinct, theirs, work.load("own")["own"], copies, k,
         LemonParameters(k=k),
     )  # fmt: skip
-    work.save(f"lemon-{side}-{group}", {"pairs": pairs, "terms": terms})
+    work.save(f"lemon-{side}-{number}", {"pairs": pairs, "terms": terms})
 
 
-def better_block(work: ArrayFolder, group: int, direction: Direction) -> None:
-    """Better matches of the pairs whose list of the other modality is in a group of lists."""
+def better_block(work: ArrayFolder, number: int, direction: Direction) -> None:
+    """Better matches of the pairs with the vectors of one task's search."""
     shared, candidates = work.load("pair-groups"), classes_of(work, direction.index)
     keys = work.load(f"candidates-{direction.name}")["keys"]
-    queries, nearest = nearest_of(work, direction, group)
+    queries, nearest = nearest_of(work, direction, number)
     asking = classes_of(work, direction.query)
     pairs = pairs_of_rows(asking, queries)
     rows = np.searchsorted(queries, asking.labels[pairs])
@@ -271,30 +263,24 @@ def better_block(work: ArrayFolder, group: int, direction: Direction) -> None:
         shared[direction.index],
         CandidateCounts(keys, work.load("sizes")[direction.query], candidates),
     )
-    work.save(f"better-{direction.name}-{group}", {"pairs": pairs, "counts": counts})
+    work.save(f"better-{direction.name}-{number}", {"pairs": pairs, "counts": counts})
 
 
-def reference_block(work: ArrayFolder, number: int, block: Block, whiten: bool) -> None:
-    """The nearest reference image of each distinct image of a block, with its cosine."""
-    vectors = distinct_vectors(work, number, block)["image"]
-    reference = work.load("reference")["image"]
+def reference_block(work: ArrayFolder, number: int, rows: slice, whiten: bool) -> None:
+    """The nearest reference image of consecutive images in the order of lists, and its cosine."""
+    lists, reference = InvertedLists(work, "image"), work.load("reference")["image"]
     space = Whitening.of(work.load("learnt"), "image_space_")
-    matches: dict[str, list[np.ndarray]] = {"similarity": [], "nearest": [], "compared": []}
-    for rows in chunks(len(vectors)):
-        queries = vectors[rows].astype(np.float32)
-        plain = NearestReference(queries)
-        whitened = NearestReference(space.apply(queries)) if whiten else plain
-        for piece in chunks(len(reference), REFERENCE_ROWS):
-            values = reference[piece].astype(np.float32)
-            plain.add(piece.start, values)
-            if whiten:
-                whitened.add(piece.start, space.apply(values))
-        matches["similarity"].append(plain.cosines)
-        matches["nearest"].append(plain.rows)
-        matches["compared"].append(whitened.cosines)
-    empty = np.empty(0, np.float32)
+    queries = lists.read(rows)
+    plain, whitened = NearestHeap(queries, 1), NearestHeap(space.apply(queries), 1)
+    for piece in chunks(len(reference)):
+        vectors, numbers = reference[piece].astype(np.float32), np.arange(piece.start, piece.stop)
+        plain.add(vectors, numbers)
+        if whiten:
+            whitened.add(space.apply(vectors), numbers)
+    nearest = plain.nearest()
+    compared = whitened.nearest() if whiten else nearest
     work.save(
         f"reference-{number}",
-        {name: np.concatenate([empty.astype(several[0].dtype) if several else empty, *several])
-         for name, several in matches.items()},
+        {"ids": lists.ids[rows], "similarity": nearest.cosines[:, 0],
+         "nearest": nearest.ids[:, 0], "compared": compared.cosines[:, 0]},
     )  # fmt: skip

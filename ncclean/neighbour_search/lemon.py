@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import faiss
 import numpy as np
 
 from ncclean.neighbour_search.copies import Distinct
-from ncclean.neighbour_search.knn import Nearest
-from ncclean.neighbour_search.matmul import inner_products
+from ncclean.neighbour_search.inverted_lists import Nearest
 
 _BLOCK_ROWS, _BLOCK_VALUES = 4096, 1 << 26  # pairs at a time, and 256 MB of their neighbours
 
@@ -104,8 +104,12 @@ def _cosines(other: PairVectors, pairs: np.ndarray, near: np.ndarray) -> np.ndar
     rows, place = np.unique(np.concatenate([pairs, near.ravel()]), return_inverse=True)
     vectors = other.take(rows)
     of_pairs = np.repeat(place[: len(pairs)], near.shape[1])
-    cosines = inner_products(vectors, of_pairs, vectors, place[len(pairs) :])
-    return cosines.reshape(near.shape)
+    cosines = np.empty(near.shape, np.float32)
+    arrays = (vectors, of_pairs, vectors, np.ascontiguousarray(place[len(pairs) :]), cosines)
+    faiss.pairwise_indexed_inner_product(  # type: ignore[attr-defined,unused-ignore]
+        other.dim, near.size, *map(faiss.swig_ptr, arrays)
+    )
+    return cosines
 
 
 def neighbour_pairs(

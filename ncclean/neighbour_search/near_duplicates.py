@@ -1,255 +1,199 @@
-"""Near-duplicate pairs by list, and their groups over all lists.
+"""Near-duplicate groups.
 
-A pair is looked for in the lists that the later one of both probes. Of a row that has many earlier
-near-duplicates the first few in input order are kept: usually the representative is among them. For
-the rest, those whose group is still open are searched again among what can be a representative, so
-groups do not depend on how many are kept, and memory does not grow with the size of groups.
+A row is compared with those in the lists nearest to it. Rows that are connected by near-duplicates
+are a component; within it, by default, every member of a group reaches the threshold with the
+group's representative, its first member in input order. Components alone would chain: on a corpus
+of similar images a is near b and b near c, until one group spans things that have nothing in
+common. Among the representatives no two reach the threshold, so a corpus that keeps one pair of
+each group has no near-duplicates left, and nothing was dropped that is not near what was kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+import itertools
+from collections.abc import Callable
 
+import faiss
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from ncclean.neighbour_search.block_tasks import Direction, range_of
-from ncclean.neighbour_search.chunked import DisjointSets, add_counts, chunks
-from ncclean.neighbour_search.corpus import Corpus
-from ncclean.neighbour_search.duplicate_groups import (
-    MAX_PAIRS,
-    Candidates,
-    FirstPairs,
-    Leaders,
-    SpanningForest,
-    join_single_rows,
-)
-from ncclean.neighbour_search.inverted_lists import (
-    InvertedList,
-    Probe,
-    Probes,
-    Vectors,
-    batches,
-    probed_lists,
-)
-from ncclean.neighbour_search.knn import TIE, block_rows
-from ncclean.neighbour_search.list_scanner import ListScanner
-from ncclean.neighbour_search.matmul import fastest_matmul, take_float32
-from ncclean.neighbour_search.result import SAME_IMAGE_COSINE
-from ncclean.neighbour_search.search_tasks import groups_of_lists, nearest_of
+from ncclean.neighbour_search.chunked import VALUES, DisjointSets, add_counts, chunks
+from ncclean.neighbour_search.inverted_lists import TIE, InvertedLists, NearestHeap
 from ncclean.neighbour_search.stages import Stages
 from ncclean.neighbour_search.whitening import Whitening
 from ncclean.storage.array_files import ArrayFolder
 
-_ROWS = 1 << 15  # whose pairs are held at a time
+# Near-duplicates lie in the same or an adjacent list, so few need to be visited.
+GROUPING_EFFORT = 12
+_PRODUCTS = 1 << 20  # at a time, all of which may reach the threshold
+_PAIRS = 1 << 20  # that are held before they are reduced
+_TASK_ROWS = 1 << 15  # in components that a task groups
+_CHUNK = 2048  # rows of a component
+_ANY = -2.0  # less than any cosine
 
 
 def group_side(
-    stages: Stages,
-    corpus: Corpus,
-    side: str,
-    name: str,
-    threshold: float,
-    linkage: str,
+    stages: Stages, side: str, name: str, tasks: list[slice], threshold: float, linkage: str,
     effort: int,
-) -> None:
-    """Group near-duplicates of one side; write the representative of each distinct row to a file.
+) -> None:  # fmt: skip
+    """Write the representative of each distinct row of a side, and the cosine with it, to a file.
 
-    `effort` is how many lists a row visits to find them.
+    `tasks` are the rows of each task, `effort` is how many lists a row visits.
     """
     if stages.has(name):
         return
-    count = len(corpus.distinct[side])
-    groups = len(stages.work.load("groups")[side]) - 1
-
-    def compare(number: int) -> Iterator[tuple[slice, Candidates, np.ndarray]]:
-        arguments = [(side, threshold, number, linkage, effort)] * groups
-        text = f"comparing {side} near-duplicates"
-        return _pairs(
-            stages, stages.run(text, f"pairs-{side}-{number}", find_duplicates, arguments), count
-        )
-
-    def ask(number: int, by_similarity: bool) -> None:
-        stages.save(
-            f"round-{side}-{number}",
-            queries=leaders.queries, members=leaders.members,
-            by_similarity=np.array([by_similarity]),
-        )  # fmt: skip
-
-    with stages.work.scratch(Leaders.shapes(count)) as arrays:
-        leaders = Leaders(arrays)
-        if linkage == "components":
-            sets = DisjointSets(leaders.representative)
-            for _, pairs, _ in compare(0):
-                sets.join(pairs.queries, pairs.ids)
+    count = len(InvertedLists(stages.work, side))
+    arguments = [(side, rows, threshold, effort) for rows in tasks]
+    text = f"comparing {side} near-duplicates"
+    names = stages.run(text, f"pairs-{side}", find_duplicates, arguments)
+    if not stages.has(f"components-{side}"):
+        shape = (count,), np.int32
+        with stages.work.scratch({"parent": shape, "sizes": shape}) as arrays:
+            sets = DisjointSets(parent := arrays["parent"])
+            for file in map(stages.work.load, names):
+                sets.join(file["one"], file["other"])
             sets.finish()
-        else:
-            number = 0
-            while not number or leaders.search():
-                if number:
-                    ask(number, by_similarity=False)
-                for round_ in compare(number):
-                    leaders.decide(*round_)
-                number += 1
-            if leaders.search_nearest():
-                ask(number, by_similarity=True)
-                for _, pairs, _ in compare(number):
-                    leaders.move(pairs)
-        stages.save(name, representative=leaders.representative)
-
-
-def join_single_images(stages: Stages, before: str, name: str) -> None:
-    """Add images without near-duplicates to a group that matches in the model's own space."""
-    if stages.has(name):
-        return
-    groups = len(stages.work.load("groups")["image"]) - 1
-    arguments = [(SAME_IMAGE_COSINE,)] * groups
-    names = stages.run("comparing images as they are", "same", same_images, arguments)
-    files = [stages.work.load(one) for one in names]
-    representative = stages.work.load(before)["representative"]
-    count = len(representative)
-    shape = (count,), np.int32
-    with stages.work.scratch({"representative": shape, "sizes": shape}) as arrays:
-        arrays["representative"][:] = representative
-        add_counts(arrays["sizes"], representative)
-        for rows in chunks(count, _ROWS):
-            here = [_of_rows(file, "later", rows) for file in files]
-            later, earlier = (
-                np.concatenate([file[column][one] for file, one in zip(files, here, strict=True)])
-                for column in ("later", "earlier")
-            )
-            order = np.argsort(later, kind="stable")
-            queries, starts = np.unique(later[order], return_index=True)
-            near = np.split(earlier[order], starts)[1:]
-            join_single_rows(arrays["representative"], arrays["sizes"], queries, near)
-        stages.save(name, representative=arrays["representative"])
-
-
-def _pairs(
-    stages: Stages, names: Sequence[str], count: int
-) -> Iterator[tuple[slice, Candidates, np.ndarray]]:
-    """Yield pairs of consecutive rows in all lists, by later row, and the rows of cut pairs."""
-    files = [stages.work.load(name) for name in names]
-    for rows in chunks(count, _ROWS):
-        here = [_of_rows(file, "later", rows) for file in files]
-        pairs = Candidates.joined([
-            Candidates(file["later"][one], file["earlier"][one], file["cosines"][one])
-            for file, one in zip(files, here, strict=True)
-        ])  # fmt: skip
-        cut = np.concatenate([file["cut"][_of_rows(file, "cut", rows)] for file in files])
-        order = np.lexsort((-pairs.cosines, pairs.queries))
-        yield rows, pairs.at(order), np.unique(cut)
-
-
-def _of_rows(file: Mapping[str, np.ndarray], column: str, rows: slice) -> slice:
-    """The slice of an ascending column that has these rows."""
-    # Values of another type would make a copy of the whole column.
-    ends = np.array([rows.start, rows.stop], file[column].dtype)
-    return slice(*np.searchsorted(file[column], ends).tolist())
-
-
-# Near-duplicates lie in the same or an adjacent list, so few need to be visited.
-GROUPING_EFFORT = 12
-_QUERY_ROWS = 512
+            add_counts(arrays["sizes"], parent)
+            several = [np.empty(0, np.int64)]
+            for rows in chunks(count, VALUES):
+                several.append(rows.start + np.flatnonzero(arrays["sizes"][parent[rows]] > 1))
+            members = np.concatenate(several)
+            members = members[np.argsort(parent[members], kind="stable")]
+            starts = np.flatnonzero(np.diff(parent[members], prepend=-1, append=-1))
+        stages.save(f"components-{side}", members=members, starts=starts)
+    starts = stages.work.load(f"components-{side}")["starts"]
+    begins = np.arange(0, int(starts[-1]) if len(starts) else 0, _TASK_ROWS)
+    bounds = np.unique([*np.searchsorted(starts, begins), max(len(starts) - 1, 0)])
+    components = [
+        (side, slice(*ends), threshold, linkage) for ends in itertools.pairwise(bounds.tolist())
+    ]
+    text = f"grouping {side} near-duplicates"
+    names = stages.run(text, f"grouped-{side}", group_components, components)
+    shapes = {"representative": ((count,), np.int32), "similarity": ((count,), np.float32)}
+    with stages.writing(name, shapes) as groups:
+        for rows in chunks(count, VALUES):
+            groups["representative"][rows] = np.arange(rows.start, rows.stop)
+            groups["similarity"][rows] = 1
+        for file in map(stages.work.load, names):
+            for column, values in groups.items():
+                values[file["members"]] = file[column]
 
 
 def find_duplicates(
-    work: ArrayFolder,
-    group: int,
-    side: str,
-    threshold: float,
-    round_: int,
-    linkage: str,
-    effort: int,
+    work: ArrayFolder, number: int, side: str, rows: slice, threshold: float, effort: int
 ) -> None:
-    """Find pairs of near-duplicates in a group of inverted lists.
-
-    From the second round on only the rows that the round's file names are compared.
-    """
-    direction = Direction(side, side)
-    first, last = groups_of_lists(work, side)[group : group + 2]
-    vectors = Vectors(work, side)
+    """Connect near-duplicates of consecutive rows in the order of lists by a spanning forest."""
+    lists = InvertedLists(work, side)
     space = Whitening.of(work.load("learnt"), f"{side}_space_")
-    lengths = work.load(f"lengths-{side}")["lengths"]
-    chosen = work.load(f"round-{side}-{round_}") if round_ else None
-    by_similarity = chosen is not None and bool(chosen["by_similarity"][0])
-    pairs: FirstPairs | SpanningForest = FirstPairs(
-        1 if by_similarity else MAX_PAIRS, by_similarity
-    )
-    if linkage == "components":
-        pairs = SpanningForest()
-    asked_for = _compared(probed_lists(vectors, vectors, direction, first, last), effort, chosen)
-    for batch in batches(asked_for, int(work.load("groups")["room"][0]), len(lengths)):
-        stored = vectors.take_float16(batch.queries)
-        products = ListScanner(partial(_centred, stored, space), fastest_matmul(batch.comparisons))
-        for members, asking in batch.probes:
-            products.set_list(space.dual(members.vectors))
-            asked = np.searchsorted(batch.queries, asking)
-            # Small blocks: the fewer members after the first query of a block, the less for
-            # nothing.
-            for rows in chunks(len(asking), min(_QUERY_ROWS, block_rows(len(members.ids)))):
-                later = asking[rows]
-                thresholds = (threshold - TIE) * lengths[later]
-                earlier = int(np.searchsorted(members.ids, later[-1]))
-                near = products.range_search(asked[rows], thresholds, earlier)
-                found = Candidates(later[near.rows], members.ids[near.places], near.cosines)
-                found = found.at(np.flatnonzero(found.ids < found.queries))
-                cosines = found.cosines / lengths[found.queries]
-                pairs.add(Candidates(found.queries, found.ids, cosines))
-    best = pairs.result()
+    vectors, ids = lists.read(rows), lists.ids[rows]
+    queries = space.apply(vectors)
+    found, held = np.empty((2, 0), np.int64), 0
+    pairs = [found]
+    for members, asking in lists.probed(vectors, effort):
+        index = faiss.IndexFlatIP(lists.dim)
+        index.add(space.apply(lists.read(members)))
+        for some in chunks(len(asking), max(_PRODUCTS // index.ntotal, 1)):
+            asked = asking[some]
+            ends, _, places = index.range_search(queries[asked], threshold - TIE)
+            one, other = (
+                ids[np.repeat(asked, np.diff(ends.astype(np.int64)))],
+                lists.ids[members][places],
+            )
+            pairs.append(np.stack([one, other])[:, one != other])
+            held += pairs[-1].shape[1]
+            if held > _PAIRS:
+                pairs = [_spanning(np.concatenate(pairs, axis=1))]
+                held = pairs[0].shape[1]
+    one, other = _spanning(np.concatenate(pairs, axis=1))
+    work.save(f"pairs-{side}-{number}", {"one": one, "other": other})
+
+
+def _spanning(pairs: np.ndarray) -> np.ndarray:
+    """(2, c) pairs of each row with the first that (2, p) pairs connect it to."""
+    rows, places = np.unique(pairs, return_inverse=True)
+    places = places.reshape(pairs.shape)
+    shape = (len(rows), len(rows))
+    graph = coo_array((np.ones(pairs.shape[1], np.bool_), tuple(places)), shape=shape)
+    _, label = connected_components(graph, directed=False)
+    first = rows[np.unique(label, return_index=True)[1]][label]
+    return np.stack([rows, first])[:, rows != first]
+
+
+def group_components(
+    work: ArrayFolder, number: int, side: str, components: slice, threshold: float, linkage: str
+) -> None:
+    """Group the rows of some components; write the representative of each, and its cosine."""
+    lists = InvertedLists(work, side)
+    space = Whitening.of(work.load("learnt"), f"{side}_space_")
+    file = work.load(f"components-{side}")
+    ends = file["starts"][components.start : components.stop + 1].tolist()
+    members = file["members"][ends[0] : ends[-1]]
+    representative, similarity = members.copy(), np.ones(len(members), np.float32)
+    for begin, end in itertools.pairwise(ends):
+        here = slice(begin - ends[0], end - ends[0])
+        of_component = members[here]
+
+        def read(rows: slice | np.ndarray, ids: np.ndarray = of_component) -> np.ndarray:
+            return space.apply(lists.take(ids[rows]))
+
+        limit = threshold - TIE if linkage == "representative" else _ANY
+        places, similarity[here] = leaders(read, len(of_component), limit)
+        representative[here] = of_component[places]
     work.save(
-        f"pairs-{side}-{round_}-{group}",
-        {"later": best.queries, "earlier": best.ids, "cosines": best.cosines, "cut": pairs.cut()},
+        f"grouped-{side}-{number}",
+        {"members": members, "representative": representative, "similarity": similarity},
     )
 
 
-def _centred(stored: np.ndarray, space: Whitening, rows: np.ndarray) -> np.ndarray:
-    """Rows of float16 vectors as they are multiplied with the members."""
-    return space.centred(take_float32(stored, rows))
+def leaders(
+    read: Callable[[slice | np.ndarray], np.ndarray], count: int, threshold: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) representative of each row, and (n,) their cosine; 1 for a representative.
 
-
-def _compared(
-    probed_lists: Iterable[tuple[InvertedList, Probes]],
-    effort: int,
-    chosen: Mapping[str, np.ndarray] | None,
-) -> Iterator[Probe]:
-    """The members of lists and the rows after the first of them that visit the list.
-
-    `chosen` names those that are compared, if not all are.
+    A row has the most similar of the representatives before it that reach the threshold, and is one
+    itself without any. `read` reads unit vectors of some rows.
     """
-    for members, probes in probed_lists:
-        ids = probes.ids[probes.rank < effort]
-        if chosen is not None:
-            ids, is_asked = ids[chosen["queries"][ids]], chosen["members"][members.ids]
-            members = members.only(is_asked)
-        if len(members.ids):
-            yield members, ids[ids > members.ids[0]]
+    best, cosines = np.arange(count), np.ones(count, np.float32)
+    places = np.empty(0, np.int64)
+    for rows in chunks(count, _CHUNK):
+        vectors = read(rows)
+        heap = NearestHeap(vectors, 1)
+        for piece in chunks(len(places), _CHUNK):
+            heap.add(read(places[piece]), places[piece])
+        before = heap.nearest()
+        among = vectors @ vectors.T
+        new: list[int] = []
+        for row in np.flatnonzero(before.cosines[:, 0] < threshold).tolist():
+            if not (among[row, new] >= threshold).any():
+                new.append(row)
+        chosen = np.array(new, np.int64)
+        is_later = np.arange(len(vectors))[:, None] > chosen
+        similar = np.where(is_later, among[:, chosen], -np.inf)
+        similar = np.concatenate([before.cosines, similar], axis=1)
+        nearest = similar.argmax(axis=1)
+        numbers = rows.start + chosen
+        best[rows] = np.where(nearest > 0, np.append(-1, numbers)[nearest], before.ids[:, 0])
+        cosines[rows] = similar.max(axis=1)
+        best[numbers], cosines[numbers] = numbers, 1
+        places = np.append(places, numbers)
+    return best, cosines
 
 
-def same_images(work: ArrayFolder, group: int, threshold: float) -> None:
-    """Pairs of images of a group of lists whose cosine in the model's space is high enough."""
-    queries, nearest = nearest_of(work, Direction("image", "image"), group)
-    edge = (nearest.cosines >= threshold) & (nearest.ids >= 0)
-    edge &= nearest.ids < queries[:, None]
-    rows, places = np.nonzero(edge)
-    work.save(f"same-{group}", {"later": queries[rows], "earlier": nearest.ids[rows, places]})
+def join_single_rows(
+    representative: np.ndarray, sizes: np.ndarray, later: np.ndarray, earlier: np.ndarray
+) -> np.ndarray:
+    """Add rows without near-duplicates to a group that they are near in another space.
 
-
-def similarity_block(work: ArrayFolder, number: int) -> None:
-    """Whitened cosine of each distinct row of a block with its group's representative."""
-    similarities = {}
-    for side in ("image", "text"):
-        begin, end = range_of(work, side, number)
-        representative = work.load(f"groups-{side}")["representative"][begin:end]
-        similarity = np.ones(end - begin, np.float32)
-        rows = np.flatnonzero(representative != np.arange(begin, end))
-        if len(rows):
-            vectors = Vectors(work, side)
-            space = Whitening.of(work.load("learnt"), f"{side}_space_")
-        for part in chunks(len(rows)):
-            pairs = (rows[part] + begin, representative[rows[part]])
-            # In float64: a product of matrices rounds by how many rows it has.
-            spaces = (space.apply(vectors.take(ids).astype(np.float64)) for ids in pairs)
-            similarity[rows[part]] = np.einsum("nd,nd->n", *spaces)
-        similarities[side] = similarity
-    work.save(f"similarity-{number}", similarities)
+    `representative` (u,) is written to; `sizes` (u,) are those of the groups before. Each of (c,)
+    `later` rows is near an `earlier` one there, most similar first. A row joins the first of them
+    that is a representative, so every member still is near the first of its group. Returns the rows
+    that have joined one.
+    """
+    joined = []
+    for row, other in zip(later.tolist(), earlier.tolist(), strict=True):
+        is_single = sizes[row] == 1 and representative[row] == row
+        if is_single and representative[other] == other:
+            representative[row] = other
+            joined.append(row)
+    return np.array(joined, np.int64)

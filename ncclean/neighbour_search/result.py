@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncclean.neighbour_search.better_matches import BetterMatches
-from ncclean.neighbour_search.matmul import load_faiss
 
 # Cosine from which two are near-duplicates, by modality, in the whitened space and in the model's.
 # docs/neighbours.md has what they find and what they take wrongly.
@@ -67,7 +66,6 @@ class CorpusNeighbours:
 
 # Cosine from which an image counts as one of the reference, whitened and in the model's own space.
 CONTAMINATED = {True: 0.95, False: 0.98}
-REFERENCE_ROWS = 1 << 17  # held in float32 at a time
 
 
 @dataclass(frozen=True)
@@ -81,22 +79,3 @@ class ReferenceMatches:
     nearest: np.ndarray
     contaminated: np.ndarray
     threshold: float
-
-
-@dataclass
-class NearestReference:
-    """The nearest of a reference, which comes in pieces, for (m, d) float32 queries."""
-
-    queries: np.ndarray
-
-    def __post_init__(self) -> None:
-        self.cosines = np.full(len(self.queries), -np.inf, dtype=np.float32)
-        self.rows = np.zeros(len(self.queries), dtype=np.int64)
-
-    def add(self, first: int, vectors: np.ndarray) -> None:
-        """Compare the images with further rows of the reference, numbered from `first` on."""
-        faiss = load_faiss()
-        cosines, ids = faiss.knn(self.queries, vectors, 1, metric=faiss.METRIC_INNER_PRODUCT)
-        closer = cosines[:, 0] > self.cosines
-        self.cosines[closer] = cosines[:, 0][closer]
-        self.rows[closer] = first + ids[:, 0][closer]

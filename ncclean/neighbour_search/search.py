@@ -1,21 +1,23 @@
 """Searches the whole corpus: all results of `ncclean neighbours` about its pairs.
 
-The corpus is read block by block, its vectors are written by list, and lists are searched group by
-group. What is held for all pairs at once are a few numbers for each; vectors and neighbours lie in
-files. The results depend neither on the memory, nor on how many tasks run at a time, nor where.
+The corpus is read block by block, its vectors are written by list, and lists are searched for some
+of the vectors after the other. What is held for all pairs at once are a few numbers for each;
+vectors and neighbours lie in files. Results depend on the memory, on how many tasks run at a time
+and where by no more than the rounding of sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+from threadpoolctl import threadpool_limits
 
 from ncclean.neighbour_search.better_matches import BetterMatches
-from ncclean.neighbour_search.block_tasks import ACROSS, SIDES, WITHIN, Direction, write_lists
+from ncclean.neighbour_search.block_tasks import ACROSS, SIDES, WITHIN, Direction
 from ncclean.neighbour_search.blocks import ArrayBlock, Block
-from ncclean.neighbour_search.chunked import add_counts
+from ncclean.neighbour_search.chunked import VALUES, add_counts, chunks
 from ncclean.neighbour_search.columns import (
     better_among_neighbours,
     better_of_all,
@@ -25,31 +27,30 @@ from ncclean.neighbour_search.columns import (
     pair_groups,
     reference_matches,
 )
-from ncclean.neighbour_search.corpus import Corpus, read_corpus
-from ncclean.neighbour_search.knn import recall_by_value
-from ncclean.neighbour_search.near_duplicates import GROUPING_EFFORT, group_side, join_single_images
+from ncclean.neighbour_search.corpus import read_corpus
+from ncclean.neighbour_search.inverted_lists import InvertedLists, likely_nprobe
+from ncclean.neighbour_search.near_duplicates import GROUPING_EFFORT, group_side, join_single_rows
 from ncclean.neighbour_search.options import NeighbourOptions
-from ncclean.neighbour_search.result import THRESHOLDS, CorpusNeighbours, Side
-from ncclean.neighbour_search.scratch_arrays import release
-from ncclean.neighbour_search.search_tasks import (
-    merge_heaps,
-    nearest_of,
-    search_first_list,
-    search_other_lists,
-)
+from ncclean.neighbour_search.result import SAME_IMAGE_COSINE, THRESHOLDS, CorpusNeighbours, Side
+from ncclean.neighbour_search.search_tasks import nearest_of, search_lists, task_rows
 from ncclean.neighbour_search.stages import Stages
-from ncclean.neighbour_search.training import Assignment, assign, describe, is_exact, learn
-from ncclean.neighbour_search.whitening import ROWS_PER_DIMENSION
+from ncclean.neighbour_search.training import (
+    Sample,
+    describe,
+    duplicate_recall,
+    fill_lists,
+    is_exact,
+    learn,
+    nprobe_of,
+    recall_by_value,
+)
+from ncclean.neighbour_search.whitening import ROWS_PER_DIMENSION, Whitening
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner
 from ncclean.scratch import scratch_folder
 from ncclean.storage.array_files import ArrayFolder
 
 DEFAULT_MEMORY = 4 << 30
-_LEAST_TASKS, _TASKS_OF_A_WORKER = 4, 2  # groups of lists, so that none is long without work
-# Of a task's memory for what is found of its lists, and for queries. The rest is for libraries.
-_OF_LISTS, _OF_QUERIES = 0.25, 0.45
-_SMALL = 20_000  # distinct rows that one group holds in any case
 
 
 def find_neighbours(
@@ -77,44 +78,56 @@ def find_neighbours(
     thresholds = {side: THRESHOLDS[side][whiten] for side in SIDES}
     for name, asked in (("image", options.image_threshold), ("text", options.text_threshold)):
         thresholds[name] = thresholds[name] if asked is None else asked
-    exact = is_exact(options, len(corpus.own))
-    queries = learn(stages, blocks, corpus.distinct, options, whiten=whiten, exact=exact)
-    assigned = assign(stages, blocks, queries, options, exact=exact, thresholds=thresholds)
-    arguments = [(block, assigned.nprobe, exact) for block in blocks]
-    stages.run("writing lists", "lists", write_lists, arguments)
-    stages.save("groups", **_groups(corpus, assigned, options.k, memory_bytes, runner.workers))
+    exact = is_exact(options, len(corpus))
+    # Products with one list are too small for several threads, which wait for one another.
+    with threadpool_limits(None if exact else 1):
+        queries = learn(stages, blocks, corpus, options, whiten=whiten, exact=exact)
+        sample = fill_lists(stages, blocks, corpus, queries, options.k)
+        lists = {side: len(stages.work.load("learnt")[f"{side}_lists"]) for side in SIDES}
+        tasks = {
+            side: task_rows(len(corpus.distinct[side]), corpus.dim, options.k,
+                            likely_nprobe(lists[side]), memory_bytes)
+            for side in SIDES
+        }  # fmt: skip
+        joins = whiten and options.image_threshold is None  # single images, by their plain cosines
+        for side in SIDES:
+            group_side(
+                stages, side, "leaders-image" if joins and side == "image" else f"groups-{side}",
+                tasks[side], thresholds[side], options.linkage,
+                lists[side] if exact else GROUPING_EFFORT,
+            )  # fmt: skip
+        nprobe, recalls = {}, {}
 
-    joins = whiten and options.image_threshold is None  # single images, by their plain cosines
-    for side in SIDES:
-        group_side(
-            stages,
-            corpus,
-            side,
-            "leaders-image" if joins and side == "image" else f"groups-{side}",
-            thresholds[side],
-            options.linkage,
-            assigned.nprobe[f"{side}-{side}"] if exact else GROUPING_EFFORT,
-        )
-    k = {one.name: corpus.width(one, options.k) for one in (*WITHIN, *ACROSS)}
-    for direction in WITHIN:
-        search(stages, blocks, direction, k[direction.name])
-    if joins:
-        join_single_images(stages, "leaders-image", "groups-image")
-    groups = pair_groups(stages, corpus)
-    sizes = group_sizes(stages, groups)
-    lemon = lemon_scores(stages, corpus, options.k)
-    recalls = {one.name: recall(stages, one, assigned, queries) for one in WITHIN}
-    if exact:
-        better = better_of_all(stages, blocks, corpus)
-    else:
-        counts = []
-        for direction in ACROSS:
-            search(stages, blocks, direction, k[direction.name])
-            recalls[direction.name] = recall(stages, direction, assigned, queries)
-            counts.append(better_among_neighbours(stages, corpus, direction))
-        better = BetterMatches(*counts)
-    columns = distinct_columns(stages, corpus, assigned.clusters)
-    lists = {side: len(stages.work.load("learnt")[f"{side}_lists"]) for side in SIDES}
+        def search(direction: Direction) -> None:
+            name, index = direction.name, direction.index
+            nprobe[name] = (
+                lists[index] if exact else nprobe_of(stages, sample, direction, options.recall)
+            )
+            k = corpus.width(direction, options.k)
+            what = f"{index} neighbours" if direction.is_within else f"{index} by {direction.query}"
+            arguments = [(direction, rows, k, nprobe[name]) for rows in tasks[direction.query]]
+            stages.run(f"searching {what}", f"near-{name}", search_lists, arguments)
+            recalls[name] = recall(stages, direction, sample, len(arguments))
+
+        for direction in WITHIN:
+            search(direction)
+        if joins:
+            join_single_images(stages, len(tasks["image"]))
+        groups = pair_groups(stages, corpus)
+        sizes = group_sizes(stages, groups)
+        counts = {side: len(rows) for side, rows in tasks.items()}
+        lemon = lemon_scores(stages, corpus, counts, options.k)
+        if exact:
+            better = better_of_all(stages, blocks, corpus)
+        else:
+            better_counts = []
+            for direction in ACROSS:
+                search(direction)
+                count = counts[direction.query]
+                better_counts.append(better_among_neighbours(stages, corpus, direction, count))
+            better = BetterMatches(*better_counts)
+        columns = distinct_columns(stages, corpus)
+        matches = reference_matches(stages, corpus, reference, tasks["image"], whiten, options)
 
     def result(here: str, there: str) -> Side:
         within, across = Direction(here, here), Direction(there, here)
@@ -125,10 +138,12 @@ def find_neighbours(
             sizes=sizes[here],
             members=sizes["images" if here == "image" else here],
             similarity=columns[here],
-            index=describe(within, across, assigned.nprobe, lists[here]),
+            index=describe(within, across, nprobe, lists[here]),
             recall=recalls[within.name],
             across_recall=recalls.get(across.name, 1.0),
-            duplicate_recall=assigned.duplicate_recall[here],
+            duplicate_recall=1.0
+            if exact
+            else duplicate_recall(stages, sample, here, thresholds[here]),
         )
 
     neighbours = CorpusNeighbours(
@@ -141,11 +156,10 @@ def find_neighbours(
         better=better,
         lemon=lemon,
         cluster=columns["cluster"],
-        reference=reference_matches(stages, blocks, corpus, reference, whiten, options),
+        reference=matches,
         left_out=corpus.left_out,
         repeated_uids=corpus.repeated_uids(stages),
     )
-    release()  # what tasks in this process have kept
     return corpus.pairs, neighbours
 
 
@@ -166,90 +180,50 @@ def neighbours_of(
     return neighbours
 
 
-def _groups(
-    corpus: Corpus, assigned: Assignment, k: int, memory_bytes: int, workers: int
-) -> dict[str, np.ndarray]:
-    """Return, by side, where each group of lists begins: as many rows as a task has room for.
-
-    `room` is how many queries it has room for.
-    """
-    groups = {
-        side: groups_of(
-            _sizes_of_lists(lists),
-            row_bytes(k, max(assigned.nprobes(side)), _most_queries(corpus, side)),
-            memory_bytes,
-            workers,
-        )
-        for side, lists in assigned.lists.items()
-    }
-    # Queries in float16, and what is known of the neighbours of each.
-    query_bytes = 2 * corpus.dim + 10 * k
-    return {**groups, "room": np.array([max(1, int(_OF_QUERIES * memory_bytes) // query_bytes)])}
-
-
-def _sizes_of_lists(lists: np.ndarray) -> np.ndarray:
-    sizes = np.zeros(int(lists.max()) + 1, np.int64)
-    add_counts(sizes, lists)
-    return sizes
-
-
-def _most_queries(corpus: Corpus, side: str) -> float:
-    """The most queries for each row of a side: 5 of images that have five captions each."""
-    return max(len(one) for one in corpus.distinct.values()) / len(corpus.distinct[side])
-
-
-def row_bytes(k: int, nprobes: int, queries: float) -> int:
-    """Bytes of memory that a search task takes for each row of its lists.
-
-    Neighbours as they are found, joined and ordered, and who visits. `queries` is how many of them
-    there are for each row.
-    """
-    return round(queries * (32 * k + 4 * nprobes))
-
-
-def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int) -> np.ndarray:
-    """(g + 1,) bounds of groups of consecutive lists, (l,) sizes, that fit into a task's memory."""
-    ends = np.cumsum(sizes)
-    rows = int(ends[-1])
-    room = max(1, int(_OF_LISTS * memory_bytes) // of_a_row)
-    least = min(max(_LEAST_TASKS, _TASKS_OF_A_WORKER * workers), -(-rows // _SMALL))
-    wanted = max(-(-rows // room), least)
-    if wanted > workers:
-        wanted += -wanted % workers  # as many for each
-    places = np.searchsorted(ends, rows * np.arange(1, wanted) / wanted)
-    groups: np.ndarray = np.unique(np.concatenate([[0], places + 1, [len(sizes)]]))
-    return groups
-
-
-def search(stages: Stages, blocks: Sequence[Block], direction: Direction, k: int) -> None:
-    """Find the k nearest neighbours of every query, in files by group of lists."""
-    name = direction.name
-    groups = len(stages.work.load("groups")[direction.index]) - 1
-    if stages.has(*(f"near-{name}-{group}" for group in range(groups))):
+def join_single_images(stages: Stages, tasks: int) -> None:
+    """Add images without near-duplicates to a group that matches in the model's own space."""
+    if stages.has("groups-image"):
         return
-    what = f"{direction.index} neighbours" if direction.is_within else (
-        f"{direction.index} by {direction.query}"
-    )  # fmt: skip
-    arguments = [(direction, k)] * groups
-    stages.run(f"searching {what}", f"first-{name}", search_first_list, arguments)
-    files = [f"lists-{number}" for number in range(len(blocks))]
-    stages.joined(f"first-lists-{name}", files, {"lists": f"{name}_first"})
-    stages.run(f"searching {what}, further lists", f"other-{name}", search_other_lists, arguments)
-    stages.run(f"merging {what}", f"near-{name}", merge_heaps, arguments)
-    stages.drop(f"first-{name}-", f"other-{name}-", f"first-lists-{name}")
+    before = stages.work.load("leaders-image")
+    shapes = {name: (array.shape, array.dtype) for name, array in before.items()}
+    near = [np.empty((3, 0))]
+    with (
+        stages.work.scratch({"sizes": shapes["representative"]}) as scratch,
+        stages.writing("groups-image", shapes) as groups,
+    ):
+        sizes = scratch["sizes"]
+        for rows in chunks(len(sizes), VALUES):
+            for name, array in before.items():
+                groups[name][rows] = array[rows]
+        add_counts(sizes, before["representative"])
+        for number in range(tasks):
+            queries, (cosines, ids) = nearest_of(stages.work, Direction("image", "image"), number)
+            is_near = (cosines >= SAME_IMAGE_COSINE) & (ids < queries[:, None]) & (ids >= 0)
+            is_near &= sizes[queries][:, None] == 1
+            row, place = np.nonzero(is_near)
+            near.append(np.stack([queries[row], ids[row, place], -cosines[row, place]]))
+        later, earlier, minus = np.concatenate(near, axis=1)
+        order = np.lexsort((minus, later))
+        later, earlier = (one[order].astype(np.int64) for one in (later, earlier))
+        joined = join_single_rows(groups["representative"], sizes, later, earlier)
+        lists = InvertedLists(stages.work, "image")
+        space = Whitening.of(stages.work.load("learnt"), "image_space_")
+        for some in chunks(len(joined)):
+            single = joined[some]
+            pairs = (single, groups["representative"][single])
+            sides = (space.apply(lists.take(ids)) for ids in pairs)
+            groups["similarity"][single] = np.einsum("nd,nd->n", *sides)
 
 
-def recall(
-    stages: Stages, direction: Direction, assigned: Assignment, queries: Mapping[str, np.ndarray]
-) -> float:
+def recall(stages: Stages, direction: Direction, sample: Sample, tasks: int) -> float:
     """Recall of the search: the share of the sample's exact neighbours that were found."""
-    exact = assigned.exact[direction.name]
+    exact = sample.exact[direction.name]
     if not exact.ids.size:
         return 1.0
-    asked = queries[direction.query]
+    asked = sample.ids[direction.query]
     cosines = np.full(exact.cosines.shape, -np.inf, np.float32)
-    for group in range(len(stages.work.load("groups")[direction.index]) - 1):
-        rows, nearest = nearest_of(stages.work, direction, group)
+    for number in range(tasks):
+        rows, nearest = nearest_of(stages.work, direction, number)
         chosen = np.flatnonzero(np.isin(asked, rows))
         cosines[chosen] = nearest.cosines[np.searchsorted(rows, asked[chosen])]
     return recall_by_value(cosines, exact.cosines)

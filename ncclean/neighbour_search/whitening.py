@@ -8,9 +8,7 @@ near-duplicates falls from 24 % to 4 %, at the threshold that finds 95 % of the 
 
     w(x) = (x - mean) U diag(1 / sqrt(eigenvalues)), scaled to length 1
 
-with the eigenvectors U of the covariance of a seeded sample. The cosine of w(x) and w(y) is the
-product of x - mean and `dual(y)`, divided by the length of x in the space: a search that transforms
-the members of its lists alone need not transform every query.
+with the eigenvectors U of the covariance of a seeded sample.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-
-from ncclean.neighbour_search.matmul import lengths
 
 # From this many rows per dimension on, the covariance is known well enough: with 10 the share of
 # duplicates found and of false ones is that of 150, within 1 % (measured with 128 dimensions).
@@ -55,8 +51,7 @@ class Whitening:
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray], prefix: str) -> Whitening:
         """Load a whitening transform from arrays whose names have this prefix."""
-        axes = arrays.get(prefix + "axes")
-        return cls(np.asarray(arrays[prefix + "mean"]), None if axes is None else np.asarray(axes))
+        return cls(arrays[prefix + "mean"], arrays.get(prefix + "axes"))
 
     def arrays(self, prefix: str) -> dict[str, np.ndarray]:
         """The whitening transform as arrays by name, as a file keeps them."""
@@ -65,24 +60,9 @@ class Whitening:
 
     def apply(self, vectors: np.ndarray) -> np.ndarray:
         """Whiten (m, d) unit vectors, and scale them to length 1, float32."""
-        return self.unit_and_length(vectors)[0]
-
-    def unit_and_length(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whiten (m, d) vectors; returns them scaled to length 1, and their (m,) lengths before."""
-        if self.axes is None:
-            return vectors, np.ones(len(vectors), np.float32)
-        values = (vectors - self.mean) @ self.axes
-        of_each = np.maximum(lengths(values), np.finfo(np.float32).tiny)
-        values /= of_each[:, None]
-        return values, of_each
-
-    def centred(self, vectors: np.ndarray) -> np.ndarray:
-        """(m, d) vectors less the mean of the sample, for products with `dual`."""
-        return vectors if self.axes is None else vectors - self.mean
-
-    def dual(self, vectors: np.ndarray) -> np.ndarray:
-        """(m, d) vectors whose products with `centred` x are whitened cosines times length(x)."""
         if self.axes is None:
             return vectors
-        dual: np.ndarray = self.apply(vectors) @ self.axes.T
-        return dual
+        values: np.ndarray = (vectors - self.mean) @ self.axes
+        lengths = np.sqrt(np.einsum("md,md->m", values, values))
+        values /= np.maximum(lengths, np.finfo(np.float32).tiny)[:, None]
+        return values

@@ -8,7 +8,7 @@ from ncclean.neighbour_search.better_matches import (
 )
 from ncclean.neighbour_search.block_tasks import pair_cosines
 from ncclean.neighbour_search.copies import vector_digests
-from ncclean.neighbour_search.knn import Nearest
+from ncclean.neighbour_search.inverted_lists import Nearest
 from tests.neighbour_search.simulated import clustered, distinct_of, unit
 
 

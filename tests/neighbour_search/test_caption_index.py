@@ -80,7 +80,7 @@ def test_lists_find_most_of_what_all_captions_have(tmp_path, monkeypatch):
     blocks = corpus(tmp_path / "e", "clip-retrieval", texts, texts, [str(n) for n in range(4000)])
     work = ArrayFolder(str(tmp_path / "work"))
     index = CaptionIndex.build(blocks, work)
-    assert len(work.load("caption-lists")["text_lists"]) > 32
+    assert len(work.load("caption-lists")["centroids"]) > 32
     found = 0
     for row in range(0, 4000, 100):
         near = index.nearest(texts[row].astype(np.float32), 5)

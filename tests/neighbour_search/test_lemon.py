@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ncclean.neighbour_search.knn import Nearest
+from ncclean.neighbour_search.inverted_lists import Nearest
 from ncclean.neighbour_search.lemon import (
     LemonParameters,
     disagreement,

@@ -70,6 +70,18 @@ def on(cluster, embeddings, out, **changes):
     )
 
 
+def assert_same(found, expected):
+    """All rows and columns, cosines and scores to 1e-5: tasks of other sizes round otherwise."""
+    assert found.schema.equals(expected.schema)
+    for name in found.column_names:
+        one, other = found[name], expected[name]
+        if pa.types.is_floating(one.type):
+            one, other = (side.to_numpy() for side in (one, other))
+            np.testing.assert_allclose(one, other, atol=1e-5, err_msg=name)
+        else:
+            assert one.equals(other), name
+
+
 def kill_a_task(name, timeout=120):
     """SIGKILL a worker at work on a task of this name."""
     deadline = time.monotonic() + timeout
@@ -91,17 +103,17 @@ def test_rows_are_those_of_one_process(two_nodes, embeddings, expected, tmp_path
     out = tmp_path / "n.parquet"
     summary = on(two_nodes, embeddings, out).run().summary
     assert summary.pairs == ROWS
-    assert pq.read_table(out).equals(expected)
+    assert_same(pq.read_table(out), expected)
     assert os.listdir(tmp_path) == ["n.parquet"]  # the working folder is gone
 
 
 @pytest.mark.slow
 def test_a_task_killed_in_the_middle(two_nodes, embeddings, expected, tmp_path):
-    killer = threading.Thread(target=kill_a_task, args=("search_other_lists",))
+    killer = threading.Thread(target=kill_a_task, args=("search_lists",))
     killer.start()
     on(two_nodes, embeddings, tmp_path / "n.parquet").run()
     killer.join()
-    assert pq.read_table(tmp_path / "n.parquet").equals(expected)
+    assert_same(pq.read_table(tmp_path / "n.parquet"), expected)
 
 
 @pytest.mark.slow
@@ -122,7 +134,7 @@ def test_a_node_removed_in_the_middle(embeddings, expected, tmp_path):
         watch = Watch()
         on(made, embeddings, tmp_path / "n.parquet").run(watch)
     assert watch.done
-    assert pq.read_table(tmp_path / "n.parquet").equals(expected)
+    assert_same(pq.read_table(tmp_path / "n.parquet"), expected)
 
 
 @pytest.mark.slow
@@ -148,7 +160,7 @@ def test_the_driver_killed_again_and_again(two_nodes, embeddings, expected, tmp_
     finished = subprocess.run(command, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     assert len(scratch) >= 1
-    assert pq.read_table(out).drop_columns([]).equals(expected)
+    assert_same(pq.read_table(out), expected)
     assert not work.exists()
 
 
@@ -158,7 +170,7 @@ def test_embeddings_and_table_in_an_object_store(embeddings, expected, tmp_path)
     with object_store.s3() as store, clusters.cluster(tmp_path / "site", [1, 1]) as made:
         for folder in ("img_emb", "text_emb", "metadata"):
             object_store.upload(embeddings / folder, f"s3://corpus/e/{folder}")
-        killer = threading.Thread(target=kill_a_task, args=("search_first_list",))
+        killer = threading.Thread(target=kill_a_task, args=("search_lists",))
         killer.start()
         on(made, "s3://corpus/e", "s3://corpus/n.parquet").run()
         killer.join()
@@ -166,7 +178,7 @@ def test_embeddings_and_table_in_an_object_store(embeddings, expected, tmp_path)
         system = object_store.filesystem()
         assert system.ls("corpus") == ["corpus/e", "corpus/n.parquet"]
         system.get_file("corpus/n.parquet", str(tmp_path / "n.parquet"))
-    assert pq.read_table(tmp_path / "n.parquet").equals(expected)
+    assert_same(pq.read_table(tmp_path / "n.parquet"), expected)
     assert copies() == before
 
 
@@ -175,7 +187,7 @@ def test_work_of_an_interrupted_search_is_removed_with_overwrite(embeddings, exp
 
     class Interrupt:
         def say(self, text):
-            if text.startswith("writing lists"):
+            if text.startswith("merging lists"):
                 raise KeyboardInterrupt
 
         def advance(self, *position, **facts): ...
@@ -189,6 +201,6 @@ def test_work_of_an_interrupted_search_is_removed_with_overwrite(embeddings, exp
     with pytest.raises(ResumeError, match="--seed was 0, is 1"):
         Neighbours(embeddings=[str(embeddings)], out=str(out), **again).run()
     Neighbours(embeddings=[str(embeddings)], out=str(out), overwrite=True, **SEARCH).run()
-    assert pq.read_table(out).equals(expected)
+    assert_same(pq.read_table(out), expected)
     assert os.listdir(work) == ["mine.txt"]
     shutil.rmtree(work)

@@ -3,10 +3,10 @@ import mmap
 import numpy as np
 import pytest
 
-from ncclean.neighbour_search import near_duplicates
 from ncclean.neighbour_search.blocks import ArrayBlock
 from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.neighbour_search.search import find_neighbours, neighbours_of
+from ncclean.neighbour_search.search_tasks import task_rows
 from ncclean.runners.runner import InProcess
 from ncclean.storage.array_files import ArrayFolder
 from tests.neighbour_search.simulated import clustered, unit
@@ -70,40 +70,24 @@ def searched(folder, image, text, memory_bytes, **options):
     return work, found
 
 
-def test_a_task_has_room_for_the_captions_of_its_images(tmp_path):
-    """Five captions an image: what they find takes five times the memory."""
-    image, text = np.repeat(clustered(800, 16), 5, axis=0), clustered(4000, 16, seed=1)
-    work, _ = searched(tmp_path, image, text, memory_bytes=1 << 20, k=7)
-    groups = work.load("groups")
-    assert len(groups["image"]) == pytest.approx(len(groups["text"]), abs=2)
-
-
-def test_groups_of_lists_that_are_nearest_to_no_query(tmp_path):
-    """Half of the captions are far from all images."""
-    image = np.abs(clustered(2000, 16))
+def test_results_do_not_depend_on_memory(tmp_path):
+    """Half of the captions are far from all images, which have five each."""
+    image = np.repeat(np.abs(clustered(400, 16)), 5, axis=0)
     text = np.abs(clustered(2000, 16, seed=1))
     text[1000:] *= -1
     work, found = searched(tmp_path, image, text, memory_bytes=1 << 18, k=7)
-    sizes = [len(work.load(f"near-image-text-{group}")["queries"])
-             for group in range(len(work.load("groups")["text"]) - 1)]  # fmt: skip
-    assert sum(sizes) == len(np.unique(image, axis=0))
-    assert 0 in sizes
     whole, expected = searched(tmp_path / "whole", image, text, memory_bytes=1 << 30, k=7)
-    assert len(whole.load("groups")["text"]) == 2
+    assert work.has("near-text-image-3")
+    assert not whole.has("near-text-image-1")
     np.testing.assert_array_equal(found.better.captions, expected.better.captions)
-    np.testing.assert_array_equal(found.lemon, expected.lemon)
+    np.testing.assert_array_equal(found.pair_group, expected.pair_group)
+    np.testing.assert_allclose(found.lemon, expected.lemon, atol=1e-5)
 
 
-def test_groups_do_not_depend_on_how_many_pairs_a_round_keeps(tmp_path, monkeypatch):
-    """With few, further rounds look for the representatives of the rows that are open."""
-    image, text = clustered(600, 16, clusters=20), clustered(600, 16, seed=1)
-    options = {"k": 7, "whiten": False, "image_threshold": 0.9}
-    _, expected = searched(tmp_path / "one", image, text, memory_bytes=1 << 20, **options)
-    monkeypatch.setattr(near_duplicates, "MAX_PAIRS", 2)
-    work, found = searched(tmp_path / "two", image, text, memory_bytes=1 << 20, **options)
-    assert work.has("round-image-1")
-    assert 20 < len(np.unique(found.image.group)) < 500
-    np.testing.assert_array_equal(found.image.group, expected.image.group)
+def test_memory_of_a_task_holds_its_queries():
+    for dim, k in ((16, 5), (768, 30)):
+        for rows in task_rows(1_000_000, dim, k, nprobe=32, memory_bytes=64 << 20):
+            assert 8 * dim * (rows.stop - rows.start) < 64 << 20
 
 
 def test_what_there_is_for_each_pair_lies_in_mapped_files(tmp_path):

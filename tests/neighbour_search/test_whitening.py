@@ -22,17 +22,10 @@ def test_a_direction_without_variance_stays_finite():
     values[:, 0] = 1
     space = Whitening.fit(values)
     assert np.isfinite(space.apply(values)).all()
-    assert np.isfinite(space.dual(values)).all()
-    assert (space.unit_and_length(values)[1] > 0).all()
 
 
-def test_products_with_the_dual_are_cosines():
+def test_a_transform_is_the_same_from_a_file():
     vectors = unit(np.random.default_rng(1).standard_normal((200, 8)) + 2).astype(np.float32)
     for space in (Whitening.fit(vectors), Whitening.none(8)):
-        white = space.apply(vectors)
-        products = space.centred(vectors) @ space.dual(vectors).T
-        np.testing.assert_allclose(
-            products / space.unit_and_length(vectors)[1][:, None], white @ white.T, atol=2e-6
-        )
         again = Whitening.of(space.arrays("x_"), "x_")
-        np.testing.assert_array_equal(again.apply(vectors), white)
+        np.testing.assert_array_equal(again.apply(vectors), space.apply(vectors))
