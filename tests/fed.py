@@ -25,9 +25,12 @@ def fed(shards, decoders=2, batch_size=8, **settings):
         if part is AGAIN:
             pixels[number].clear()
         elif isinstance(part, Images):
+            assert pixels[number].keys().isdisjoint(part.block.rows)
             pixels[number] |= dict(zip(part.block.rows, part.pixels.clone(), strict=True))
             feed.release(part)
         else:
             assert isinstance(part, ShardRows | Exception)
             found[shards[number].name] = part, pixels[number]
+    granted = [block for reader in feed._readers for block in reader.filling]
+    assert sorted(feed._free + granted) == list(range(len(feed._arena.blocks)))
     return found

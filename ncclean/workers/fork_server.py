@@ -68,7 +68,8 @@ class ForkServer:
                     os.close(tell)
             if pid := os.read(status, _STATUS.size):
                 connection = Connection(here.detach())
-                connection.send((dict(os.environ), sys.path, _working_folder()))
+                with contextlib.suppress(OSError):  # it has been killed, as the next receive says
+                    connection.send((dict(os.environ), sys.path, _working_folder()))
                 return connection, _STATUS.unpack(pid)[0], status
             os.close(status)
             here.close()

@@ -14,6 +14,7 @@ from ncclean.data.embeddings import datacomp
 from ncclean.data.embeddings.pairs import read_pairs
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.embeddings.vectors import npy_shape
+from ncclean.data.images.parquet_images import read_group
 from ncclean.data.images.registry import layout_of
 from ncclean.data.images.text_rows import LeftOut
 from ncclean.data.member_samples import CaptionsLeft
@@ -22,6 +23,7 @@ from ncclean.data.reader import read_samples
 from ncclean.data.samples import Caption, Sample, SkipReason
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import ShardError
+from ncclean.workers.call import Limits, contained
 from tests.footers import UNPACKED, lengthen_histograms, rewrite_footer, set_field
 
 ROWS = 500
@@ -60,6 +62,17 @@ def test_a_dictionary_with_one_huge_text(tmp_path, large, status, lies):
     assert errors == []
     assert megabytes < 1000
     assert status == "ok" or "column caption " in error
+
+
+def test_a_column_of_which_memory_does_not_hold_a_single_text(tmp_path):
+    path = tmp_path / "t.parquet"
+    write_dictionary(path, "other", "x" * 100_000_000)
+    limits = Limits(memory=150 << 20)
+    columns = ["jpg", "caption", "other"]
+    read = list(contained(read_group, str(path), 0, columns, limits=limits))
+    assert sum(batch.num_rows for batch, _ in read) == ROWS
+    assert {tuple(batch.schema.names) for batch, _ in read} == {("jpg", "caption")}
+    assert all(list(left_out) == ["other"] for _, left_out in read)
 
 
 @pytest.mark.parametrize("groups", [1, 40])

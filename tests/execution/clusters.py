@@ -44,21 +44,16 @@ def patch_device(module):
         return start(self, pixels)
     module.Estimator.start_image = faulty
 
-def patch_tar(module):
-    read = module.TarSamples.__iter__
-    def faulty(self):
-        if self.shard.name == os.environ.get("FATAL_SHARD"):
-            os.abort()
-        if self.shard.name == os.environ.get("SLOW_SHARD") and is_first(self.shard.name):
-            import time
-            time.sleep(300)
-        return read(self)
-    module.TarSamples.__iter__ = faulty
+def patch_readers(module):
+    from tests.workers import fatal
+    module.shard_reader = fatal
 
 def patch_scoring(module):
     finish = module.ShardScoring.finish
     def odd(self, shard):
-        if shard.name == os.environ["ODD_SHARD"]:
+        if shard.name == os.environ.get("FATAL_SHARD"):
+            os.abort()
+        if shard.name == os.environ.get("ODD_SHARD"):
             raise LookupError("nobody has thought of this")
         return finish(self, shard)
     module.ShardScoring.finish = odd
@@ -69,13 +64,6 @@ def has_come(batch):  # of all processes together
         batches.flush()
         return batches.tell() >= batch
 
-def is_first(shard):
-    try:
-        open(os.path.join(os.path.dirname(__file__), shard + ".opened"), "x").close()
-    except FileExistsError:
-        return False
-    return True
-
 PATCHES = {}
 if os.environ.get("BROKEN_NODE"):
     PATCHES["ncclean.models.estimator"] = patch_estimator
@@ -83,10 +71,10 @@ if {"ILL_FROM_BATCH", "LARGEST_BATCH", "SECONDS_A_BATCH"} & set(os.environ):
     PATCHES["ncclean.models.estimator"] = patch_device
 if os.environ.get("OTHER_WEIGHTS"):
     PATCHES["ncclean.models.estimator"] = patch_weights
-if os.environ.get("ODD_SHARD"):
+if {"ODD_SHARD", "FATAL_SHARD"} & set(os.environ):
     PATCHES["ncclean.execution.finish_shard"] = patch_scoring
-if os.environ.get("FATAL_SHARD") or os.environ.get("SLOW_SHARD"):
-    PATCHES["ncclean.data.tar"] = patch_tar
+if {"UNREADABLE_SHARD", "SLOW_SHARD"} & set(os.environ):
+    PATCHES["ncclean.execution.shard_feed"] = patch_readers
 
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
@@ -126,7 +114,7 @@ def sitecustomize(scratch: Path) -> dict[str, str]:
     scratch.mkdir(exist_ok=True)
     (scratch / "sitecustomize.py").write_text(_SITECUSTOMIZE)
     path = os.pathsep.join([str(scratch), os.getcwd(), os.environ.get("PYTHONPATH", "")])
-    return {"PYTHONPATH": path}
+    return {"PYTHONPATH": path, "ASKED_BEFORE": str(scratch / "asked")}
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """SIGKILL at random moments, then the same command again: the rows of an uninterrupted run."""
 
+import contextlib
+import os
 import random
 import signal
 import subprocess
@@ -17,8 +19,8 @@ from tests.pipelines.score_tables import assert_same_rows, read
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
 
 
-def command(shards, out):
-    options = ["--model", "demo", "--precision", "fp32", "--shift", "0.2", "--quiet"]
+def command(shards, out, *words):
+    options = ["--model", "demo", "--precision", "fp32", "--shift", "0.2", "--quiet", *words]
     return [sys.executable, "-c", COMMAND, "score", str(shards), "--out", str(out), *options]
 
 
@@ -61,3 +63,58 @@ def test_killed_on_other_sources(tmp_path, layout):
         write(pairs, tmp_path / "source" / f"{number:02d}")
     rows = kill_and_resume(tmp_path / "source", tmp_path / "s.parquet", 3, random.Random(layout))
     assert_same_rows(*rows)
+
+
+def processes(run, kind):
+    """The numbers of a run's readers, of the servers that fork them, and of its Ray workers."""
+    words = ["ps", "-ww", "-o", "pid=,ppid=,args=", "--sid", str(run.pid)]
+    listed = subprocess.run(words, capture_output=True, text=True).stdout.splitlines()
+    found = {
+        int(pid): (int(parent), args) for pid, parent, args in (x.split(None, 2) for x in listed)
+    }
+    forked = {pid for pid, (_, args) in found.items() if "fork_server" in args}
+    return {
+        "reader": [pid for pid in forked if found[pid][0] in forked],
+        "server": [pid for pid in forked if found[pid][0] not in forked],
+        "worker": [pid for pid, (_, args) in found.items() if args.startswith("ray::score")],
+        "command": [run.pid],
+    }[kind]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [(), ("--engine", "ray", "--workers", "1")], ids=["local", "ray"])
+def test_any_process_of_a_run_is_killed(tmp_path, words):
+    """The command alone has to be given again."""
+    shards, out = tmp_path / "shards", tmp_path / "s.parquet"
+    write_corpus(shards, CorpusOptions(pairs=4000, shard_size=250, noise={"ncr": 0.2}), 2)
+    rng = random.Random(len(words))
+    kinds = ["reader", "server", "reader", "command", *(["worker"] if words else [])]
+    rng.shuffle(kinds)
+
+    def start():
+        environment = os.environ | {"RAY_ADDRESS": "local"}
+        return subprocess.Popen(
+            command(shards, out, *words), env=environment, start_new_session=True
+        )
+
+    run = start()
+    try:
+        for kind in kinds:
+            while not (processes(run, "reader") and (found := processes(run, kind))):
+                if run.poll() is not None:  # it was quicker
+                    assert run.returncode == 0
+                    out = out.with_name(f"again-{out.name}")
+                    run = start()
+                time.sleep(0.05)
+            time.sleep(rng.uniform(0, 0.5))
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                os.kill(rng.choice(found), signal.SIGKILL)
+            if kind == "command":
+                run.wait()
+                run = start()
+        assert run.wait() == 0
+    finally:
+        run.kill()
+    reference = tmp_path / "reference.parquet"
+    subprocess.run(command(shards, reference), check=True)
+    assert_same_rows(read(out), read(reference))

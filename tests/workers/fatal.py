@@ -1,4 +1,4 @@
-"""A reader that dies of some images, by their width, and of a sample, by its key."""
+"""A reader that dies of some images, by their width, of a sample, by its key, and of a shard."""
 
 import logging
 import os
@@ -45,6 +45,10 @@ def is_first():
 
 
 def samples(self):
+    if self.shard.name == os.environ.get("UNREADABLE_SHARD"):
+        os.abort()
+    if self.shard.name == os.environ.get("SLOW_SHARD") and is_first():
+        time.sleep(600)
     for sample in _samples(self):
         if sample.key == "fatal":
             os.abort()
