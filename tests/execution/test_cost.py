@@ -56,7 +56,7 @@ def test_a_price_is_hours_at_the_rates_given():
     assert [row[0].split("`")[1] for row in rows if "`" in row[0]] == [
         "score", "score", "score", "neighbours", "export",
     ]  # fmt: skip
-    assert rows[0][2] == "75.03"  # GPU-hours, of the paper's GPU
+    assert rows[0][2] == "101"  # GPU-hours, at the speed in the record of the GPU
     for row in rows:
         hours, price = (float(cell.replace(",", "")) for cell in (row[1], row[5]))
         assert price == pytest.approx(hours, abs=0.51)
