@@ -174,6 +174,7 @@ FIGURES = {
     "selection": Figure(("selection",), tables.selection_table),
     "swaps": Figure(("donors",), noise_tables.swaps_line),
     "training-steps": Figure(("training",), tables.training_line),
+    "whole": Figure(("whole",), tables.whole_line),
     "word-lists": Figure(("word-lists",), noise_tables.word_list_lines),
 }
 

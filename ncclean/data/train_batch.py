@@ -21,8 +21,8 @@ class TrainBatch:
     `is_forget` (B,) bool. `is_noisy` (B,) int8 is the truth: 1, 0 or -1 where the json has none.
     `features` are (B, d) image and text embeddings in place of the pixels, see
     `ncclean.training.feature_cache`. `tokens` are (B, L) ids of the captions, where the loader
-    tokenizes. `pair_names` tell pairs apart where images have several
-    captions; without them the uids do.
+    tokenizes. `pair_names` tell pairs apart where images have several captions; without them the
+    uids do.
     """
 
     pixels: torch.Tensor
@@ -37,7 +37,10 @@ class TrainBatch:
 
 
 def joined(batches: Sequence[TrainBatch]) -> TrainBatch:
-    """One batch of several, in order; truth and features where all of them have these."""
+    """One batch of several, in order; truth and features where all of them have these.
+
+    It has no tokens: those of the several may be padded to other lengths.
+    """
     if len(batches) == 1:
         return batches[0]
     truth = [batch.is_noisy for batch in batches if batch.is_noisy is not None]

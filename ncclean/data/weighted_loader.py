@@ -82,7 +82,7 @@ class WeightedLoader:
     ) -> None:
         """`rows` are those that are made of each batch; `counts` as `RankSamples` has them.
 
-        With `tokenize`, which must be pickled, batches have the tokens of their captions.
+        With `tokenize`, which goes to another process, batches have the tokens of their captions.
         """
         self.options = options
         self._tokenize = tokenize

@@ -24,8 +24,8 @@ class CompiledTowers:
 
     def __init__(self, model: nn.Module, lengths: Iterable[int]) -> None:
         def compiled(tower: object) -> Tower:
-            # No other mode: on an H100 cuBLAS won against what `max-autotune` tried for 20 seconds
-            # a product, and CUDA graphs fail in any but the thread that compiled
+            # No other mode: on an H100 cuBLAS won against what `max-autotune` tried for seconds a
+            # product, and CUDA graphs fail in any but the thread that compiled
             # (pytorch/pytorch#123177), where images and captions are encoded in different ones.
             return torch.compile(tower, dynamic=False)  # type: ignore[call-overload, no-any-return]
 

@@ -69,6 +69,7 @@ class Estimator:
 
     Embeddings are float32 whatever the precision of the towers. `model` keeps its float32 weights;
     lower precision is autocast around a copy whose matrices are cast once.
+    On a GPU, cuDNN's attention is switched off for the whole process.
     `architecture` is open_clip's `model_cfg`, to save the model with. Raises `ModelError` for a
     model whose tokenizer or scale is not that of its towers.
     """
@@ -323,8 +324,13 @@ class Estimator:
 
     @property
     def batch_tokens(self) -> BatchTokens:
-        """What tokenizes a batch, each as the longest of its captions where the tower allows it."""
+        """The tokenizer of batches of captions, with as little padding as the tower allows."""
         return BatchTokens(self.tokenize, self.trims_text)
+
+    @property
+    def portable_batch_tokens(self) -> BatchTokens | None:
+        """`batch_tokens`, if another process can have the tokenizer."""
+        return self.batch_tokens if self.tokenize.is_portable else None
 
     def count_tokens(self, captions: Sequence[str]) -> list[int | None]:
         """Count the tokens of captions before cutting, see `tokens_before_cutting`."""

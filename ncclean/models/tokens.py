@@ -68,7 +68,7 @@ class Tokenize:
 
 @dataclass(frozen=True)
 class BatchTokens:
-    """Tokenizes the captions of a batch, where `trims` to the longest of them. May be pickled."""
+    """Tokenizes the captions of a batch; with `trims`, cuts the padding that all of them have."""
 
     tokenize: Tokenize
     trims: bool

@@ -61,7 +61,7 @@ def adapt(
         augment=False,
         decode_threads=options.decode_threads,
     )
-    tokenize = estimator.batch_tokens if estimator.tokenize.is_portable else None
+    tokenize = estimator.portable_batch_tokens
     loader, whole = (
         WeightedLoader(
             shards, ChosenKeys(chosen), estimator.preprocessing, variant, tokenize=tokenize

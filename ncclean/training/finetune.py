@@ -232,7 +232,7 @@ class Finetuning:
             world_size=pieces,
             rows=ALL_ROWS if self.is_frozen else rows,
             counts=counts,
-            tokenize=estimator.batch_tokens if estimator.tokenize.is_portable else None,
+            tokenize=None if self.is_frozen else estimator.portable_batch_tokens,
         )
         if not self.is_frozen:
             return loader

@@ -125,6 +125,22 @@ def gpu_table(record: Record) -> Iterator[str]:
         yield line(row["model"], where, *(f"{row[column]:,.0f}" for column in columns))
 
 
+def whole_line(record: Record) -> Iterator[str]:
+    """`whole.py`: seconds of each command over those of the model alone."""
+    seconds = {row["way"]: row["seconds"] for row in record["rows"]}
+    alone = seconds["model alone"]
+    named = (
+        f"{way} {taken:.1f} s ({taken / alone:.2f} times)"
+        for way, taken in seconds.items()
+        if way != "model alone"
+    )
+    pairs, precision = (record["settings"][name] for name in ("pairs", "precision"))
+    yield (
+        f"{pairs:,} photographs, ViT-B-32 with random weights: the model alone, in {precision}, "
+        f"{alone:.1f} s; {'; '.join(named)}."
+    )
+
+
 def gpu_gains_line(record: Record) -> Iterator[str]:
     """`gpu_gains.py`: how many times as fast each measure is."""
     gains = (f"{row['measure']} {row['gain']:.2f}" for row in record["rows"])

@@ -39,13 +39,19 @@ class Stage:
         return self.core_hours * core_hour + self.gpu_hours * gpu_hour
 
 
+def gpu_row(record: Record) -> Record:
+    """The row of ViT-B/32 on a GPU whose cores all decode."""
+    rows = (r for r in record["rows"] if r["model"] == "ViT-B-32" and r["decode_on"] == "cpu")
+    return max(rows, key=lambda row: row["decoders"])
+
+
 def stages(records: Mapping[str, Record], pairs: float) -> Iterator[Stage]:
     """Each stage on so many pairs. All but `neighbours` grow with the pairs, it with n^1.5."""
     hours = pairs / 3600
     images, vectors, scores = pairs * _PAIR_BYTES, pairs * 4 * _DIM, pairs * _SCORE_BYTES
     steps = {row["step"]: row["processor_seconds"] for row in records["scale"]["rows"]}
     of_row = 1 / records["scale"]["settings"]["rows"]
-    card = next(row for row in records["gpu"]["rows"] if row["decoders"] > 8)  # as many as it has
+    card = gpu_row(records["gpu"])
     gpu = hours / card["score"]
     yield Stage("`score`, images, GPU", card["decoders"] * gpu, gpu, images, scores + vectors)
     speeds = {row["name"]: row["value"] for row in records["benchmarks"]["rows"]}

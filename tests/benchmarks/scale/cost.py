@@ -2,7 +2,7 @@
 
     python tests/benchmarks scale.cost --pairs 1e9 --pairs-per-second 3702 --workers 64
 
-The defaults are the figures of docs/scale.md.
+The defaults are the figures of docs/scale.md, with the speed of the GPU in docs/records/gpu.json.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ import argparse
 import dataclasses
 import json
 
+from records import ROOT
 from rich.console import Console
 from rich.table import Table
 
 from ncclean.execution.cost import SCORE_BYTES_PER_PAIR, Rates, estimate
+from scale.billion import gpu_row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--pairs", type=float, default=1e9)
     parser.add_argument("--shards", type=int, help="default: 10,000 pairs each")
-    parser.add_argument("--pairs-per-second", type=float, default=3702.0, help="of one worker")
+    gpu = json.loads((ROOT / "docs" / "records" / "gpu.json").read_text("utf-8"))
+    speed = gpu_row(gpu)["score"]
+    parser.add_argument("--pairs-per-second", type=float, default=speed, help="of one worker")
     parser.add_argument("--input-bytes", type=float, default=26_000.0, help="of a pair in a shard")
     parser.add_argument("--score-bytes", type=float, default=SCORE_BYTES_PER_PAIR)
     parser.add_argument("--embedding-dim", type=int, default=0, help="0: not written")
