@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import torch
 
 import ncclean
 from ncclean.config import ScoreOptions
 from ncclean.data.decode import ImageDecoder
+from ncclean.data.decoding import decoded_shard
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.execution.column_sources import ColumnSources
@@ -79,13 +81,14 @@ def cosines_of(out: Path) -> dict[str, float]:
 
 def cosines_of_equal_pixels(estimator: Estimator, shard: Path, batch_size: int) -> dict[str, float]:
     """The cosines of a shard's pairs by key, decoded with Pillow as open_clip does."""
-    options = _options(batch_size)
-    encoder = ImageEncoder(estimator, options, ColumnSources(options))
-    encoder.decoder = ImageDecoder(estimator.preprocessing, fast=False)
-    (completion,) = encoder.encode(_references([shard]), lambda samples: None)
-    encoded = completion()
-    cosines = (encoded.image * encoded.text).sum(dim=1).tolist()
-    return dict(zip(encoded.of_pairs("key"), cosines, strict=True))
+    decoder = ImageDecoder(estimator.preprocessing, fast=False)
+    (reference,) = _references([shard])
+    samples = list(decoded_shard(reference, decoder, 1))
+    pixels = torch.stack([one.pixels for one in samples if one.pixels is not None])
+    image = torch.cat([estimator.encode_image(batch) for batch in pixels.split(batch_size)])
+    text = estimator.encode_text([one.sample.caption or "" for one in samples], batch_size)
+    keys = [one.sample.key for one in samples]
+    return dict(zip(keys, (image * text).sum(dim=1).tolist(), strict=True))
 
 
 def _options(batch_size: int, caption_key: Sequence[str] | None = None) -> ScoreOptions:
