@@ -15,8 +15,8 @@ from ncclean_pipelines.progress import SILENT
 from ncclean_pipelines.registry import COMMANDS
 from typer.core import TyperCommand
 
-from ncclean.option_values import parse_settings
-from ncclean.options import parameters
+from ncclean.base.option_values import parse_settings
+from ncclean.base.options import parameters
 
 from .command_help import command_help
 from .errors import SOME_FAILED, one_sentence, set_up_logging

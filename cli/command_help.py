@@ -7,7 +7,7 @@ from typing import Any
 
 from ncclean_pipelines.command import Command, help_text
 
-from ncclean.options import Parameter, parameters
+from ncclean.base.options import Parameter, parameters
 
 from .parameters import JSON, QUIET, SET, flags_of, typed_as
 

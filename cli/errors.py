@@ -23,7 +23,7 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
-from ncclean.visible_text import MessageFormatter, message
+from ncclean.base.visible_text import MessageFormatter, message
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,7 +96,7 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, NccleanError):
         return str(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        from ncclean.store_errors import explain
+        from ncclean.base.store_errors import explain
 
         return explain(error.filename or "the output", error)
     if isinstance(error, OSError) and error.filename and error.strerror:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ncclean.options import Parameter, union_members
+from ncclean.base.options import Parameter, union_members
 
 # What every command takes, besides its own options.
 JSON = typer.Option("--json", help="Print the result as one JSON object on stdout.")

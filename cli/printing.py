@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ncclean.visible_text import message, visible
+from ncclean.base.visible_text import message, visible
 
 if TYPE_CHECKING:
     from ncclean_pipelines.command import Result
     from rich.console import Console
 
-    from ncclean.formats import Table
+    from ncclean.base.formats import Table
 
 _LEAST_PROSE = 24
 _END = re.compile(r"(?:\s|\x1b\[[0-9;]*m)+$")  # blanks and the codes of styles between them
@@ -36,7 +36,7 @@ def print_shown(result: Result[Any]) -> None:
     from ncclean_pipelines.display import Note
     from rich.console import Console
 
-    from ncclean.formats import Table
+    from ncclean.base.formats import Table
 
     console = Console(highlight=False)
     after_table = False

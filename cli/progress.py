@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ncclean_pipelines.progress import Lines, Progress
 
-from ncclean.progress import Pace, fact_text
-from ncclean.visible_text import message
+from ncclean.base.progress import Pace, fact_text
+from ncclean.base.visible_text import message
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -25,8 +25,8 @@ from ncclean_pipelines.command import Command
 from ncclean_pipelines.functions import FUNCTIONS, signature_of
 from ncclean_pipelines.registry import COMMANDS
 
-from ncclean import schema
-from ncclean.options import Parameter, parameters, union_members
+from ncclean.base import schema
+from ncclean.base.options import Parameter, parameters, union_members
 
 Entry = tuple[str, str]  # the label of an option and its meaning
 

@@ -4,7 +4,7 @@ The command line turns them into one sentence and exit code 2; everything else i
 repeats the secrets of a URL.
 """
 
-from ncclean.url_secrets import without_secrets
+from ncclean.base.url_secrets import without_secrets
 
 
 class NccleanError(Exception):

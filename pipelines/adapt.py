@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import DEFAULT_MODEL
+from ncclean.base.config import DEFAULT_MODEL
+from ncclean.base.options import Option, Reads
 from ncclean.data.options import SourceOptions
-from ncclean.options import Option, Reads
 from ncclean.storage.inputs import identity
 from ncclean.training.options import AdaptOptions
 

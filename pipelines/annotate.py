@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.options import Option, Reads
+from ncclean.base.options import Option, Reads
 
 from .command import Command, Result
 from .progress import SILENT, Progress

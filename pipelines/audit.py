@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ncclean.auditing.judge_answers import JudgeAnswers
+from ncclean.base.formats import Table, counted, file_size
+from ncclean.base.options import Option, Reads, Seed, check_unset, parameters
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.formats import Table, counted, file_size
 from ncclean.judging.options import JudgeOptions
-from ncclean.options import Option, Reads, Seed, check_unset, parameters
 
 from .audit_judge import judged_figures, judged_lines, plan_lines
 from .audit_measured import estimate, measured_lines
@@ -151,9 +151,9 @@ class Audit(Command):
         if self.judging.judge is not None:
             return self._judge(progress)
         if self.out is not None:
-            from ncclean import stores
+            from ncclean.base import stores
+            from ncclean.base.output_mark import check_free
             from ncclean.data.sources import resolve_pairs
-            from ncclean.output_mark import check_free
             from ncclean.report.write_audit import PAGE, SAMPLE, write_audit
 
             folder = stores.location(self.out)
@@ -228,7 +228,7 @@ class Audit(Command):
             memory_limit=self.memory_limit,
         )
         if self.apply:
-            from ncclean.config import CalibrationOptions
+            from ncclean.base.config import CalibrationOptions
             from ncclean.execution.score_corpus import calibrate_again
 
             calibrate_again(self.scores[0], CalibrationOptions(), audit=audit, progress=progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ncclean.formats import counted, facts, share
+from ncclean.base.formats import counted, facts, share
 
 from .display import Note, Shown
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ncclean.formats import Table, interval, share
+from ncclean.base.formats import Table, interval, share
 
 from .display import Note, Shown
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.config import (
+from ncclean.base.config import (
     DEFAULT_MODEL,
     DRY_RUN,
     RAY_ADDRESS,
@@ -17,12 +17,12 @@ from ncclean.config import (
     Signals,
     Words,
 )
+from ncclean.base.estimates import Estimate
+from ncclean.base.formats import counted, stated_rate
+from ncclean.base.option_values import values_by_name
+from ncclean.base.options import CaptionKeys, Option, parameters
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.estimates import Estimate
-from ncclean.formats import counted, stated_rate
-from ncclean.option_values import values_by_name
-from ncclean.options import CaptionKeys, Option, parameters
 
 from .command import Command, Result
 from .display import Note, Shown, failure_notes

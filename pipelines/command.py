@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ncclean.estimates import flattened
-from ncclean.json_values import finite
-from ncclean.option_values import build_options
-from ncclean.options import Options
+from ncclean.base.estimates import flattened
+from ncclean.base.json_values import finite
+from ncclean.base.option_values import build_options
+from ncclean.base.options import Options
 
 from .display import Shown
 from .progress import SILENT, Progress
@@ -141,5 +141,5 @@ def help_text(kind: type[Command]) -> str:
 
 
 def build(kind: type[C], values: Mapping[str, Any]) -> C:
-    """Build a command from options by name; see `ncclean.option_values.build_options`."""
+    """Build a command from options by name; see `ncclean.base.option_values.build_options`."""
     return build_options(kind, values, kind.name)

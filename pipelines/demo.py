@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.options import Option, Seed
+from ncclean.base.options import Option, Seed
 
 from .command import Command, Result
 from .display import Shown

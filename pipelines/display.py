@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ncclean.base.formats import Table, counted
 from ncclean.data.sample_groups import IMAGE_EXTENSIONS
-from ncclean.formats import Table, counted
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.formats import Table, percentage
-from ncclean.options import Option, Reads, Seed
+from ncclean.base.formats import Table, percentage
+from ncclean.base.options import Option, Reads, Seed
 
 from .command import Command, Result
 from .display import Shown
@@ -51,9 +51,9 @@ class EvaluateCompare(Command):
 
     def run(self, progress: Progress = SILENT) -> Result[list[Comparison]]:
         """Compare two models' results on common data; see `ncclean.evaluation.comparison`."""
+        from ncclean.base.output_mark import check_free
         from ncclean.evaluation.comparison import compare_results
         from ncclean.evaluation.results import read_results
-        from ncclean.output_mark import check_free
         from ncclean.storage.run_folder import write_json
 
         check_free([self.out], self.name, self.overwrite)

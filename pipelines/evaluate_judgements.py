@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from ncclean.base.estimates import Estimate
+from ncclean.base.formats import Table, decimal, skipped_counts
+from ncclean.base.options import Option, Reads
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.estimates import Estimate
-from ncclean.formats import Table, decimal, skipped_counts
-from ncclean.options import Option, Reads
 
 from .command import Result
 from .display import Note, Shown
@@ -95,10 +95,10 @@ class EvaluateJudgements(ModelOptions):
 
     def run(self, progress: Progress = SILENT) -> Result[JudgementEvaluation]:
         """Compare and write; see `ncclean.evaluation.judgement_evaluation`."""
+        from ncclean.base.output_mark import check_free
         from ncclean.evaluation.judged_scores import scores_of_table
         from ncclean.evaluation.judgement_evaluation import JudgementTrial
         from ncclean.evaluation.judgement_table import read_judgements
-        from ncclean.output_mark import check_free
         from ncclean.storage.run_folder import write_json
 
         check_free([self.out], self.name, self.overwrite)

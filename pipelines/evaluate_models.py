@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from ncclean.base.formats import Table, percentage, skipped_counts
+from ncclean.base.option_values import numbers_by_name
+from ncclean.base.options import Option, Reads, Seed, parameters
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
-from ncclean.formats import Table, percentage, skipped_counts
-from ncclean.option_values import numbers_by_name
-from ncclean.options import Option, Reads, Seed, parameters
 
 from .command import Command, Result
 from .display import Shown

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.config import CLIP_SCALE, DEFAULT_MODEL, parse_keys, parse_scale
-from ncclean.estimates import flattened
-from ncclean.formats import Table, decimal, share, stated_rate
-from ncclean.option_values import numbers_by_name
-from ncclean.options import Option, Options, Seed, check_source, check_unset, parameters
+from ncclean.base.config import CLIP_SCALE, DEFAULT_MODEL, parse_keys, parse_scale
+from ncclean.base.estimates import flattened
+from ncclean.base.formats import Table, decimal, share, stated_rate
+from ncclean.base.option_values import numbers_by_name
+from ncclean.base.options import Option, Options, Seed, check_source, check_unset, parameters
 
 from .command import Command, Result
 from .display import Note, Shown, partner_lines
@@ -123,8 +123,8 @@ class EvaluateNoise(Command):
 
     def run(self, progress: Progress = SILENT) -> Result[NoiseEvaluation]:
         """Evaluate scores and rules, and plot; see `ncclean.evaluation.evaluate_noise`."""
-        from ncclean.output_mark import check_free
-        from ncclean.scratch import scratch_folder
+        from ncclean.base.output_mark import check_free
+        from ncclean.base.scratch import scratch_folder
         from ncclean.storage.run_folder import write_json
 
         check_free([self.out, self.plot], self.name, self.overwrite)

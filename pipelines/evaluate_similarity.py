@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.formats import Table, decimal, share, skipped_counts
-from ncclean.options import Option, Reads
+from ncclean.base.formats import Table, decimal, share, skipped_counts
+from ncclean.base.options import Option, Reads
 
 from .command import Result
 from .display import Shown
@@ -54,9 +54,9 @@ class EvaluateSimilarity(ModelOptions):
 
         Raises `InputError` if the data cannot be read or holds fewer than two images.
         """
+        from ncclean.base.output_mark import check_free
         from ncclean.evaluation.model_similarity import measure_similarity
         from ncclean.evaluation.similarity_figure import save_similarity_figure
-        from ncclean.output_mark import check_free
         from ncclean.storage.run_folder import write_json
 
         out = f"{self.out.rstrip('/')}/similarity.json" if self.out is not None else None

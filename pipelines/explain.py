@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import parse_keys
+from ncclean.base.config import parse_keys
+from ncclean.base.formats import Table, counted, interval, share
+from ncclean.base.options import Option, Reads
 from ncclean.explaining.options import ExplainOptions
-from ncclean.formats import Table, counted, interval, share
-from ncclean.options import Option, Reads
 from ncclean.storage.inputs import identity
 
 from .command import Command, Result, lists_tables_once
@@ -86,13 +86,13 @@ class Explain(Command):
         return self.result(explained, _summary(explained), figures=figures, made=made)
 
     def table_columns(self) -> frozenset[str]:
-        from ncclean import schema
+        from ncclean.base import schema
 
         return frozenset(schema.CAUSES.names)
 
 
 def _summary(explained: Explained) -> Iterator[Shown]:
-    from ncclean.visible_text import visible
+    from ncclean.base.visible_text import visible
 
     def group(cause: Cause) -> tuple[str, str, str, str]:
         text = visible(f"{cause.kind}: {cause.label}")

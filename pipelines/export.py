@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from ncclean.config import DRY_RUN, TaskOptions
+from ncclean.base.config import DRY_RUN, TaskOptions
+from ncclean.base.formats import counted, file_size, hours, on_workers
+from ncclean.base.options import CaptionKeys, Option, Reads
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.formats import counted, file_size, hours, on_workers
-from ncclean.options import CaptionKeys, Option, Reads
 
 from .command import Command, Result, lists_tables_once
 from .display import Note, Shown
@@ -131,18 +131,18 @@ class Export(Command):
         return read_fixes(self.causes)
 
     def _export_uids(self, fixes: str | None) -> ExportSummary:
-        from ncclean import stores
+        from ncclean.base import stores
+        from ncclean.base.output_mark import check_free
         from ncclean.exporting.uid_file import export_uids
-        from ncclean.output_mark import check_free
 
         check_free([self.out], self.name, self.overwrite)
         return export_uids(self.selection, stores.location(self.out), fixes)
 
     def _export_shards(self, fixes: str | None, progress: Progress) -> ExportSummary:
-        from ncclean import stores
+        from ncclean.base import stores
+        from ncclean.base.options import usable_cores
         from ncclean.exporting.export import export_shards
         from ncclean.exporting.out_layout import out_layout
-        from ncclean.options import usable_cores
         from ncclean.runners.opened import open_runner
 
         shards = self._selected_shards(fixes)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ncclean.config import DEFAULT_MODEL, ClusterOptions
+from ncclean.base.config import DEFAULT_MODEL, ClusterOptions
+from ncclean.base.options import Option, OptionError, Reads, Seed, parameters, value_of
 from ncclean.data.options import LoaderOptions, TrainingSourceOptions
 from ncclean.errors import InputError
-from ncclean.options import Option, OptionError, Reads, Seed, parameters, value_of
 from ncclean.storage.inputs import identity
 from ncclean.training.objectives.options import METHODS, Method, ObjectiveOptions
 from ncclean.training.options import TrainOptions

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ncclean.base.options import Parameter, parameters
 from ncclean.errors import InputError
-from ncclean.options import Parameter, parameters
 
 from .command import Command, Result, build, help_text
 from .progress import SILENT, Calls, Progress

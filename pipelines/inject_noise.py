@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import TaskOptions
+from ncclean.base.config import TaskOptions
+from ncclean.base.formats import Table, counted
+from ncclean.base.options import Option, Seed
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.formats import Table, counted
-from ncclean.options import Option, Seed
 
 from .command import Command, Result
 from .display import Note, Shown
@@ -114,11 +114,11 @@ class InjectNoise(Command):
 
     def run(self, progress: Progress = SILENT) -> Result[NoiseSummary]:
         """Write the shards with noise; see `ncclean.execution.inject_noise`."""
-        from ncclean import stores
+        from ncclean.base import stores
+        from ncclean.base.output_mark import check_free
         from ncclean.data.noise_files import read_noise_file
         from ncclean.data.sources import resolve_pairs, resolve_sources
         from ncclean.execution.inject_noise import inject_noise
-        from ncclean.output_mark import check_free
         from ncclean.storage.injection import InjectionIdentity
 
         check_free([self.write_noise_file], self.name, self.overwrite)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import parse_shift
-from ncclean.options import Option, Reads
+from ncclean.base.config import parse_shift
+from ncclean.base.options import Option, Reads
 
 from .command import Command, Result
 from .progress import SILENT, Progress

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import DRY_RUN, TaskOptions, parse_keys, parse_memory
+from ncclean.base.config import DRY_RUN, TaskOptions, parse_keys, parse_memory
+from ncclean.base.formats import counted, facts, file_size, hours, share
+from ncclean.base.options import Option, Reads
 from ncclean.errors import InputError
-from ncclean.formats import counted, facts, file_size, hours, share
 from ncclean.neighbour_search.options import NeighbourOptions
-from ncclean.options import Option, Reads
 
 from .command import Command, Result
 from .display import Note, Shown
@@ -104,7 +104,7 @@ class Neighbours(Command):
         return self.result(searched, summary, figures=figures, made=[self.out])
 
     def table_columns(self) -> frozenset[str]:
-        from ncclean import schema
+        from ncclean.base import schema
 
         return frozenset(schema.NEIGHBOURS.names)
 

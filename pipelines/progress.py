@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from ncclean.progress import SILENT, Pace, Progress, count_line
-from ncclean.visible_text import message
+from ncclean.base.progress import SILENT, Pace, Progress, count_line
+from ncclean.base.visible_text import message
 
 __all__ = ["SILENT", "Progress"]
 

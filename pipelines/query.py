@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.formats import counted
-from ncclean.options import Option
+from ncclean.base.formats import counted
+from ncclean.base.options import Option
 
 from .command import Command, Result, lists_tables_once
 from .display import Shown

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.auditing.judge_answers import JudgeAnswers
+from ncclean.base.formats import counted, file_size, interval, stated_rate
+from ncclean.base.options import Option, Reads
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.formats import counted, file_size, interval, stated_rate
-from ncclean.options import Option, Reads
 
 from .command import Command, Result, lists_tables_once
 from .display import Note, Shown, partner_lines
@@ -83,8 +83,8 @@ class Report(Command):
     @lists_tables_once
     def run(self, progress: Progress = SILENT) -> Result[WrittenReport]:
         """Draw the report; see `ncclean.report.write_report`."""
+        from ncclean.base.output_mark import check_free
         from ncclean.data.sources import resolve_pairs
-        from ncclean.output_mark import check_free
         from ncclean.report.write_report import figure_paths, write_report
 
         check_free([self.out, *figure_paths(self.figures)], self.name, self.overwrite)

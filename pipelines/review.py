@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import parse_keys
+from ncclean.base.config import parse_keys
+from ncclean.base.options import Option, Reads
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.options import Option, Reads
 
 from .command import Command, Result, lists_tables_once
 from .display import Shown
@@ -87,10 +87,10 @@ class Review(Command):
     @lists_tables_once
     def run(self, progress: Progress = SILENT) -> Result[Reviewed]:
         """Serve the page until it is finished; see `ncclean.reviewing.serve`."""
-        from ncclean import stores
+        from ncclean.base import stores
+        from ncclean.base.output_mark import check_free, was_made_by
         from ncclean.data.embeddings.units import resolve_embeddings
         from ncclean.data.sources import resolve_pairs
-        from ncclean.output_mark import check_free, was_made_by
         from ncclean.reviewing.serve import serve
         from ncclean.storage.tables import check_apart, table_files
 

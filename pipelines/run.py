@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.config import DRY_RUN
-from ncclean.formats import Table, hours
-from ncclean.options import Option, OptionError
+from ncclean.base.config import DRY_RUN
+from ncclean.base.formats import Table, hours
+from ncclean.base.options import Option, OptionError
 
 from .command import Command, Result
 from .display import Shown

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import (
+from ncclean.base.config import (
     DEFAULT_MODEL,
     DRY_RUN,
     CalibrationOptions,
@@ -16,9 +16,7 @@ from ncclean.config import (
     parse_scale,
     parse_shift,
 )
-from ncclean.data.options import SourceFormat, SourceOptions
-from ncclean.errors import InputError
-from ncclean.formats import (
+from ncclean.base.formats import (
     Table,
     by_name,
     counted,
@@ -30,7 +28,9 @@ from ncclean.formats import (
     short_rate,
     stated_rate,
 )
-from ncclean.options import Option, Reads, check_source
+from ncclean.base.options import Option, Reads, check_source
+from ncclean.data.options import SourceFormat, SourceOptions
+from ncclean.errors import InputError
 
 from .command import Command, Result
 from .display import Note, Shown, failure_notes
@@ -227,7 +227,7 @@ class Score(Command):
 
     def table_columns(self) -> frozenset[str] | None:
         """Columns of the score table under these options; None with `--columns`."""
-        from ncclean import schema
+        from ncclean.base import schema
         from ncclean.data import image_signals, languages
 
         if self.options.columns:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.auditing.judge_answers import JudgeAnswers
+from ncclean.base.formats import Table, counted, interval, share
+from ncclean.base.options import Option, Reads
 from ncclean.errors import InputError
-from ncclean.formats import Table, counted, interval, share
-from ncclean.options import Option, Reads
 from ncclean.selection.policy import Policy
 
 from .command import Command, Result, lists_tables_once
@@ -79,8 +79,8 @@ class Select(Command):
         Raises `InputError` if it would take the place of a table that it reads, or of a file that
         another command wrote.
         """
-        from ncclean import stores
-        from ncclean.output_mark import check_free
+        from ncclean.base import stores
+        from ncclean.base.output_mark import check_free
         from ncclean.selection.select import select
         from ncclean.storage.column_names import JoinedFile
         from ncclean.storage.tables import check_apart, table_files

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from ncclean.config import CalibrateOn, WeightFunction
-from ncclean.file_names import FIGURE_ENDINGS
-from ncclean.options import Option, Reads
+from ncclean.base.config import CalibrateOn, WeightFunction
+from ncclean.base.file_names import FIGURE_ENDINGS
+from ncclean.base.options import Option, Reads
 
 Model = Annotated[
     str,

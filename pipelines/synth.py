@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from ncclean.base.formats import counted
+from ncclean.base.options import Option, Seed
 from ncclean.data.options import CorpusOptions
-from ncclean.formats import counted
-from ncclean.options import Option, Seed
 from ncclean.storage.inputs import identity
 
 from .command import Command, Result

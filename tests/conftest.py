@@ -24,7 +24,7 @@ from hypothesis import settings
 from ncclean_pipelines.score import Score
 from safetensors.torch import save_file
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
 from ncclean.workers.worker import trust

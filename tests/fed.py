@@ -2,11 +2,11 @@
 
 import torch
 
+from ncclean.base.options import MAX_PIXELS
 from ncclean.data.decode import Preprocessing
 from ncclean.execution.shard_feed import AGAIN, Images, ShardFeed
 from ncclean.execution.shard_reader import ReaderSettings, ShardRows
 from ncclean.models.tokens import Tokenize
-from ncclean.options import MAX_PIXELS
 
 
 def letters(captions):

@@ -9,8 +9,8 @@ import sys
 import pytest
 from upath import UPath
 
-from ncclean import atomic
-from ncclean.atomic import published, remove_leftovers
+from ncclean.base import atomic
+from ncclean.base.atomic import published, remove_leftovers
 from ncclean.errors import InputError
 
 
@@ -82,7 +82,7 @@ def test_writers_of_one_file_with_one_process_number_are_apart(tmp_path):
 
 def test_what_a_killed_process_leaves_is_removed_and_nothing_else(tmp_path):
     code = (
-        "import os, signal; from upath import UPath; from ncclean.atomic import published\n"
+        "import os, signal; from upath import UPath; from ncclean.base.atomic import published\n"
         f"with published(UPath({str(tmp_path / 'a.tar')!r})) as aside:\n"
         "    aside.write_text('half'); os.kill(os.getpid(), signal.SIGKILL)"
     )

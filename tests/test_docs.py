@@ -25,7 +25,7 @@ from ncclean_pipelines.registry import COMMANDS as DECLARATIONS
 from typer.testing import CliRunner
 
 import ncclean
-from ncclean.options import parameters
+from ncclean.base.options import parameters
 from ncclean.recipes.model import EngineModel, RecipeModel, StageModel
 
 ROOT = Path(__file__).parent.parent
@@ -256,7 +256,7 @@ def test_imports_of_python_examples_resolve(code: str) -> None:
 
 
 def test_every_score_column_is_explained() -> None:
-    from ncclean import schema
+    from ncclean.base import schema
 
     page = (DOCS / "scores.md").read_text("utf-8")
     scores = schema.SCORES.names[schema.SCORES.names.index("similarity") :]

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from ncclean.estimates import UNKNOWN, Estimate, flattened
+from ncclean.base.estimates import UNKNOWN, Estimate, flattened
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 import os
 
-from ncclean.atomic import published, remove_leftovers
+from ncclean.base.atomic import published, remove_leftovers
+from ncclean.base.file_names import short_name
+from ncclean.base.stores import location
 from ncclean.data.shards import ShardRef
-from ncclean.file_names import short_name
-from ncclean.stores import location
 
 
 def test_long_names_stay_apart_and_short_ones_as_they_are():

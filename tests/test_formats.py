@@ -2,8 +2,8 @@
 
 import pytest
 
-from ncclean.estimates import UNKNOWN, Estimate
-from ncclean.formats import interval, on_workers, short_rate, stated_rate
+from ncclean.base.estimates import UNKNOWN, Estimate
+from ncclean.base.formats import interval, on_workers, short_rate, stated_rate
 
 
 def test_a_corpus_that_may_be_clean_is_not_called_noisy():

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean import local_copies
+from ncclean.base import local_copies
 from ncclean.errors import InputError
 from ncclean.storage.joined import query
 from ncclean.storage.tables import listed_once, local_tables, table_files, table_metadata

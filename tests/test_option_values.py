@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from ncclean.base.option_values import as_list, closest, numbers_by_name
 from ncclean.errors import InputError
-from ncclean.option_values import as_list, closest, numbers_by_name
 
 
 def test_numbers_by_name():

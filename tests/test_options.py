@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar, Literal
 import pytest
 from ncclean_pipelines.evaluate_noise import EvaluateNoise
 
+from ncclean.base.options import EXTRAS, MISSING, Option, OptionError, Options, parameters, value_of
 from ncclean.errors import InputError
-from ncclean.options import EXTRAS, MISSING, Option, OptionError, Options, parameters, value_of
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def test_errors_survive_a_process():
 
 
 def test_what_is_not_installed_is_named_before_anything_starts(monkeypatch):
-    monkeypatch.setattr("ncclean.options.find_spec", lambda name: None)
+    monkeypatch.setattr("ncclean.base.options.find_spec", lambda name: None)
     with pytest.raises(
         InputError, match=r"--plot needs matplotlib: pip install 'ncclean\[plots\]'"
     ):

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from upath import UPath
 
+from ncclean.base.figure_files import write_figure
+from ncclean.base.file_names import FIGURE_ENDINGS
+from ncclean.base.output_mark import check_free, mark, was_made_by
 from ncclean.errors import InputError
 from ncclean.exporting.uid_file import export_uids
-from ncclean.figure_files import write_figure
-from ncclean.file_names import FIGURE_ENDINGS
-from ncclean.output_mark import check_free, mark, was_made_by
 from ncclean.storage.run_folder import write_json
 
 

@@ -6,8 +6,8 @@ import duckdb
 import numpy as np
 import pytest
 
-from ncclean.rules import METHODS, RULES, DetectionCounts, Rule, flagging_condition
-from ncclean.schema import SCORE_COLUMNS, SCORE_FACTS, SCORES
+from ncclean.base.rules import METHODS, RULES, DetectionCounts, Rule, flagging_condition
+from ncclean.base.schema import SCORE_COLUMNS, SCORE_FACTS, SCORES
 
 TITLED = [pytest.param(rule, id=rule.title) for rule in RULES]
 

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 import pyarrow as pa
 import pytest
 
-from ncclean import schema
+from ncclean.base import schema
+from ncclean.base.schema import SCORE_FACTS, ScoreFacts
 from ncclean.data.samples import Place
 from ncclean.evaluation.noise_scores import BUILT_IN_SCORES
-from ncclean.schema import SCORE_FACTS, ScoreFacts
 
 TABLES = {
     "scores": schema.SCORE_COLUMNS,
@@ -144,7 +144,7 @@ def test_evaluate_noise_reads_the_rows():
 
 def test_the_schema_loads_nothing_but_pyarrow():
     code = (
-        "import sys, ncclean.schema, ncclean.rules;"
+        "import sys, ncclean.base.schema, ncclean.base.rules;"
         "print({'torch', 'duckdb', 'sklearn', 'scipy', 'ncclean.scoring'} & set(sys.modules))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

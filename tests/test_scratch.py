@@ -8,11 +8,11 @@ import tempfile
 
 import pytest
 
-from ncclean.scratch import scratch_folder
+from ncclean.base.scratch import scratch_folder
 
 _KILLED = """
 import os, signal
-from ncclean.scratch import scratch_folder
+from ncclean.base.scratch import scratch_folder
 
 with scratch_folder() as folder:
     (folder / "shard.tar").write_bytes(b"x")

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean import small_tables
 from ncclean.auditing.answers import read_answers
+from ncclean.base import small_tables
+from ncclean.base.small_tables import read_parquet, read_rows
 from ncclean.errors import InputError
-from ncclean.small_tables import read_parquet, read_rows
 from ncclean.storage.decisions import read_decisions
 from tests import object_store
 from tests.footers import UNPACKED, rewrite_footer, set_field, set_rows

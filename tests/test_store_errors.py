@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from ncclean.store_errors import explain, is_transient
+from ncclean.base.store_errors import explain, is_transient
 
 
 class ClientConnectionError(Exception):

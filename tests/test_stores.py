@@ -3,7 +3,7 @@
 import pytest
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.errors import InputError
 
 

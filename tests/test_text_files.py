@@ -8,12 +8,12 @@ import pytest
 from ncclean_pipelines.recipe.bundled import find_recipe
 
 from ncclean.auditing.answers import read_answers
+from ncclean.base.text_files import load_yaml, parse_json, read_text
 from ncclean.data.shards import resolve_shards
 from ncclean.data.word_classes import WordClasses
 from ncclean.errors import InputError
 from ncclean.models.embedding_head import EmbeddingHead
 from ncclean.storage.tables import table_files
-from ncclean.text_files import load_yaml, parse_json, read_text
 from tests import object_store
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

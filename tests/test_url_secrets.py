@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from ncclean.base.url_secrets import name_without_secrets, values_without_secrets, without_secrets
 from ncclean.errors import InputError, ResumeError, ShardError
-from ncclean.url_secrets import name_without_secrets, values_without_secrets, without_secrets
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclean.visible_text import visible
+from ncclean.base.visible_text import visible
 
 
 @pytest.mark.parametrize("code", [0, 7, 13, 27, 0x7F, 0x9B, 0x202E, 0x2067, 0xFEFF, 0xD800])

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ncclean.base.output_mark import mark
+from ncclean.base.small_tables import read_rows
+from ncclean.base.text_files import parse_json
 from ncclean.errors import InputError
-from ncclean.output_mark import mark
-from ncclean.small_tables import read_rows
-from ncclean.text_files import parse_json
 
 DESIGN = "audit_design"  # key of the metadata of Parquet files
 ANSWERS = ("cannot tell", "match", "partly", "mismatch")  # by the keys 0, 1, 2, 3 of the page

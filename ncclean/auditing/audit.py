@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ncclean.auditing.answers import Design
 from ncclean.auditing.judge_audit import AnswersNeeded, JudgeAudit
-from ncclean.estimates import Estimate, flattened
+from ncclean.base.estimates import Estimate, flattened
 from ncclean.scoring.recalibration import Audited
 
 

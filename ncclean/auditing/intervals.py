@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncclean.auditing.two_phase import Problem, last
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 
 _TAIL = 0.025
 _STEPS, _INNER_STEPS = 32, 45  # bisections

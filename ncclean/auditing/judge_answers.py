@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from ncclean.base.options import Option, Options, Reads
 from ncclean.errors import InputError
-from ncclean.options import Option, Options, Reads
 
 
 @dataclass(frozen=True)

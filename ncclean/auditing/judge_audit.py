@@ -12,8 +12,8 @@ import numpy as np
 from ncclean.auditing.answered import Answered
 from ncclean.auditing.intervals import Cells, found_share, mismatched_share, variances
 from ncclean.auditing.two_phase import MATCH, MISMATCH, NEITHER
+from ncclean.base.estimates import UNKNOWN, Estimate, flattened
 from ncclean.errors import InputError
-from ncclean.estimates import UNKNOWN, Estimate, flattened
 
 JUDGED = {MATCH: "match", MISMATCH: "mismatch", NEITHER: "neither"}
 _MOST_STEPS = 20

@@ -26,9 +26,9 @@ from ncclean.auditing.judge_audit import answers_needed, audit_judge
 from ncclean.auditing.sample import read_design
 from ncclean.auditing.table import AuditTable
 from ncclean.auditing.table import Counts as PairCounts
+from ncclean.base.estimates import Estimate
+from ncclean.base.rules import Rule
 from ncclean.errors import InputError
-from ncclean.estimates import Estimate
-from ncclean.rules import Rule
 from ncclean.scoring.recalibration import Audited
 from ncclean.storage.tables import table_metadata
 

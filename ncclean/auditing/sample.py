@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from ncclean import __version__
-from ncclean.atomic import published
 from ncclean.auditing.answers import DESIGN, Design, Pair
 from ncclean.auditing.strata import by_answer
 from ncclean.auditing.table import AuditTable
+from ncclean.base.atomic import published
+from ncclean.base.output_mark import mark
+from ncclean.base.text_files import parse_json
 from ncclean.errors import InputError
-from ncclean.output_mark import mark
 from ncclean.storage.tables import table_metadata
-from ncclean.text_files import parse_json
 
 # Of sample.parquet, in this order.
 COLUMNS = (

@@ -17,9 +17,9 @@ import pyarrow as pa
 from ncclean.auditing.answers import Pair
 from ncclean.auditing.judge import NOBODY, Judge
 from ncclean.auditing.strata import BINS_PER_LOGIT, FIRST_BIN, LAST_BIN, Strata, strata_of
+from ncclean.base.rules import RULES, Rule
+from ncclean.base.schema import OPTIONAL_COLUMNS, PLACE_COLUMNS, SCORE_COLUMNS
 from ncclean.errors import InputError
-from ncclean.rules import RULES, Rule
-from ncclean.schema import OPTIONAL_COLUMNS, PLACE_COLUMNS, SCORE_COLUMNS
 from ncclean.storage.catalog import columns_of, connect, first_line
 
 _NEEDED = ("uid", "shard", "key", "row", "status", "similarity", "noise_probability")

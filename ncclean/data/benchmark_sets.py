@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.captioned_sets import CaptionedSet
 from ncclean.data.images.tables import TABLES
 from ncclean.data.labelled_sets import LabelledSet, read_labelled_set

@@ -12,8 +12,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ncclean.base.text_files import read_text
 from ncclean.errors import InputError
-from ncclean.text_files import read_text
 
 NAME = "{c}"  # stands for the name of the class
 _LARGEST = 4 << 20

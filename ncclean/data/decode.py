@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
+from ncclean.base.options import MAX_PIXELS
 from ncclean.data.gate import PixelGate
 from ncclean.data.image_signals import image_signals
 from ncclean.data.open_image import ImageRejected, one_line, open_image, to_rgb
 from ncclean.data.samples import SkipReason
-from ncclean.options import MAX_PIXELS
 
 # Past this aspect ratio the resized strip is mostly thrown away by the crop (30000 x 1 px would
 # become 6,720,000 x 224 px), so only the cropped window is resampled.

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from ncclean.base.progress import timed
 from ncclean.data.decode import DecodedImage
 from ncclean.data.images.layout import Samples
 from ncclean.data.open_image import ImageRejected
@@ -20,7 +21,6 @@ from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys, Sample
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
-from ncclean.progress import timed
 
 _CHUNK_IMAGES = 16
 _CHUNK_SAMPLES = 256  # with those that lack an image

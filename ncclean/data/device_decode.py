@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torchvision.io import ImageReadMode, decode_jpeg
 
+from ncclean.base.options import MAX_PIXELS
 from ncclean.data.decode import ImageDecoder, Preprocessing, byte_tensor, geometry
 from ncclean.data.open_image import ImageRejected
-from ncclean.options import MAX_PIXELS
 
 logger = logging.getLogger(__name__)
 

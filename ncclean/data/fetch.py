@@ -16,7 +16,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.store_errors import explain, is_store_error, is_transient
 from ncclean.data.images.files import UnitFiles, UnreadableFile
 from ncclean.data.images.folders import Folder
 from ncclean.data.reader import read_samples
@@ -25,7 +26,6 @@ from ncclean.data.samples import Place
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_walk import BLOCK
 from ncclean.errors import ShardError
-from ncclean.store_errors import explain, is_store_error, is_transient
 
 LARGEST_IMAGE = 64 << 20  # bytes
 _GAP = 128 << 10  # between images that are read together

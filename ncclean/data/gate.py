@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from ncclean.options import MAX_PIXELS, usable_cores
+from ncclean.base.options import MAX_PIXELS, usable_cores
 
 _PIXELS_PER_CORE = 4_000_000  # of a photograph
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.member_samples import LARGEST_FILE
 from ncclean.data.nested_fields import field_at, lines_of, put_at, without_lines
 from ncclean.data.sample_groups import caption_members, is_image, json_object

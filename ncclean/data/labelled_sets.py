@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.class_file import ClassFile, read_class_file
 from ncclean.data.images.resolve import resolve_images
 from ncclean.data.shards import ShardRef

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from ncclean.base.url_secrets import without_secrets
 from ncclean.errors import InputError, ShardError, one_line
-from ncclean.url_secrets import without_secrets
 from ncclean.workers.call import contained
 
 T = TypeVar("T")

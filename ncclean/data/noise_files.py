@@ -12,12 +12,12 @@ import io
 import numpy as np
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.output_mark import npy_header
 from ncclean.data.embeddings.vectors import read_header
 from ncclean.data.noise import CODES, FROM_FILE, PERMUTING, NoisePlan, placed
 from ncclean.errors import InputError, ShardError, one_line
-from ncclean.output_mark import npy_header
 
 
 def read_noise_file(url: str) -> np.ndarray:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ncclean.base.options import MAX_PIXELS
 from ncclean.data.gate import PixelGate
 from ncclean.data.sample_groups import HEIC_NOT_READ
 from ncclean.data.samples import SkipReason
-from ncclean.options import MAX_PIXELS
 
 # Only formats that web crawls contain: every further parser is attack surface.
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from ncclean.options import CaptionKeys, DecodeThreads, Option, Options, usable_cores
+from ncclean.base.options import CaptionKeys, DecodeThreads, Option, Options, usable_cores
 
 SourceFormat = Literal["auto", "webdataset", "images", "embeddings"]
 Captions = Literal["all", "best", "sample"]

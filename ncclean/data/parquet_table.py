@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.stores import open_parquet
 from ncclean.data.lance_table import is_lance, lance_columns, lance_pieces, read_lance
 from ncclean.errors import ShardError, one_line
-from ncclean.stores import open_parquet
 from ncclean.workers.call import contained_once
 
 Rows = tuple[int, int]

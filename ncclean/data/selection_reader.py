@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.options import Captions
 from ncclean.data.selection import (
     CAPTION_NUMBER,

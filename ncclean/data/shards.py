@@ -17,14 +17,14 @@ from typing import Any, BinaryIO, cast
 
 from braceexpand import braceexpand
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.file_names import short_name
+from ncclean.base.formats import counted
+from ncclean.base.regular_files import open_file, why_missing
+from ncclean.base.text_files import read_text
+from ncclean.base.url_secrets import name_without_secrets, without_secrets
 from ncclean.data.lance_table import is_lance, lance_size_and_version
 from ncclean.errors import InputError
-from ncclean.file_names import short_name
-from ncclean.formats import counted
-from ncclean.regular_files import open_file, why_missing
-from ncclean.text_files import read_text
-from ncclean.url_secrets import name_without_secrets, without_secrets
 
 _READ_BUFFER = 1 << 20
 # Of an object store; one block is read while the next one is on its way.

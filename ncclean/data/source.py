@@ -7,7 +7,7 @@ from functools import cached_property
 
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
 
 
 class Source:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.embeddings.registry import LAYOUTS
 from ncclean.data.embeddings.units import find_embeddings, resolve_embeddings
 from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS

@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.text_files import parse_json, read_text
 from ncclean.data.reader import read_samples
 from ncclean.data.sample_groups import caption_members
 from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import LocatedSamples
 from ncclean.errors import InputError, ShardError
-from ncclean.text_files import parse_json, read_text
 
 _AT_ONCE = 8  # of a store, which mostly makes wait
 

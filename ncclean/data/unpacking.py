@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import IO, Any, BinaryIO
 
-from ncclean.regular_files import IS_LFS_POINTER, LFS_POINTER
+from ncclean.base.regular_files import IS_LFS_POINTER, LFS_POINTER
 
 # What unpacking raises where the packed bytes are broken, or end too early.
 UNPACKING_ERRORS = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)

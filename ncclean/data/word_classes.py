@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
+from ncclean.base.text_files import read_text
 from ncclean.errors import InputError
-from ncclean.text_files import read_text
 
 # Of scripts whose vowels are marks on the letters before.
 _MARKS = "".join(chr(c) for c in range(0x300, 0x3100) if unicodedata.category(chr(c))[0] == "M")

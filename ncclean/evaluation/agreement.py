@@ -24,7 +24,7 @@ import numpy as np
 from scipy.stats import kendalltau
 from scipy.stats import t as student_t
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 
 # Each group costs another Kendall's tau: 10 ms for 47,000 judgements.
 MOST_GROUPS = 500

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ncclean.base.progress import SILENT, Progress
 from ncclean.errors import InputError
 from ncclean.evaluation.noise_choice import NoiseChoice
 from ncclean.evaluation.noise_evaluation import NoiseEvaluation
 from ncclean.evaluation.noise_figure import save_figure
 from ncclean.evaluation.truth_table import TruthTable
-from ncclean.progress import SILENT, Progress
 from ncclean.storage.joined import JoinedScores
 
 

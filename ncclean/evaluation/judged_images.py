@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from ncclean.base.stores import absolute
 from ncclean.data.images.folders import Folder
 from ncclean.data.images.resolve import resolve_images
 from ncclean.data.options import SourceOptions
@@ -22,7 +23,6 @@ from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
 from ncclean.evaluation.embedding import EmbeddedImages, EmbeddingSpace, EmptySetError, embed_images
 from ncclean.evaluation.options import EmbeddingOptions
-from ncclean.stores import absolute
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from ncclean.base.estimates import flattened
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.estimates import flattened
 from ncclean.evaluation.agreement import Agreement, agreement
 from ncclean.evaluation.judged_images import embed_judged
 from ncclean.evaluation.judged_scores import JudgedScores, scores_of_model
 from ncclean.evaluation.judgement_table import Judgements
 from ncclean.evaluation.options import EmbeddingOptions
 from ncclean.models.request import ModelRequest
-from ncclean.progress import SILENT, Progress
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.progress import Progress
 from ncclean.data.benchmark_sets import RETRIEVAL, read_set
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.errors import InputError
@@ -16,7 +17,6 @@ from ncclean.evaluation.options import EmbeddingOptions
 from ncclean.evaluation.similarity import Similarities, similarities
 from ncclean.models.preprocessing import as_config
 from ncclean.models.request import ModelRequest
-from ncclean.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.benchmark_sets import CLASSIFICATION, RETRIEVAL, EvaluationSet, find_sets
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
@@ -21,7 +22,6 @@ from ncclean.evaluation.results import (
 from ncclean.evaluation.sample_weights import SampleWeights
 from ncclean.models.estimator import Estimator
 from ncclean.models.request import ModelRequest
-from ncclean.progress import SILENT, Progress
 
 
 @dataclass(frozen=True)

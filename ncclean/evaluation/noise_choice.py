@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ncclean.base.rules import RULES, Rule
+from ncclean.base.schema import facts_of
 from ncclean.errors import InputError
 from ncclean.evaluation.noise_scores import BUILT_IN_SCORES, NoiseScore, named_score
-from ncclean.rules import RULES, Rule
-from ncclean.schema import facts_of
 from ncclean.storage.expressions import Expression, missing_column
 from ncclean.storage.joined import JoinedScores
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ncclean.base.rules import DetectionCounts
 from ncclean.errors import InputError
 from ncclean.evaluation.curves import DetectionCurve, SortedScores
-from ncclean.rules import DetectionCounts
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
+from ncclean.base.rules import DetectionCounts, Rule, ratio
 from ncclean.evaluation.calibration import Calibration
 from ncclean.evaluation.curves import DetectionCurve, SortedScores
 from ncclean.evaluation.noise_detection import DetectionReport, optimal_noise_rank, report_on
 from ncclean.evaluation.noise_scores import NoiseScore, threshold_at_rate
-from ncclean.rules import DetectionCounts, Rule, ratio
 
 ALL = "all"  # every kind of noise together
 _HISTOGRAM_BINS = 40

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ncclean.base.figure_files import STYLE, write_figure
 from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreFigure
-from ncclean.figure_files import STYLE, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

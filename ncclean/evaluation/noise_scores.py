@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.rules import flagging_condition
-from ncclean.schema import EVALUATED_SCORES
+from ncclean.base.rules import flagging_condition
+from ncclean.base.schema import EVALUATED_SCORES
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from upath import UPath
 
-from ncclean.config import CalibrationOptions, ScoreOptions
+from ncclean.base.config import CalibrationOptions, ScoreOptions
+from ncclean.base.estimates import Estimate
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.embeddings.units import resolve_embeddings, vector_keys
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef
 from ncclean.data.sources import are_embeddings
 from ncclean.errors import InputError
-from ncclean.estimates import Estimate
 from ncclean.evaluation.noise_evaluation import NoiseTrial
 from ncclean.execution.embedding_encoder import EmbeddingRequest
 from ncclean.execution.image_encoder import ImageRequest
 from ncclean.execution.score_corpus import ScoreCorpus
 from ncclean.models.request import ModelRequest
-from ncclean.progress import SILENT, Progress
 from ncclean.storage.noisy_copy import write_noisy_copy
 from ncclean.storage.run_facts import RunFacts, read_facts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from ncclean.options import DecodeThreads, Option, Options, usable_cores
+from ncclean.base.options import DecodeThreads, Option, Options, usable_cores
 
 
 @dataclass(frozen=True, kw_only=True)

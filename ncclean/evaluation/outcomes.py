@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ncclean import schema
+from ncclean.base import schema
 from ncclean.errors import InputError
 from ncclean.evaluation.bootstrap import Metric
 from ncclean.evaluation.embedding import EmbeddedClasses, EmbeddedPairs

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 import ncclean
-from ncclean import schema, stores
-from ncclean.atomic import published
+from ncclean.base import schema, stores
+from ncclean.base.atomic import published
+from ncclean.base.output_mark import check_free, mark
+from ncclean.base.small_tables import read_parquet
+from ncclean.base.text_files import parse_json, read_text
 from ncclean.errors import InputError
 from ncclean.evaluation.outcomes import TASKS
-from ncclean.output_mark import check_free, mark
-from ncclean.small_tables import read_parquet
-from ncclean.text_files import parse_json, read_text
 
 LANGUAGE = "en"
 _NAMED = ("dataset", "model", "pretrained", "task")

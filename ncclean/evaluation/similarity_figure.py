@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ncclean.base.figure_files import STYLE, write_figure
 from ncclean.evaluation.similarity import Similarities
-from ncclean.figure_files import STYLE, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ncclean import schema
-from ncclean.config import ScoreOptions
+from ncclean.base import schema
+from ncclean.base.config import ScoreOptions
 from ncclean.execution.column_source import ColumnSource, EncoderFacts
 from ncclean.execution.encoded_shard import EncodedShard, Values
 from ncclean.scoring.canonical import halves

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 import torch
 
+from ncclean.base.config import ScoreOptions
 from ncclean.columns import PairBatch
-from ncclean.config import ScoreOptions
 from ncclean.execution.corpus_facts import CorpusFacts
 from ncclean.execution.encoded_shard import EncodedShard, Values
 from ncclean.models.estimator import Estimator

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ncclean import schema
+from ncclean.base import schema
+from ncclean.base.config import ScoreOptions
 from ncclean.columns import PairBatch
-from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
 from ncclean.execution.canonical_column import CanonicalColumn
 from ncclean.execution.column_source import ColumnSource, EncoderFacts

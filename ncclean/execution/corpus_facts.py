@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published
-from ncclean.config import ScoreOptions
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.config import ScoreOptions
+from ncclean.base.text_files import read_text
 from ncclean.data.captions import read_texts
 from ncclean.data.embeddings.pairs import EmbeddedPairs, read_pairs
 from ncclean.data.learnt_word_classes import CAPTIONS, learn_word_classes
@@ -31,7 +32,6 @@ from ncclean.errors import InputError, ShardError
 from ncclean.scoring.canonical import PAIRS_A_DIMENSION, Moments, Projection, halves
 from ncclean.scoring.pool import Pool, sample_numbers
 from ncclean.storage.array_files import ArrayFolder, Arrays
-from ncclean.text_files import read_text
 
 _POOL, _CANONICAL = "pool", "canonical"
 WORD_CLASSES = "word-classes.txt"

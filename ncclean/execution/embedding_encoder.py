@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from ncclean.base.config import DEFAULT_BATCH_SIZE, ScoreOptions
 from ncclean.columns import PairBatch
-from ncclean.config import DEFAULT_BATCH_SIZE, ScoreOptions
 from ncclean.data.embeddings.pairs import EmbeddedPairs, embedding_dim, images_of, read_pairs
 from ncclean.data.embeddings.units import vector_keys
 from ncclean.data.samples import SkipReason

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.shards import ShardRef
 from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.column_sources import ColumnSources

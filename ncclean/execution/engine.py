@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.stores import absolute
 from ncclean.data.shards import ShardRef
 from ncclean.execution.encoder import OnProgress, Speed
 from ncclean.execution.finish_shard import ShardResult
@@ -20,7 +21,6 @@ from ncclean.runners.runner import Runner
 from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.parts import write_embeddings, write_part
 from ncclean.storage.shard_records import ShardRecord
-from ncclean.stores import absolute
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from ncclean.config import ClusterOptions, ScoreOptions
+from ncclean.base.config import ClusterOptions, ScoreOptions
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.encoder import EncoderRequest
 from ncclean.execution.engine import Engine

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from ncclean import schema
-from ncclean.config import ScoreOptions
+from ncclean.base import schema
+from ncclean.base.config import ScoreOptions
 from ncclean.data.samples import SkipReason
 from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.column_sources import ColumnSources

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from ncclean.base.config import ScoreOptions
+from ncclean.base.progress import timed
 from ncclean.columns import PairBatch
-from ncclean.config import ScoreOptions
 from ncclean.data.device_decode import DeviceImageDecoder
 from ncclean.data.open_image import ImageRejected
 from ncclean.data.samples import SkipReason
@@ -37,7 +38,6 @@ from ncclean.models.estimator import Estimator, ModelIdentity
 from ncclean.models.request import ModelRequest
 from ncclean.models.tokens import TokenCache
 from ncclean.models.weights import finite_embeddings
-from ncclean.progress import timed
 from ncclean.storage.grouping import names_in
 
 # Batches handed to the estimator before the oldest must be done.

@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 from upath import UPath
 
-from ncclean import stores
-from ncclean.config import TaskOptions
+from ncclean.base import stores
+from ncclean.base.config import TaskOptions
+from ncclean.base.formats import counted
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.captions import error_of, read_captions
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.moved_pairs import gather_moved, side_by_side
@@ -35,8 +37,6 @@ from ncclean.data.shard_index import (
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.execution.noise_shards import pack_images, write_shard
-from ncclean.formats import counted
-from ncclean.progress import SILENT, Progress
 from ncclean.runners.opened import open_runner
 from ncclean.runners.process_runner import processes_worth
 from ncclean.runners.runner import Runner

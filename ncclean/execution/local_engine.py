@@ -15,7 +15,8 @@ from contextlib import closing, contextmanager
 
 import torch
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
+from ncclean.base.progress import timed
 from ncclean.errors import DeviceError, NccleanError, ShardError, one_line
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.corpus_facts import CorpusFacts
@@ -24,7 +25,6 @@ from ncclean.execution.encoder import Completion, Encoder, OnProgress, Speed
 from ncclean.execution.engine import OnDone, PartWriter, ShardTask
 from ncclean.execution.finish_shard import ShardResult, ShardScoring, failed_result
 from ncclean.models.estimator import ModelIdentity
-from ncclean.progress import timed
 from ncclean.runners.runner import InProcess, Runner
 from ncclean.scoring.columns import MapBlocks
 

@@ -13,8 +13,8 @@ from typing import IO, cast
 import pyarrow as pa
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published
+from ncclean.base import stores
+from ncclean.base.atomic import published
 from ncclean.data.captions import error_of
 from ncclean.data.images.as_tar import open_as_tar
 from ncclean.data.inject import SampleEdit, write_noisy

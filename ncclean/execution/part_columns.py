@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from ncclean import schema
-from ncclean.config import ScoreOptions
+from ncclean.base import schema
+from ncclean.base.config import ScoreOptions
 from ncclean.data.caption_parts import parts_of, split_captions
 from ncclean.errors import InputError
 from ncclean.execution.column_source import ColumnSource, EncoderFacts

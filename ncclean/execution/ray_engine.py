@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import ray
 
-from ncclean.config import ClusterOptions, ScoreOptions
+from ncclean.base.config import ClusterOptions, ScoreOptions
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.encoder import EncoderRequest, OnProgress, Speed
 from ncclean.execution.engine import OnDone, PartWriter, ShardTask

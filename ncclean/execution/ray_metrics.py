@@ -38,7 +38,7 @@ class WorkerMetrics:
         self._seconds = counter("seconds_total", "Seconds by phase of the work.", "phase")
         self._failures = counter("failures_total", "Failed shards by reason.", "reason")
         retries = counter("retries_total", "Retries of accesses to a store.")
-        logging.getLogger("ncclean.stores").addHandler(_Counting(retries))
+        logging.getLogger("ncclean.base.stores").addHandler(_Counting(retries))
 
     @contextlib.contextmanager
     def of_shard(self, shard: ShardRef, outcomes: Sequence[ShardOutcome]) -> Iterator[None]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ray.exceptions import RayTaskError
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.shards import ShardRef
 from ncclean.errors import DeviceError, InputError
 from ncclean.execution.encoder import OnProgress

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.errors import DeviceError, InputError, ModelError, NccleanError
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.encoder import EncoderRequest, Speed

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from upath import UPath
 
+from ncclean.base.file_names import WORKING_FOLDER
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.options import CorpusOptions
 from ncclean.data.synthetic.corpus import write_corpus
 from ncclean.data.synthetic.heldout import write_heldout
-from ncclean.file_names import WORKING_FOLDER
-from ncclean.progress import SILENT, Progress
 from ncclean.storage.run_folder import finished, written_aside
 from ncclean.storage.run_record import RUN, Identity, RunRecord
 

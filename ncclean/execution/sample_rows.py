@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ncclean import schema
+from ncclean.base import schema
 from ncclean.data.decoding import DecodedSample
 from ncclean.data.member_samples import hashed_uids, own_uid
 from ncclean.data.sample_groups import utf8

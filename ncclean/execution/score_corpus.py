@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 import ncclean
-from ncclean import stores
 from ncclean.auditing.audit import Audit
 from ncclean.auditing.measure import measure
 from ncclean.auditing.move import moved
-from ncclean.config import (
+from ncclean.base import stores
+from ncclean.base.config import (
     CalibratedOn,
     CalibrationOptions,
     ClusterOptions,
@@ -23,7 +23,10 @@ from ncclean.config import (
     TaskOptions,
     parse_shift,
 )
-from ncclean.config import WeightFunction as Function
+from ncclean.base.config import WeightFunction as Function
+from ncclean.base.formats import counted
+from ncclean.base.progress import SILENT, Progress
+from ncclean.base.store_errors import explain
 from ncclean.data.caption_places import names_there
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.samples import SkipReason
@@ -36,9 +39,7 @@ from ncclean.execution.encoder import EncoderRequest
 from ncclean.execution.engine import Engine, PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.engines import open_engine
 from ncclean.execution.image_encoder import ImageRequest
-from ncclean.formats import counted
 from ncclean.models.estimator import ModelIdentity
-from ncclean.progress import SILENT, Progress
 from ncclean.runners.opened import open_runner
 from ncclean.runners.runner import Runner
 from ncclean.scoring.calibration import Calibration
@@ -50,7 +51,6 @@ from ncclean.storage.parts import remove_embedding_leftovers
 from ncclean.storage.score_run import RunIdentity, ScoreRun
 from ncclean.storage.summary import ScoreSummary, summarize
 from ncclean.storage.tables import table_metadata
-from ncclean.store_errors import explain
 
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
 # minutes on a digit that no threshold needs.

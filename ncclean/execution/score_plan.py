@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
+from ncclean.base.progress import Progress
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import ShardRef
@@ -19,7 +20,6 @@ from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.cost import Rates, estimate
 from ncclean.execution.encoder import EncoderRequest
 from ncclean.models.estimator import Estimator
-from ncclean.progress import Progress
 
 _SAMPLES_LOOKED_AT = 200
 _TEXTS_TRIED = 512

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from ncclean.base.stores import is_url
 from ncclean.data.decode import DecodedImage, ImageDecoder, Preprocessing
 from ncclean.data.decoding import DecodedSample, DecodedSamples, decode_samples
 from ncclean.data.images.layout import Samples
@@ -39,7 +40,6 @@ from ncclean.execution.sample_rows import (
     strings,
 )
 from ncclean.models.tokens import TokenCache, Tokenize, Tokens
-from ncclean.stores import is_url
 from ncclean.workers.arena import Arena
 from ncclean.workers.worker import (
     Parent,

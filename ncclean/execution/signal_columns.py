@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data import image_signals, languages
 from ncclean.errors import InputError
 from ncclean.execution.column_source import ColumnSource, EncoderFacts, arrow_array

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from ncclean.base.config import ScoreOptions
 from ncclean.columns import ColumnFunction, Declared, PairBatch, declared_columns
-from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
 from ncclean.execution.column_source import ColumnSource, arrow_array
 from ncclean.execution.encoded_shard import Values

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from ncclean import schema
-from ncclean.config import FROM_CORPUS, ScoreOptions
+from ncclean.base import schema
+from ncclean.base.config import FROM_CORPUS, ScoreOptions
 from ncclean.data.learnt_word_classes import VERSION
 from ncclean.data.word_classes import Place, WordClasses, cased, exchanged
 from ncclean.errors import InputError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.explaining.aggregates import Groups, Totals
 from ncclean.explaining.discoveries import (
     FEWEST_GROUPS,

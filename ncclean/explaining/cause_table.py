@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from ncclean import __version__
-from ncclean.atomic import published
+from ncclean.base.atomic import published
+from ncclean.base.estimates import Estimate, flattened
+from ncclean.base.output_mark import mark
+from ncclean.base.schema import CAUSES
+from ncclean.base.small_tables import read_parquet
 from ncclean.errors import InputError, one_line
-from ncclean.estimates import Estimate, flattened
-from ncclean.output_mark import mark
-from ncclean.schema import CAUSES
-from ncclean.small_tables import read_parquet
 from ncclean.storage.catalog import columns_of
 from ncclean.storage.joined import SCORES_ALONE
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ncclean.atomic import published
+from ncclean.base.atomic import published
+from ncclean.base.progress import Progress
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.working_folder import Work
@@ -20,7 +21,6 @@ from ncclean.neighbour_search.inverted_lists import (
     nearest_lists,
     train_lists,
 )
-from ncclean.progress import Progress
 
 _PAIRS_PER_CLUSTER, _MOST = 400, 256
 _CLUSTERS_PER_REGION = 4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from ncclean.estimates import UNKNOWN, Estimate
+from ncclean.base.estimates import UNKNOWN, Estimate
 from ncclean.explaining.cause_table import Cause, Example
 from ncclean.explaining.folding import Folded
 from ncclean.explaining.outcomes import NEAR_MISS

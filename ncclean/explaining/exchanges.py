@@ -32,7 +32,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.stats import norm
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.explaining.candidates import Candidate
 from ncclean.explaining.discoveries import log_threshold, q_values
 from ncclean.explaining.kinds import EXCHANGED, TEXT, Kind, word_condition

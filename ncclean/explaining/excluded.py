@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import duckdb
 
+from ncclean.base.schema import SCORES
 from ncclean.errors import InputError
 from ncclean.explaining.cause_table import Cause, check_examples, read_causes
 from ncclean.explaining.exchanges import Exchanges
 from ncclean.explaining.kinds import DERIVED, kinds_of
-from ncclean.schema import SCORES
 from ncclean.selection.policy import Policy
 from ncclean.storage.column_names import JoinedFile
 from ncclean.storage.expressions import one_expression

@@ -17,8 +17,10 @@ import duckdb
 import pyarrow as pa
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import raise_if_full, remove_leftovers
+from ncclean.base import stores
+from ncclean.base.atomic import raise_if_full, remove_leftovers
+from ncclean.base.output_mark import check_free
+from ncclean.base.progress import SILENT, Progress
 from ncclean.errors import InputError
 from ncclean.explaining.aggregates import Totals
 from ncclean.explaining.candidates import candidates_of
@@ -36,8 +38,6 @@ from ncclean.explaining.proposals import propose
 from ncclean.explaining.saved_sums import kinds_present, saved_sums
 from ncclean.explaining.verdicts import Verdicts, histograms
 from ncclean.explaining.working_folder import COMMAND, Work, working_folder
-from ncclean.output_mark import check_free
-from ncclean.progress import SILENT, Progress
 from ncclean.storage.catalog import first_line
 
 

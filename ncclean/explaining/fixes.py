@@ -13,12 +13,12 @@ import duckdb
 import pyarrow as pa
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.schema import DECISIONS
+from ncclean.base.small_tables import read_parquet
 from ncclean.errors import InputError
 from ncclean.explaining.cause_table import read_causes
 from ncclean.explaining.shifts import Shift
-from ncclean.schema import DECISIONS
-from ncclean.small_tables import read_parquet
 from ncclean.storage.decisions import CORRECT, DROP, read_decisions, write_decisions
 from ncclean.storage.tables import table_metadata
 

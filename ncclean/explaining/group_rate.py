@@ -22,7 +22,7 @@ import math
 import numpy as np
 from scipy.stats import chi2
 
-from ncclean.estimates import UNKNOWN, Estimate
+from ncclean.base.estimates import UNKNOWN, Estimate
 
 BINS, _LARGEST = 64, 8.0  # of the log odds of v
 _GRID = np.concatenate([np.linspace(0, 0.01, 41), np.linspace(0.01, 0.99, 981)[1:-1],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ncclean.options import Option, Options, Seed
+from ncclean.base.options import Option, Options, Seed
 
 
 @dataclass(frozen=True, kw_only=True)

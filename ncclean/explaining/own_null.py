@@ -31,7 +31,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.stats import norm
 
-from ncclean.estimates import UNKNOWN, Estimate
+from ncclean.base.estimates import UNKNOWN, Estimate
 from ncclean.explaining.kinds import IMAGE, TEXT
 from ncclean.explaining.vectors import MOST_PAIRS, read_vectors
 from ncclean.scoring.null import BINS, NullModel

@@ -10,11 +10,11 @@ from typing import Any
 
 import duckdb
 
+from ncclean.base.progress import Progress
 from ncclean.errors import InputError
 from ncclean.explaining.outcomes import Outcome, outcomes_of
 from ncclean.explaining.pairs_file import Values, pairs_query
 from ncclean.explaining.working_folder import Work
-from ncclean.progress import Progress
 from ncclean.storage.catalog import connect
 from ncclean.storage.column_names import ColumnNames
 from ncclean.storage.expressions import one_expression

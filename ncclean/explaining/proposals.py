@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import duckdb
 
+from ncclean.base.progress import Progress
 from ncclean.explaining.candidates import Candidate
 from ncclean.explaining.exchanged_words import exchanged
 from ncclean.explaining.pairs_file import Values
 from ncclean.explaining.shifts import Shift, find_shift, is_ordered, right_cosine
 from ncclean.explaining.vectors import read_vectors
-from ncclean.progress import Progress
 
 
 @dataclass(frozen=True)

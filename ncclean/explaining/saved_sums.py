@@ -8,12 +8,12 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
+from ncclean.base.progress import Progress
 from ncclean.explaining.aggregates import Groups, Totals, group_sums
 from ncclean.explaining.kinds import Kind, by_ranges, by_values, kinds_of
 from ncclean.explaining.pairs_file import Values
 from ncclean.explaining.prepared_pairs import PreparedPairs
 from ncclean.explaining.working_folder import Work
-from ncclean.progress import Progress
 
 _RANGES = 8
 _FRACTIONS = ("FLOAT", "DOUBLE", "DECIMAL")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import duckdb
 import numpy as np
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.explaining.aggregates import Totals
 from ncclean.explaining.candidates import Candidate
 from ncclean.explaining.discoveries import log_threshold, q_values

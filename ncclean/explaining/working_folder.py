@@ -11,9 +11,9 @@ from typing import Any
 
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published
-from ncclean.scratch import scratch_folder
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.scratch import scratch_folder
 from ncclean.storage.run_record import RUN, RunRecord
 
 COMMAND = "explain"

@@ -10,11 +10,11 @@ from typing import Any
 import yaml
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.text_files import compose_yaml, read_text
 from ncclean.errors import InputError
 from ncclean.exporting.out_layout import PARQUET, OutLayout, Targets
-from ncclean.text_files import compose_yaml, read_text
 
 CARD = "README.md"
 _HEAD = re.compile(r"---\s*\n(.*?\n)---\s*(\n|$)", re.S)

@@ -9,7 +9,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.options import usable_cores
+from ncclean.base.progress import SILENT, Progress
+from ncclean.base.scratch import scratch_folder
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import InputError
@@ -17,10 +20,7 @@ from ncclean.exporting.out_layout import PARQUET, TARS, OutLayout
 from ncclean.exporting.plan import ExportTask, digits_of, plan_selection
 from ncclean.exporting.task import ExportOptions, ShardReport
 from ncclean.exporting.writers import export_task
-from ncclean.options import usable_cores
-from ncclean.progress import SILENT, Progress
 from ncclean.runners.process_runner import clock_share
-from ncclean.scratch import scratch_folder
 from ncclean.storage.tables import listed
 
 

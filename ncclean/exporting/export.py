@@ -15,8 +15,10 @@ from typing import Any
 import pyarrow as pa
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published, remove_leftovers
+from ncclean.base import stores
+from ncclean.base.atomic import published, remove_leftovers
+from ncclean.base.formats import file_size
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
@@ -28,8 +30,6 @@ from ncclean.exporting.parquet import join_parquet, schema_of, unified
 from ncclean.exporting.plan import ExportTask, digits_of, plan_selection
 from ncclean.exporting.task import ExportOptions, add_problems
 from ncclean.exporting.writers import export_task, path_is_taken
-from ncclean.formats import file_size
-from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.json_values import json_text
 from ncclean.data.images.text_rows import SEPARATED
 from ncclean.exporting.out_layout import PARQUET, OutLayout, Targets
 from ncclean.exporting.parquet import conformed, tables_of, unified
 from ncclean.exporting.rows import ExportedRow
-from ncclean.json_values import json_text
 from ncclean.storage.catalog import connect
 from ncclean.storage.tables import listed
 

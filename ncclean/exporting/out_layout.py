@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.data.images.folders import Folder
 from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.registry import has_rows, layout_of
@@ -22,7 +23,6 @@ from ncclean.data.images.text_rows import SEPARATED, TextRows
 from ncclean.data.shards import WEBDATASET, ShardRef, distinct_names
 from ncclean.errors import InputError
 from ncclean.exporting.safe_paths import safe_path
-from ncclean.file_names import WORKING_FOLDER
 
 Layout = Literal["auto", "webdataset", "folder", "csv", "parquet"]
 PARQUET = ".parquet"

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.json_values import json_text
 from ncclean.data.images.arrow_rows import ParquetRow
 from ncclean.data.images.text_rows import row_keys
 from ncclean.exporting.rows import ExportedRow
-from ncclean.json_values import json_text
 
 _IMAGE_TYPE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 _HUGGING_FACE = b"huggingface"

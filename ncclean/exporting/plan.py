@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.selection import (
     CAPTION_NUMBER,
     CAPTION_RANK,

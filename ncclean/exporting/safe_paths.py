@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from ncclean.file_names import short_name
+from ncclean.base.file_names import short_name
 
 # No part that is hidden, that leads upwards, or that another system takes for something else.
 _PART = re.compile(r"[^./\\\0-\x1f:*?\"<>|][^/\\\0-\x1f:*?\"<>|]*")

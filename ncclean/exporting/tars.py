@@ -8,8 +8,9 @@ import tarfile
 from collections.abc import Iterator
 from typing import IO, Any
 
-from ncclean import stores
-from ncclean.atomic import published
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.json_values import json_text
 from ncclean.data.images.as_tar import sample_members, tar_key
 from ncclean.data.member_samples import caption_keys
 from ncclean.data.sample_groups import LARGEST_TEXT, caption_members, json_object, utf8
@@ -25,7 +26,6 @@ from ncclean.exporting.choices import Choice, Choices
 from ncclean.exporting.plan import Segment
 from ncclean.exporting.rows import copy_key, free_key, sample_record, set_aside
 from ncclean.exporting.task import Writer
-from ncclean.json_values import json_text
 
 _BUFFER_BYTES = 1 << 20
 _LONGEST_HEADERS = 3 << 20  # of a member with a long name and further attributes

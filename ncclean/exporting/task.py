@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ncclean import stores
-from ncclean.atomic import published
+from ncclean.base import stores
+from ncclean.base.atomic import published
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys, Sample, SkipReason
 from ncclean.errors import ShardError

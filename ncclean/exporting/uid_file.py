@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from upath import UPath
 
-from ncclean.atomic import published
+from ncclean.base.atomic import published
+from ncclean.base.output_mark import npy_header
 from ncclean.errors import InputError
 from ncclean.exporting.export import ExportSummary
 from ncclean.exporting.plan import WRITTEN, open_selection
-from ncclean.output_mark import npy_header
 from ncclean.selection.fixed_selection import check_fixes
 from ncclean.storage.catalog import columns_of
 

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.scratch import scratch_folder
+from ncclean.base.store_errors import explain
 from ncclean.data.images.columns import image_column
 from ncclean.data.images.registry import has_rows
 from ncclean.data.samples import Sample
@@ -37,8 +39,6 @@ from ncclean.exporting.rows import (
 )
 from ncclean.exporting.tars import TarWriter
 from ncclean.exporting.task import ExportOptions, ShardReport, Writer, export_segments
-from ncclean.scratch import scratch_folder
-from ncclean.store_errors import explain
 
 _BATCH_BYTES = 64 << 20  # of images; in a row group, which a viewer reads whole
 _GROUP_ROWS = 10_000

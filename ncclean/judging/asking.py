@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
+from ncclean.base.progress import Progress
 from ncclean.judging.budget import Budget, TokenEstimate, tokens_of
 from ncclean.judging.journal import Journal
 from ncclean.judging.pictures import SamplePictures
 from ncclean.judging.prompt import LONGEST_CAPTION
 from ncclean.judging.reply import CANNOT_TELL, Judgement
 from ncclean.judging.server import JudgeServer, JudgeStopped
-from ncclean.progress import Progress
 
 # Pairs that may fail one after the other before the fault is the server's.
 _MOST_FAILURES = 8

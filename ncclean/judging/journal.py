@@ -14,19 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published
 from ncclean.auditing.answers import ANSWERS
 from ncclean.auditing.sample import Sample
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.file_names import WORKING_FOLDER
+from ncclean.base.output_mark import check_free
+from ncclean.base.small_tables import read_parquet
+from ncclean.base.text_files import parse_json
 from ncclean.errors import InputError
-from ncclean.file_names import WORKING_FOLDER
 from ncclean.judging.reply import Judgement
-from ncclean.output_mark import check_free
-from ncclean.small_tables import read_parquet
 from ncclean.storage.differences import check_same, differences
 from ncclean.storage.run_record import RunRecord
 from ncclean.storage.tables import table_metadata
-from ncclean.text_files import parse_json
 
 JUDGED = "judge.parquet"
 _JOURNAL = "judge.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ncclean.options import Option, Options
+from ncclean.base.options import Option, Options
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 

@@ -9,8 +9,8 @@ from importlib import resources
 from typing import Any
 
 from ncclean.auditing.answers import ANSWERS
+from ncclean.base.text_files import load_yaml, read_text
 from ncclean.errors import InputError
-from ncclean.text_files import load_yaml, read_text
 
 PACKAGED = ("match", "words")
 PLACEHOLDER = "{caption}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncclean.auditing.answers import ANSWERS
-from ncclean.url_secrets import without_secrets
+from ncclean.base.url_secrets import without_secrets
 
 CANNOT_TELL = ANSWERS[0]
 _LONGEST_REASON = 120  # characters of what a judge said

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ncclean import stores
 from ncclean.auditing.sample import Sample, draw_sample
 from ncclean.auditing.table import AuditTable
+from ncclean.base import stores
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.judging.asking import Asking
@@ -22,7 +23,6 @@ from ncclean.judging.options import JudgeOptions
 from ncclean.judging.pictures import SamplePictures
 from ncclean.judging.prompt import Prompt
 from ncclean.judging.server import JudgeServer, JudgeStopped
-from ncclean.progress import SILENT, Progress
 from ncclean.storage.same_corpus import as_scored
 
 _ROWS_AT_A_TIME = 4_096

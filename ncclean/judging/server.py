@@ -14,12 +14,12 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from ncclean.base.url_secrets import HIDDEN, without_secrets
 from ncclean.errors import InputError, one_line
 from ncclean.judging.features import Features, Negotiation
 from ncclean.judging.options import KEY_VARIABLE
 from ncclean.judging.prompt import Prompt
 from ncclean.judging.reply import Judgement, read_reply
-from ncclean.url_secrets import HIDDEN, without_secrets
 
 if TYPE_CHECKING:
     from openai import APIConnectionError, APIStatusError

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ncclean.config import DEFAULT_MODEL, DEFAULT_PRETRAINED
+from ncclean.base.config import DEFAULT_MODEL, DEFAULT_PRETRAINED
 from ncclean.errors import ModelError
 from ncclean.models.heads import WEIGHTS_NAME as HEADS_NAME
 from ncclean.models.model_config import CONFIG_KEYS, CONFIG_NAME, read_config

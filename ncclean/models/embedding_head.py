@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ncclean.base.regular_files import why_missing
 from ncclean.errors import InputError
 from ncclean.models.weights import check_finite
-from ncclean.regular_files import why_missing
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,

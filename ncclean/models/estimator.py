@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ncclean.config import DEFAULT_BATCH_SIZE, DEFAULT_MODEL
+from ncclean.base.config import DEFAULT_BATCH_SIZE, DEFAULT_MODEL
 from ncclean.data.decode import Preprocessing
 from ncclean.errors import ModelError
 from ncclean.models import text_tower

@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import nn
 from upath import UPath
 
-from ncclean.atomic import published
+from ncclean.base.atomic import published
+from ncclean.base.text_files import parse_json, read_text
 from ncclean.errors import InputError, ModelError
 from ncclean.models.open_clip_internals import model_attribute
 from ncclean.models.text_tower import encode_text
 from ncclean.models.weights import check_finite
-from ncclean.text_files import parse_json, read_text
 
 WEIGHTS_NAME, CONFIG_NAME = "disncl_heads.safetensors", "disncl_heads.json"
 # Cosines in: what both modalities share, what one has alone, or both halves with equal weight.

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ncclean.base.text_files import parse_json, read_text
 from ncclean.errors import InputError, ModelError
-from ncclean.text_files import parse_json, read_text
 
 CONFIG_NAME = "open_clip_config.json"
 CONFIG_KEYS = ("embed_dim", "vision_cfg", "text_cfg")

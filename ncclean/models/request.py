@@ -6,10 +6,10 @@ import dataclasses
 import os
 from dataclasses import dataclass
 
-from ncclean.config import CLIP_SCALE
+from ncclean.base.config import CLIP_SCALE
+from ncclean.base.stores import absolute
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
-from ncclean.stores import absolute
 
 _FOLDER = "local-dir:"
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from upath import UPath
 
-from ncclean.atomic import published
+from ncclean.base.atomic import published
 from ncclean.errors import ModelError
 from ncclean.models.checkpoint import WEIGHTS_NAME
 from ncclean.models.estimator import Estimator

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from upath import UPath
 
-from ncclean.atomic import published
+from ncclean.base.atomic import published
 from ncclean.errors import NccleanError
 from ncclean.models.estimator import Estimator
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.embeddings.facts import SOURCES
 from ncclean.data.embeddings.pairs import EmbeddedPairs, read_pairs, unit_vectors
 from ncclean.data.embeddings.registry import LAYOUTS
@@ -32,7 +33,6 @@ from ncclean.neighbour_search.inverted_lists import (
 )
 from ncclean.neighbour_search.stages import Stages
 from ncclean.neighbour_search.training import EXACT_BELOW
-from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess
 from ncclean.storage.array_files import ArrayFolder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ncclean.options import Option, Options, Seed
+from ncclean.base.options import Option, Options, Seed
 
 
 @dataclass(frozen=True, kw_only=True)

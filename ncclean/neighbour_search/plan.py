@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ncclean.config import TaskOptions
+from ncclean.base.config import TaskOptions
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
 from ncclean.neighbour_search.blocks import embedded_blocks
@@ -20,7 +21,6 @@ from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.neighbour_search.run import DRIVER_BYTES, task_bytes
 from ncclean.neighbour_search.search_tasks import task_rows
 from ncclean.neighbour_search.training import is_exact, lists_of
-from ncclean.progress import SILENT, Progress
 from ncclean.runners.process_runner import clock_share, processes_worth
 
 _QUERIES, _LEAST_SECONDS = 1024, 0.2  # of the measurement

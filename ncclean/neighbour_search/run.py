@@ -13,9 +13,13 @@ from typing import Any
 from upath import UPath
 
 import ncclean
-from ncclean import stores
-from ncclean.atomic import remove_leftovers
-from ncclean.config import TaskOptions
+from ncclean.base import stores
+from ncclean.base.atomic import remove_leftovers
+from ncclean.base.config import TaskOptions
+from ncclean.base.options import total_memory
+from ncclean.base.output_mark import check_free
+from ncclean.base.progress import SILENT, Progress
+from ncclean.base.stores import absolute
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
 from ncclean.neighbour_search.blocks import embedded_blocks, read_reference
@@ -27,14 +31,10 @@ from ncclean.neighbour_search.table import (
     summarize,
     write_neighbours,
 )
-from ncclean.options import total_memory
-from ncclean.output_mark import check_free
-from ncclean.progress import SILENT, Progress
 from ncclean.runners.opened import open_runner
 from ncclean.runners.process_runner import processes_worth
 from ncclean.storage.array_files import ArrayFolder
 from ncclean.storage.run_record import RUN, RunRecord
-from ncclean.stores import absolute
 
 # What this process holds beside the tasks, however many pairs there are: libraries and chunks.
 DRIVER_BYTES = 256 << 20

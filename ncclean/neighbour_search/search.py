@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
+from ncclean.base.progress import SILENT, Progress
+from ncclean.base.scratch import scratch_folder
 from ncclean.neighbour_search.better_matches import BetterMatches
 from ncclean.neighbour_search.block_tasks import ACROSS, SIDES, WITHIN, Direction
 from ncclean.neighbour_search.blocks import ArrayBlock, Block
@@ -45,9 +47,7 @@ from ncclean.neighbour_search.training import (
     recall_by_value,
 )
 from ncclean.neighbour_search.whitening import ROWS_PER_DIMENSION, Whitening
-from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner
-from ncclean.scratch import scratch_folder
 from ncclean.storage.array_files import ArrayFolder
 
 DEFAULT_MEMORY = 4 << 30

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ncclean.formats import counted
+from ncclean.base.formats import counted
+from ncclean.base.progress import Progress
 from ncclean.neighbour_search.chunked import VALUES, chunks
-from ncclean.progress import Progress
 from ncclean.runners.runner import Runner
 from ncclean.storage.array_files import ArrayFolder, Arrays, Shapes
 

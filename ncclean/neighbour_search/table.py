@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 import ncclean
-from ncclean import schema
-from ncclean.atomic import published
+from ncclean.base import schema
+from ncclean.base.atomic import published
+from ncclean.base.output_mark import mark
 from ncclean.neighbour_search.chunked import VALUES, add_counts, chunks
 from ncclean.neighbour_search.lemon import LemonParameters
 from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.neighbour_search.result import CorpusNeighbours, ReferenceMatches
-from ncclean.output_mark import mark
 from ncclean.storage.parts import ROW_GROUP_ROWS
 
 

@@ -22,10 +22,10 @@ from typing import Any, TextIO
 
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.output_mark import check_free
 from ncclean.errors import InputError
-from ncclean.output_mark import check_free
 from ncclean.recipes.references import RUN, written
 from ncclean.storage.run_record import RunRecord, exists
 

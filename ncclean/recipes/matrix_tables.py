@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
+from ncclean.base.formats import Table
 from ncclean.evaluation.noise_evaluation import ALL
-from ncclean.formats import Table
 from ncclean.recipes.folder import StageRecord
 from ncclean.recipes.matrix import of_cell
 from ncclean.recipes.stage_facts import StageFacts

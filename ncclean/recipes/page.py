@@ -12,8 +12,8 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ncclean import stores
-from ncclean.formats import hours
+from ncclean.base import stores
+from ncclean.base.formats import hours
 from ncclean.recipes.folder import RunFolder, StageRecord
 from ncclean.recipes.matrix_tables import tables_of
 from ncclean.recipes.stage_facts import StageFacts

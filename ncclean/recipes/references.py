@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from ncclean.base.text_files import WrittenFloat
 from ncclean.errors import InputError
-from ncclean.text_files import WrittenFloat
 
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 RUN = "run"  # the folder of the run

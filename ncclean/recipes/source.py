@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from ncclean.base.text_files import compose_yaml, load_yaml, read_text
 from ncclean.errors import InputError
-from ncclean.text_files import compose_yaml, load_yaml, read_text
 
 Path_ = tuple[str | int, ...]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ncclean.base.formats import Table, decimal, percentage, share
 from ncclean.evaluation.noise_evaluation import ALL
-from ncclean.formats import Table, decimal, percentage, share
 from ncclean.recipes.folder import StageRecord
 from ncclean.recipes.stage_facts import StageFacts
 

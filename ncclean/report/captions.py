@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ncclean.visible_text import visible
+from ncclean.base.visible_text import visible
 
 _SPACES = re.compile(r"[ \t\n]+")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.explaining.cause_table import Cause
 from ncclean.report.captions import shown_text
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ncclean.estimates import flattened
-from ncclean.formats import by_name
+from ncclean.base.estimates import flattened
+from ncclean.base.formats import by_name
+from ncclean.base.schema import ScoreFacts
 from ncclean.report.counts import PairCounts, count_pairs
 from ncclean.report.distribution import CosineDistribution, cosine_distribution
 from ncclean.report.rule_overlap import RuleOverlap, Truth, overlap_of_rules
 from ncclean.report.shards import ShardTable, shard_table
 from ncclean.report.table import ScoreTable
 from ncclean.report.thresholds import ScoreCurve, score_curves
-from ncclean.schema import ScoreFacts
 from ncclean.scoring.vague_rate import why_untold, why_vague
 from ncclean.storage.run_facts import RunFacts
 

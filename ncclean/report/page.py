@@ -18,10 +18,11 @@ from markupsafe import Markup
 
 import ncclean
 from ncclean.auditing.audit import Audit
+from ncclean.base.formats import file_size, short_rate
+from ncclean.base.schema import SCORE_COLUMNS
 from ncclean.data.images.folders import Folder
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.formats import file_size, short_rate
 from ncclean.report import formats
 from ncclean.report.captions import shown_text
 from ncclean.report.causes import CauseCard
@@ -32,7 +33,6 @@ from ncclean.report.plots import NARROW, WIDE, lay_out
 from ncclean.report.queries import command, ready_queries, threshold_query
 from ncclean.report.thresholds import ScoreCurve
 from ncclean.report.thumbnails import Thumbnail, Thumbnails
-from ncclean.schema import SCORE_COLUMNS
 from ncclean.storage.decisions import Pair
 
 LARGEST_PAGE = 5_000_000  # bytes

@@ -11,9 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from ncclean.base.rules import RULES
 from ncclean.report.captions import shown_text
 from ncclean.report.table import ScoreTable
-from ncclean.rules import RULES
 from ncclean.storage.quoting import identifier
 
 _Place = tuple[str, int, int]

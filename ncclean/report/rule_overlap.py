@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from ncclean.base.rules import RULES, DetectionCounts, Rule
 from ncclean.report.table import ScoreTable
-from ncclean.rules import RULES, DetectionCounts, Rule
 
 _MOST_KINDS = 8
 

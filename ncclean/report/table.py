@@ -9,9 +9,15 @@ from dataclasses import dataclass, field
 
 import duckdb
 
+from ncclean.base.schema import (
+    OPTIONAL_COLUMNS,
+    PLACE_COLUMNS,
+    SCORE_COLUMNS,
+    SCORE_FACTS,
+    ScoreFacts,
+)
 from ncclean.data.samples import Place
 from ncclean.errors import InputError
-from ncclean.schema import OPTIONAL_COLUMNS, PLACE_COLUMNS, SCORE_COLUMNS, SCORE_FACTS, ScoreFacts
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import SCORES_ALONE, JoinedScores
 from ncclean.storage.quoting import identifier

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ncclean.base.schema import REPORT_SCORES, ScoreFacts
 from ncclean.report.table import ScoreTable
-from ncclean.schema import REPORT_SCORES, ScoreFacts
 from ncclean.storage.quoting import identifier
 
 _STEPS = 1000

@@ -14,13 +14,13 @@ from typing import Protocol
 import pyarrow as pa
 from PIL import Image
 
+from ncclean.base.schema import PLACE_COLUMNS
 from ncclean.data.fetch import ImageFetcher
 from ncclean.data.gate import PixelGate
 from ncclean.data.open_image import ImageRejected, decode_whole
 from ncclean.data.samples import NO_PLACE, OF_CAPTIONS, Place
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
-from ncclean.schema import PLACE_COLUMNS
 
 _THREADS = 32  # most of the time is spent waiting for a store
 _ALL_BYTES = 2_900_000  # of the page's 5 MB, as base64

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncclean import stores
-from ncclean.atomic import published
 from ncclean.auditing.answers import read_answers
 from ncclean.auditing.judge import Judge
 from ncclean.auditing.judge_answers import NO_JUDGE, JudgeAnswers
 from ncclean.auditing.sample import draw_sample
 from ncclean.auditing.table import AuditTable
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.shards import ShardRef
-from ncclean.progress import SILENT, Progress
 from ncclean.report.audit_page import AuditPair, read_pictures, render_audit
 from ncclean.storage.same_corpus import as_scored
 

@@ -9,17 +9,17 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from ncclean import stores
-from ncclean.atomic import published
 from ncclean.auditing.audit import Audit
 from ncclean.auditing.judge_answers import NO_JUDGE, JudgeAnswers
 from ncclean.auditing.measure import measure
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.figure_files import marked
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.fetch import ImageFetcher
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.explaining.cause_table import check_examples, read_causes
-from ncclean.figure_files import marked
-from ncclean.progress import SILENT, Progress
 from ncclean.report.causes import cards_of
 from ncclean.report.figures import FIGURES
 from ncclean.report.measurements import Measurements, measure_table

@@ -24,8 +24,8 @@ from typing import Any
 
 import duckdb
 
+from ncclean.base.isolated import isolated, limit_memory
 from ncclean.errors import InputError
-from ncclean.isolated import isolated, limit_memory
 from ncclean.storage.catalog import connect, first_line, lock
 from ncclean.storage.column_names import ColumnNames
 from ncclean.storage.expressions import bind_expression

@@ -10,9 +10,9 @@ import duckdb
 import pyarrow as pa
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.schema import DECISIONS
 from ncclean.errors import InputError
-from ncclean.schema import DECISIONS
 from ncclean.storage.decisions import (
     Decision,
     Pair,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from ncclean.base.schema import PLACE_COLUMNS
 from ncclean.data.fetch import ImageFetcher
 from ncclean.data.gate import PixelGate
 from ncclean.data.open_image import ImageRejected
@@ -15,7 +16,6 @@ from ncclean.data.samples import Place, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import NccleanError
 from ncclean.report.thumbnails import LARGE_SIZES, encode_webp, shards_by_name
-from ncclean.schema import PLACE_COLUMNS
 
 _KEPT = 1_000  # pictures, some 20 KB each
 _MOST_BYTES = 60_000

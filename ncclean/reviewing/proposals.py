@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.shards import ShardRef
 from ncclean.errors import NccleanError
 from ncclean.neighbour_search.blocks import embedded_blocks

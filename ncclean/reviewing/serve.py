@@ -15,10 +15,10 @@ import uvicorn
 from upath import UPath
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ncclean.base.file_names import WORKING_FOLDER
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.file_names import WORKING_FOLDER
-from ncclean.progress import SILENT, Progress
 from ncclean.reviewing.decided import Decided
 from ncclean.reviewing.pictures import Pictures
 from ncclean.reviewing.proposals import Proposals

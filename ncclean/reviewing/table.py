@@ -17,11 +17,11 @@ from typing import Any
 
 import duckdb
 
+from ncclean.base.schema import PLACE_COLUMNS
 from ncclean.data.samples import NO_PLACE, Place, SkipReason
 from ncclean.errors import InputError
 from ncclean.reviewing.conditions import PLACE, Condition, Conditions, Matches
 from ncclean.reviewing.views import PROBABILITIES, View, order_by, scores_of, views_of
-from ncclean.schema import PLACE_COLUMNS
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import identifier, quoted

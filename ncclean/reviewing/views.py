@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from ncclean.base.schema import SCORE_FACTS
 from ncclean.report.pairs import ALMOST, BORDERLINE, WRONG_SENTENCE
-from ncclean.schema import SCORE_FACTS
 from ncclean.storage.quoting import identifier
 
 

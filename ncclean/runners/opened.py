@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from ncclean.config import TaskOptions
+from ncclean.base.config import TaskOptions
 from ncclean.runners.process_runner import Processes
 from ncclean.runners.runner import Runner
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import Any, TypeVar
 
+from ncclean.base.options import usable_cores
 from ncclean.data.shards import ShardRef
-from ncclean.options import usable_cores
 from ncclean.runners.runner import InProcess, Tasks
 
 T = TypeVar("T")

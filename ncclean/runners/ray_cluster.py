@@ -19,7 +19,7 @@ from ray.autoscaler.v2.sdk import get_cluster_status
 from ray.exceptions import RayTaskError
 from ray.experimental.internal_kv import _internal_kv_get
 
-from ncclean.config import ClusterOptions
+from ncclean.base.config import ClusterOptions
 from ncclean.errors import InputError, NccleanError
 
 logger = logging.getLogger(__name__)

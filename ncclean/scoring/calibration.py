@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from ncclean.config import CalibratedOn, CalibrateOn, WeightFunction
+from ncclean.base.config import CalibratedOn, CalibrateOn, WeightFunction
+from ncclean.base.estimates import UNKNOWN, Estimate
 from ncclean.errors import InputError
-from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.scoring.caption_parts import ForeignParts, with_column, with_part_probabilities
 from ncclean.scoring.clip_loss import binned
 from ncclean.scoring.mixture import LossMixture, pair_losses

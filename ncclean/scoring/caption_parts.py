@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from scipy.special import expit
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.scoring.null import Histogram, NullModel
 from ncclean.scoring.stats import Distributions
 from ncclean.scoring.vague_rate import is_usable, tells_nothing

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.scoring.null import NullModel
 from ncclean.scoring.stats import Distributions
 from ncclean.scoring.vague_rate import is_usable

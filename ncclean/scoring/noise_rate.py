@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 
 _CELL_EDGES = np.linspace(-3.0, 2.5, 56)
 # log sigma is about this times mu, and delta about this, for all CLIPs that were measured: as an

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncclean.estimates import Estimate, read_count
+from ncclean.base.estimates import Estimate, read_count
 from ncclean.scoring.double import doubled
 from ncclean.scoring.noise_rate import cell_counts, noise_rate
 

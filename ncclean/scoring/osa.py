@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, get_args
 
 import torch
 
-from ncclean.config import WeightFunction
+from ncclean.base.config import WeightFunction
 from ncclean.errors import InputError
 from ncclean.scoring.double import doubled
 

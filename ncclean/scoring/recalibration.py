@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import brentq, minimize
 from scipy.special import expit, logit
 
-from ncclean.estimates import Estimate, flattened, read_count
+from ncclean.base.estimates import Estimate, flattened, read_count
 
 _MARGIN = 1e-3
 _QUANTILES = np.arange(1, 6) / 6

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ncclean.config import CalibratedOn
+from ncclean.base.config import CalibratedOn
 from ncclean.scoring.null import BINS, Histogram, NullModel
 from ncclean.scoring.stats import Distributions
 

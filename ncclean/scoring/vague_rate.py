@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 
 NO_KNOWN_MISMATCHES = (
     "no pair is known to be mismatched: pairs whose captions are all equal, or of which no two are "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import duckdb
 import pyarrow as pa
 
-from ncclean.schema import DECISIONS
+from ncclean.base.schema import DECISIONS
 from ncclean.storage.decisions import KINDS, Decision, Pair, read_decisions
 
 _LISTED = 20

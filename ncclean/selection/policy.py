@@ -20,14 +20,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from ncclean.base.options import Option, Options, Seed
 from ncclean.errors import InputError
-from ncclean.options import Option, Options, Seed
 from ncclean.selection.drop_parts import COLUMNS, HAS_PARTS
 from ncclean.storage.quoting import identifier
 
 if TYPE_CHECKING:
-    from ncclean.rules import Method
-    from ncclean.schema import ScoreFacts
+    from ncclean.base.rules import Method
+    from ncclean.base.schema import ScoreFacts
 
 _PART_THRESHOLD = 0.5
 _PENALTY = 0.15
@@ -40,7 +40,7 @@ class Policy(Options):
     `method` is `osa` (weight above 0), `ncu` (the retain set), `disncl` (mutual best matches) or
     `noise-probability` (below `threshold`, .5 if not given). `score` is a column, or SQL over the
     columns, to compare with `threshold` or to take the best `keep_fraction` by. More is cleaner,
-    but for the columns of which `ncclean.schema` says otherwise; `lowest` says so of any other.
+    but for columns of which `ncclean.base.schema` says otherwise; `lowest` says so of any other.
     `rank(x)` in `score` and `where` is the percent rank of x over the scored pairs. `weights` names
     the column of the weights; the default is 1, and `osa_weight` for `osa`. `with_forget` also
     keeps NCU's forget set, marked in `split`. `best_caption` keeps one
@@ -248,13 +248,13 @@ class Policy(Options):
 
 
 def _facts(score: str) -> ScoreFacts | None:
-    from ncclean.schema import facts_of
+    from ncclean.base.schema import facts_of
 
     return facts_of(score)
 
 
 def _method(name: str) -> Method:
-    from ncclean.rules import METHODS
+    from ncclean.base.rules import METHODS
 
     return METHODS[name]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import duckdb
 from upath import UPath
 
-from ncclean.atomic import published, raise_if_full, remove_leftovers
+from ncclean.base.atomic import published, raise_if_full, remove_leftovers
+from ncclean.base.estimates import UNKNOWN, Estimate
 from ncclean.errors import InputError
-from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.scoring.vague_rate import NO_KNOWN_MISMATCHES, tells_nothing, why_vague
 from ncclean.selection.decided import Conflict, Decisions
 from ncclean.selection.drop_parts import check_parts

@@ -9,10 +9,10 @@ from typing import Any
 import duckdb
 
 from ncclean import __version__
+from ncclean.base.output_mark import mark
+from ncclean.base.schema import PLACE_COLUMNS
 from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, MENDED
 from ncclean.errors import InputError
-from ncclean.output_mark import mark
-from ncclean.schema import PLACE_COLUMNS
 from ncclean.selection.best_fraction import BestFraction, find_best_fraction
 from ncclean.selection.chain_steps import (
     among,

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import aside_of, published, remove_leftovers
-from ncclean.scratch import scratch_folder
+from ncclean.base import stores
+from ncclean.base.atomic import aside_of, published, remove_leftovers
+from ncclean.base.scratch import scratch_folder
 
 _TYPES = {
     "BOOL": np.bool_, "U8": np.uint8, "U16": np.uint16, "U64": np.uint64, "I16": np.int16,

@@ -6,10 +6,10 @@ import json
 import math
 from dataclasses import asdict
 
-from ncclean import schema
-from ncclean.config import CalibrateOn, WeightFunction
+from ncclean.base import schema
+from ncclean.base.config import CalibrateOn, WeightFunction
+from ncclean.base.estimates import flattened
 from ncclean.errors import InputError
-from ncclean.estimates import flattened
 from ncclean.scoring.calibration import Calibration
 from ncclean.scoring.stats import pack_histogram
 from ncclean.storage.score_run import RunIdentity, ScoreRun

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import duckdb
 
+from ncclean.base.local_copies import with_original_names
+from ncclean.base.scratch import process_folder
 from ncclean.errors import InputError
-from ncclean.local_copies import with_original_names
-from ncclean.scratch import process_folder
 from ncclean.storage.quoting import identifier, quoted
 from ncclean.storage.tables import local_tables
 

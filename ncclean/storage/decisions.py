@@ -18,13 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ncclean import __version__, stores
-from ncclean.atomic import published
+from ncclean import __version__
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.file_names import WORKING_FOLDER
+from ncclean.base.output_mark import mark
+from ncclean.base.schema import DECISIONS
+from ncclean.base.small_tables import read_rows
 from ncclean.errors import InputError
-from ncclean.file_names import WORKING_FOLDER
-from ncclean.output_mark import mark
-from ncclean.schema import DECISIONS
-from ncclean.small_tables import read_rows
 from ncclean.storage.earlier import earlier_lines
 from ncclean.storage.entries import Entries
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from upath import UPath
 
-from ncclean import stores
-from ncclean.file_names import WORKING_FOLDER
+from ncclean.base import stores
+from ncclean.base.file_names import WORKING_FOLDER
 
 # Of what is `run.json` now; the last two lay in the output itself.
 _NAMES = ("manifest", "_export", "_synth", "explain", "search")

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import create
+from ncclean.base import stores
+from ncclean.base.atomic import create
 from ncclean.data.shards import ShardRef
 from ncclean.storage.earlier import earlier_files, earlier_lines
 from ncclean.storage.layout import COMMAND, ScoreLayout

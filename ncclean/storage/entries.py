@@ -10,8 +10,8 @@ from typing import Any
 
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published, remove_leftovers, reported
+from ncclean.base import stores
+from ncclean.base.atomic import published, remove_leftovers, reported
 
 _NAME = re.compile(r"\d{6,}\.json")
 _AT_ONCE = 1000  # are held in memory

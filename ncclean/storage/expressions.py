@@ -13,8 +13,8 @@ from typing import Any
 
 import duckdb
 
+from ncclean.base.schema import NEIGHBOURS, SCORES
 from ncclean.errors import InputError
-from ncclean.schema import NEIGHBOURS, SCORES
 from ncclean.storage.catalog import first_line
 from ncclean.storage.column_names import ColumnNames
 from ncclean.storage.quoting import identifier

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.local_copies import with_original_names
+from ncclean.base.regular_files import open_file
 from ncclean.errors import InputError
-from ncclean.local_copies import with_original_names
-from ncclean.regular_files import open_file
 from ncclean.storage.tables import local_tables
 
 _DIGEST_BYTES = 16

@@ -14,9 +14,9 @@ from typing import Any
 
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import remove_leftovers
-from ncclean.progress import SILENT, Progress
+from ncclean.base import stores
+from ncclean.base.atomic import remove_leftovers
+from ncclean.base.progress import SILENT, Progress
 from ncclean.scoring.calibration import Calibration
 from ncclean.storage.calibration import final_metadata
 from ncclean.storage.leftovers import Leftovers

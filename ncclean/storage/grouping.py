@@ -6,7 +6,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ncclean import schema
+from ncclean.base import schema
 from ncclean.errors import InputError
 from ncclean.storage import sql_tree
 from ncclean.storage.expressions import NotPerPair, explain, one_expression, type_per_pair

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published, remove_leftovers
+from ncclean.base import stores
+from ncclean.base.atomic import published, remove_leftovers
+from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.data.shards import SUFFIXES, ShardRef
-from ncclean.file_names import WORKING_FOLDER
 from ncclean.storage.differences import differences
 from ncclean.storage.run_record import RUN, RunRecord
 

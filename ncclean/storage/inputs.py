@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ncclean
+from ncclean.base.option_values import as_list
+from ncclean.base.options import Options, Reads, parameters, value_of
+from ncclean.base.url_secrets import without_secrets
 from ncclean.errors import InputError
-from ncclean.option_values import as_list
-from ncclean.options import Options, Reads, parameters, value_of
-from ncclean.url_secrets import without_secrets
 
 if TYPE_CHECKING:
     from ncclean.data.shards import ShardRef
@@ -57,7 +57,7 @@ def check_there(
 
     `is_random` asks for the architecture of a model, without weights.
     """
-    from ncclean import stores
+    from ncclean.base import stores
     from ncclean.models.checkpoint import resolve as resolve_model
     from ncclean.storage.tables import table_files
 
@@ -78,7 +78,7 @@ def check_there(
 
 def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
     """Path, size and version of every file behind an input; the name of a model as it is."""
-    from ncclean import stores
+    from ncclean.base import stores
     from ncclean.storage.tables import listed_files
 
     if reads in (Reads.SHARDS, Reads.SOURCE):
@@ -114,7 +114,7 @@ def _table(reads: Reads, value: str) -> str:
 
 
 def _stamp(path: str) -> Stamp:
-    from ncclean import stores
+    from ncclean.base import stores
 
     if not stores.is_url(path):
         status = os.stat(path)

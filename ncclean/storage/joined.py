@@ -15,8 +15,8 @@ from pathlib import Path
 
 import duckdb
 
+from ncclean.base.local_copies import with_original_names
 from ncclean.errors import InputError
-from ncclean.local_copies import with_original_names
 from ncclean.storage.catalog import (
     check_select,
     columns_of,

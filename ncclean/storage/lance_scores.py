@@ -9,12 +9,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.lance_table import SCORE_PREFIX, lance_batches, open_lance
 from ncclean.data.shards import ShardRef
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import InputError, ShardError, one_line
-from ncclean.progress import SILENT, Progress
 from ncclean.storage.catalog import columns_of, connect, first_line
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.quoting import identifier

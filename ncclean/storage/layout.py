@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.file_names import WORKING_FOLDER
 from ncclean.storage.leftovers import Leftovers
 from ncclean.storage.run_record import RUN, exists, refusal
 from ncclean.storage.shard_records import ShardList

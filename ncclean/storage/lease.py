@@ -19,10 +19,10 @@ from typing import Any
 
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import create, published, reported
+from ncclean.base import stores
+from ncclean.base.atomic import create, published, reported
+from ncclean.base.store_errors import explain
 from ncclean.errors import InputError
-from ncclean.store_errors import explain
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published, reported
-from ncclean.text_files import parse_json, read_text
+from ncclean.base import stores
+from ncclean.base.atomic import published, reported
+from ncclean.base.text_files import parse_json, read_text
 
 
 @dataclass(frozen=True)

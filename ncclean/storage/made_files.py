@@ -14,8 +14,8 @@ from pathlib import Path
 
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import remove_leftovers
+from ncclean.base import stores
+from ncclean.base.atomic import remove_leftovers
 
 
 @dataclass(frozen=True)

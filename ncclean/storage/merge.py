@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ncclean import stores
-from ncclean.config import CalibrateOn, WeightFunction
+from ncclean.base import stores
+from ncclean.base.config import CalibrateOn, WeightFunction
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ResumeError
-from ncclean.progress import SILENT, Progress
 from ncclean.storage.calibration import asks_for_noise, calibrate
 from ncclean.storage.differences import differences, spelled_out
 from ncclean.storage.finalize import finalize

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from upath import UPath
 
-from ncclean import schema
+from ncclean.base import schema
 from ncclean.data.embeddings.pairs import EmbeddedPairs, embedding_dim, read_pairs
 from ncclean.data.embeddings.units import vector_keys
 from ncclean.data.noise import plan_noise

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ncclean import schema
-from ncclean.atomic import published, remove_leftovers
+from ncclean.base import schema
+from ncclean.base.atomic import published, remove_leftovers
 from ncclean.storage.shard_records import RECORD, ShardRecord
 
 ROW_GROUP_ROWS = 100_000

@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ncclean.base.estimates import UNKNOWN, Estimate
 from ncclean.data.samples import FurtherMembers
-from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.recalibration import Audited
 from ncclean.scoring.stats import unpack_histogram

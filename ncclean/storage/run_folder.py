@@ -14,11 +14,11 @@ from typing import Any
 
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published, raise_if_full
-from ncclean.file_names import WORKING_FOLDER
-from ncclean.json_values import finite
-from ncclean.output_mark import mark
+from ncclean.base import stores
+from ncclean.base.atomic import published, raise_if_full
+from ncclean.base.file_names import WORKING_FOLDER
+from ncclean.base.json_values import finite
+from ncclean.base.output_mark import mark
 from ncclean.storage.differences import differences
 from ncclean.storage.run_record import RUN, RunRecord
 

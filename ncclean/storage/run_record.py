@@ -23,16 +23,16 @@ from typing import Any
 
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import create, published, reported
+from ncclean.base import stores
+from ncclean.base.atomic import create, published, reported
+from ncclean.base.text_files import read_text
+from ncclean.base.url_secrets import values_without_secrets
 from ncclean.errors import InputError
 from ncclean.storage.differences import check_same, differences
 from ncclean.storage.earlier import earlier_files, earlier_lines
 from ncclean.storage.entries import Entries
 from ncclean.storage.lease import Lease
 from ncclean.storage.made_files import MadeFiles, OwnPlace, absolute, remove_with_leftovers
-from ncclean.text_files import read_text
-from ncclean.url_secrets import values_without_secrets
 
 logger = logging.getLogger(__name__)
 

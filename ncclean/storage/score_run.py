@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.samples import FurtherMembers
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ResumeError

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published, reported
+from ncclean.base import stores
+from ncclean.base.atomic import published, reported
 from ncclean.data.shards import ShardRef
 from ncclean.scoring.stats import Distributions, ShardStats
 

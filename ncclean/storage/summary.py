@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from ncclean.base.estimates import UNKNOWN, Estimate
 from ncclean.data.samples import SkipReason
-from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.scoring.calibration import Calibration
 from ncclean.scoring.null import GroupRate
 from ncclean.scoring.stats import ColumnFailures

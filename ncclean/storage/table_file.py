@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ncclean import schema, stores
-from ncclean.atomic import published
+from ncclean.base import schema, stores
+from ncclean.base.atomic import published
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, one_line
 from ncclean.scoring.calibration import Calibration, fill_calibrated

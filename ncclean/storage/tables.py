@@ -1,7 +1,7 @@
 """The Parquet files that a path, folder, glob or URL of a score table stands for.
 
-What a store holds is listed, and then read from copies on this machine: `ncclean.local_copies` says
-why. Within `listed_once`, each path is listed once.
+What a store holds is listed, and then read from copies on this machine: `ncclean.base.local_copies`
+says why. Within `listed_once`, each path is listed once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.file_names import WORKING_FOLDER
+from ncclean.base.local_copies import AT_ONCE, ListedFile, local_copies, with_original_names
+from ncclean.base.regular_files import why_missing
+from ncclean.base.text_files import LARGEST_TEXT
 from ncclean.errors import InputError
-from ncclean.file_names import WORKING_FOLDER
-from ncclean.local_copies import AT_ONCE, ListedFile, local_copies, with_original_names
-from ncclean.regular_files import why_missing
-from ncclean.text_files import LARGEST_TEXT
 
 # In the working folder while the files of a table do not go together.
 FINALIZING = "finalizing"

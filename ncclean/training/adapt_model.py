@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ncclean.base.progress import SILENT, Progress
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.models.request import ModelRequest
 from ncclean.models.saving import write_model
-from ncclean.progress import SILENT, Progress
 from ncclean.storage.catalog import connect
 from ncclean.storage.run_folder import finished, open_record, written_aside
 from ncclean.storage.same_corpus import as_scored

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from upath import UPath
 
-from ncclean.atomic import published, remove_leftovers
+from ncclean.base.atomic import published, remove_leftovers
 from ncclean.errors import ResumeError
 
 _NAME = re.compile(r"step_(\d+)\.pt")

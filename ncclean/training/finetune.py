@@ -14,9 +14,12 @@ import yaml
 from upath import UPath
 
 import ncclean
-from ncclean import stores
-from ncclean.atomic import published
-from ncclean.config import ClusterOptions
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.config import ClusterOptions
+from ncclean.base.file_names import WORKING_FOLDER
+from ncclean.base.progress import SILENT, Progress
+from ncclean.base.stores import absolute
 from ncclean.data.options import LoaderOptions, SourceOptions
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
@@ -24,15 +27,12 @@ from ncclean.data.sources import resolve_pairs
 from ncclean.data.tar_count import count_samples
 from ncclean.data.weighted_loader import ALL_ROWS, WeightedLoader
 from ncclean.errors import InputError
-from ncclean.file_names import WORKING_FOLDER
 from ncclean.models.estimator import Estimator
 from ncclean.models.request import ModelRequest
 from ncclean.models.saving import write_model
-from ncclean.progress import SILENT, Progress
 from ncclean.storage.run_folder import open_record, written_aside
 from ncclean.storage.run_record import RUN, RunRecord
 from ncclean.storage.same_corpus import as_scored
-from ncclean.stores import absolute
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Objective
 from ncclean.training.objectives.options import Method, ObjectiveOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from ncclean.options import Option, Options, Seed, usable_cores
+from ncclean.base.options import Option, Options, Seed, usable_cores
 
 
 @dataclass(frozen=True, kw_only=True)

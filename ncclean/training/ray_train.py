@@ -13,7 +13,7 @@ import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
-from ncclean.config import ClusterOptions
+from ncclean.base.config import ClusterOptions
 from ncclean.errors import NccleanError, TrainingError
 from ncclean.runners.ray_cluster import Watch, connect, one_line, room, worker_size
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from upath import UPath
 
-from ncclean import stores
-from ncclean.atomic import published
-from ncclean.file_names import WORKING_FOLDER
-from ncclean.scratch import scratch_folder
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.file_names import WORKING_FOLDER
+from ncclean.base.scratch import scratch_folder
 
 
 class RunFiles:

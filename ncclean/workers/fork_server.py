@@ -24,8 +24,8 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ncclean.base.isolated import isolated
 from ncclean.errors import InputError
-from ncclean.isolated import isolated
 
 _LONGEST_REQUEST = 1 << 16
 _STATUS = struct.Struct("i")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from ncclean.isolated import limit_memory
+from ncclean.base.isolated import limit_memory
 from ncclean.workers.fork_server import SERVER, exit_status
 
 T = TypeVar("T")

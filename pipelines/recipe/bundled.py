@@ -6,9 +6,9 @@ from pathlib import Path
 
 import yaml
 
-from ncclean.option_values import closest
+from ncclean.base.option_values import closest
+from ncclean.base.regular_files import why_missing
 from ncclean.recipes.source import RecipeError
-from ncclean.regular_files import why_missing
 
 FOLDER = Path(__file__).parent.parent / "recipes"
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import ncclean
-from ncclean.options import parameters
+from ncclean.base.options import parameters
+from ncclean.base.url_secrets import values_without_secrets
 from ncclean.storage.inputs import stamps
-from ncclean.url_secrets import values_without_secrets
 
 from .check import inputs_of
 from .load import Stage

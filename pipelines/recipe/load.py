@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ncclean.base.option_values import accept, check_known, closest
+from ncclean.base.options import OptionError, parameters
+from ncclean.base.stores import is_url
 from ncclean.errors import InputError
-from ncclean.option_values import accept, check_known, closest
-from ncclean.options import OptionError, parameters
 from ncclean.recipes.matrix import expand
 from ncclean.recipes.model import COMMON, check_common, check_recipe
 from ncclean.recipes.references import RUN, check_size, fill, names_in, written
@@ -22,7 +23,6 @@ from ncclean.recipes.source import Source, read_source
 from ncclean.recipes.stage_facts import StageFacts
 from ncclean.storage.inputs import LOCAL_MODEL
 from ncclean.storage.made_files import absolute, is_within
-from ncclean.stores import is_url
 
 from ..command import Command, build
 from ..stages import STAGES

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ncclean.base.options import Reads
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import NccleanError
 from ncclean.execution.cost import Rates, estimate
 from ncclean.models.estimator import Estimator
-from ncclean.options import Reads
 from ncclean.recipes.folder import RunFolder, StageRecord
 from ncclean.recipes.references import names_in
 from ncclean.training.objectives.registry import make_objective

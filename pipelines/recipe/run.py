@@ -15,17 +15,17 @@ from typing import Any, TextIO
 
 import yaml
 
-from ncclean.atomic import reported
+from ncclean.base.atomic import reported
+from ncclean.base.formats import Table
+from ncclean.base.options import parameters
+from ncclean.base.output_mark import mark
+from ncclean.base.url_secrets import values_without_secrets
+from ncclean.base.visible_text import MessageFormatter
 from ncclean.errors import NccleanError, ResumeError
-from ncclean.formats import Table
-from ncclean.options import parameters
-from ncclean.output_mark import mark
 from ncclean.recipes.folder import RunFolder, StageRecord, single_files
 from ncclean.recipes.matrix_tables import tables_of
 from ncclean.recipes.page import write_page
 from ncclean.recipes.versions import versions
-from ncclean.url_secrets import values_without_secrets
-from ncclean.visible_text import MessageFormatter
 
 from ..command import Command, Result
 from ..progress import SILENT, Both, Lines, OfStage, Progress

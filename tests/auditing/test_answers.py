@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ncclean.auditing.answers import ANSWERS, is_mismatched, read_answers
+from ncclean.base.output_mark import mark
 from ncclean.errors import InputError
-from ncclean.output_mark import mark
 
 LIST = [{"uid": "a", "answer": "mismatch"}, {"uid": "b", "answer": "match"}]
 

@@ -11,8 +11,8 @@ from upath import UPath
 from ncclean.auditing.measure import measure
 from ncclean.auditing.sample import COLUMNS, draw_sample, read_design
 from ncclean.auditing.table import AuditTable
+from ncclean.base.estimates import Estimate
 from ncclean.errors import InputError
-from ncclean.estimates import Estimate
 from tests.auditing.audited import judge, truth_of, write_table
 from tests.report.tables import graded, write_scores
 

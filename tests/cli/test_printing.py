@@ -15,7 +15,7 @@ from ncclean_pipelines.command import Result
 from ncclean_pipelines.display import Note
 from ncclean_pipelines.progress import Lines
 
-from ncclean.formats import Table, facts, file_size, hours
+from ncclean.base.formats import Table, facts, file_size, hours
 
 WIDE = Table(
     "Figures",

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data import fetch
 from ncclean.data.fetch import ImageFetcher
 from ncclean.data.reader import read_samples

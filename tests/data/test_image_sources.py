@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.fetch import ImageFetcher
 from ncclean.data.images import files
 from ncclean.data.images.files import ImageRoot

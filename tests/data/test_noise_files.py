@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ncclean.base.stores import location
 from ncclean.data.noise import CODES, placed, plan_noise
 from ncclean.data.noise_files import FilePlaces, read_noise_file, write_noise_file
 from ncclean.errors import InputError
-from ncclean.stores import location
 
 
 def whole(counts):

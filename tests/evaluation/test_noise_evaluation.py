@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from ncclean.base.rules import Rule
 from ncclean.evaluation.curves import SortedScores
 from ncclean.evaluation.noise_evaluation import evaluate_rule, evaluate_score, figure_of
 from ncclean.evaluation.noise_scores import NoiseScore, threshold_at_rate
-from ncclean.rules import Rule
 
 
 def judged(values, code, score, rate=0.5):

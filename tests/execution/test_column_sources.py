@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from ncclean.base.config import ScoreOptions
 from ncclean.columns import PairBatch, columns
-from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
 from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.column_sources import BatchColumns, ColumnSources

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from upath import UPath
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.embeddings.pairs import read_pairs
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError

@@ -7,7 +7,7 @@ import pytest
 import torch
 from ncclean_pipelines.score import Score
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import DeviceError
 from ncclean.execution.device_faults import BatchSize, is_device_error

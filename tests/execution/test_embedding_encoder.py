@@ -7,7 +7,7 @@ import pytest
 from ncclean_pipelines.score import Score
 from upath import UPath
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.scoring.null import Histogram
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.score_run import ScoreRun

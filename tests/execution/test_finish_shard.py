@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from ncclean import schema
+from ncclean.base import schema
 from ncclean.execution.finish_shard import scattered, score_table
 from ncclean.scoring.columns import BlockScores
 

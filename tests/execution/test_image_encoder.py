@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.shards import resolve_shards
 from ncclean.errors import ShardError
 from ncclean.models.estimator import Estimator

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ncclean import schema
-from ncclean.config import ScoreOptions
+from ncclean.base import schema
+from ncclean.base.config import ScoreOptions
 from ncclean.data.caption_parts import parts_of, split_captions
 from ncclean.errors import InputError
 from ncclean.execution.column_source import EncoderFacts

@@ -21,7 +21,7 @@ from ray.exceptions import ObjectLostError
 from ray.util import list_named_actors
 from safetensors.torch import save_file
 
-from ncclean.config import ClusterOptions, ScoreOptions
+from ncclean.base.config import ClusterOptions, ScoreOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus

@@ -13,7 +13,7 @@ import pytest
 import ray
 from ncclean_pipelines.score import Score
 
-from ncclean.config import ClusterOptions
+from ncclean.base.config import ClusterOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests.execution.clusters import environment, sitecustomize
 from tests.pipelines.score_tables import assert_same_rows, read

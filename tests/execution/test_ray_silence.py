@@ -5,7 +5,7 @@ import socket
 import pytest
 import ray
 
-from ncclean.config import ClusterOptions
+from ncclean.base.config import ClusterOptions
 from ncclean.errors import InputError, ModelError
 from ncclean.execution.ray_workers import Loaded, Worker, WorkerPool
 from ncclean.models.estimator import ModelIdentity

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.decoding import decoded_shard
 from ncclean.data.shards import resolve_shards
@@ -123,7 +123,7 @@ def test_a_reader_that_hangs_is_replaced(tmp_path, fatal_readers, monkeypatch):
 def test_what_readers_log_is_logged_here(tmp_path, fatal_readers, caplog):
     """Retries are said, and counted by handlers of the store's own log."""
     fed(write(tmp_path, keys={25: "said"}))
-    assert ("ncclean.stores", logging.WARNING, "trying a.tar again") in caplog.record_tuples
+    assert ("ncclean.base.stores", logging.WARNING, "trying a.tar again") in caplog.record_tuples
 
 
 def test_any_process_may_be_killed_at_any_time(tmp_path):

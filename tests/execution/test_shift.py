@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.execution import shift as module
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.image_encoder import ImageEncoder

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.word_classes import WordClasses
 from ncclean.execution import word_checks
 from ncclean.execution.column_source import EncoderFacts

@@ -6,7 +6,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.explaining.aggregates import STRATA, Totals
 from ncclean.explaining.candidates import Candidate
 from ncclean.explaining.described import described, share_outside

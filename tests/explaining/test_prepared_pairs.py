@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from ncclean_pipelines.explain import Explain
 
+from ncclean.base.progress import SILENT
 from ncclean.errors import InputError
 from ncclean.explaining.prepared_pairs import prepare_pairs
 from ncclean.explaining.working_folder import Work
-from ncclean.progress import SILENT
 from tests.explaining.tables import columns, judged, write
 
 

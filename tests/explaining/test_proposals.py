@@ -6,12 +6,12 @@ import duckdb
 import numpy as np
 import pytest
 
+from ncclean.base.progress import SILENT
 from ncclean.explaining import proposals
 from ncclean.explaining.candidates import Candidate
 from ncclean.explaining.kinds import IMAGE, PAIR, Kind
 from ncclean.explaining.outcomes import outcomes_of
 from ncclean.explaining.pairs_file import Required, Values
-from ncclean.progress import SILENT
 from tests.explaining.test_shifts import vectors
 
 VALUES = Values(outcomes_of(["noise_probability"]))

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from ncclean.base.progress import SILENT
 from ncclean.explaining.aggregates import Totals
 from ncclean.explaining.prepared_pairs import prepare_pairs
 from ncclean.explaining.saved_sums import kinds_present, saved_sums
 from ncclean.explaining.working_folder import Work
-from ncclean.progress import SILENT
 from tests.explaining.tables import columns, judged, write
 
 

@@ -10,7 +10,7 @@ import pytest
 from ncclean_pipelines.explain import Explain
 
 import ncclean
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.explaining.aggregates import STRATA, Totals
 from ncclean.explaining.candidates import Candidate
 from ncclean.explaining.cause_table import read_causes

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples

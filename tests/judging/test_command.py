@@ -52,7 +52,7 @@ def test_more_pairs_than_a_page_has():
 
 
 def test_without_openai_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("ncclean.options.find_spec", lambda name: None)
+    monkeypatch.setattr("ncclean.base.options.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"--judge needs openai: pip install 'ncclean\[judge\]'"):
         audit(**MINE)
 

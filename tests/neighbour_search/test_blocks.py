@@ -6,13 +6,13 @@ import pyarrow.parquet as pq
 import pytest
 from upath import UPath
 
+from ncclean.base.progress import SILENT
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
 from ncclean.neighbour_search.block_tasks import pairs_of
 from ncclean.neighbour_search.blocks import embedded_blocks
 from ncclean.neighbour_search.corpus import read_corpus
 from ncclean.neighbour_search.stages import Stages
-from ncclean.progress import SILENT
 from ncclean.runners.runner import InProcess
 from ncclean.storage.array_files import ArrayFolder
 from ncclean.storage.parts import write_embeddings

@@ -2,11 +2,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclean.base.progress import SILENT
 from ncclean.neighbour_search.blocks import ArrayBlock
 from ncclean.neighbour_search.copies import caption_digests, vector_digests, write_classes
 from ncclean.neighbour_search.corpus import read_corpus
 from ncclean.neighbour_search.stages import Stages
-from ncclean.progress import SILENT
 from ncclean.runners.runner import InProcess
 from ncclean.storage.array_files import ArrayFolder
 from tests.neighbour_search.simulated import distinct_of

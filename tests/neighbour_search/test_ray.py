@@ -17,7 +17,7 @@ import pytest
 from ncclean_pipelines.neighbours import Neighbours
 from upath import UPath
 
-from ncclean.config import TaskOptions
+from ncclean.base.config import TaskOptions
 from ncclean.errors import ResumeError
 from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.storage.parts import write_embeddings

@@ -3,7 +3,7 @@
 import pyarrow.parquet as pq
 from ncclean_pipelines.score import Score
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 
 FIELDS = (
     "shift", "overwrite", "precision", "model", "finalize_only", "dry_run", "drop_missing",

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import ncclean
 from ncclean.auditing.judge_answers import JudgeAnswers
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.errors import InputError
 from ncclean.selection.policy import Policy
 from ncclean.storage.run_facts import read_facts

@@ -12,7 +12,7 @@ import torch
 from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.scoring.null import Histogram

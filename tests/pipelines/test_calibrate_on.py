@@ -11,7 +11,7 @@ from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 from scipy.stats import norm
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.errors import InputError
 from ncclean.scoring.calibration import fit_null
 from ncclean.scoring.null import Histogram

@@ -12,8 +12,8 @@ from sklearn.metrics import roc_auc_score
 from upath import UPath
 
 import ncclean
-from ncclean import schema
-from ncclean.config import ScoreOptions
+from ncclean.base import schema
+from ncclean.base.config import ScoreOptions
 from ncclean.data.caption_parts import parts_of, sentence_starts
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs, resolve_sources

@@ -13,8 +13,8 @@ from ncclean_pipelines.score import Score
 from safetensors.torch import save_file
 
 import ncclean
+from ncclean.base.config import ScoreOptions
 from ncclean.columns import columns
-from ncclean.config import ScoreOptions
 from ncclean.errors import InputError, NccleanError, ResumeError
 from ncclean.models.embedding_head import EmbeddingHead
 from ncclean.storage.score_run import ScoreRun

@@ -18,9 +18,9 @@ from ncclean_pipelines.score import Score
 from ncclean_pipelines.synth import Synth
 
 import ncclean
+from ncclean.base.option_values import parse_settings, values_by_name
+from ncclean.base.options import OptionError, parameters
 from ncclean.errors import InputError
-from ncclean.option_values import parse_settings, values_by_name
-from ncclean.options import OptionError, parameters
 from ncclean.storage.inputs import identity
 
 

@@ -12,9 +12,9 @@ from ncclean_pipelines.finetune import Finetune
 from ncclean_pipelines.registry import COMMANDS
 from ncclean_pipelines.stages import STAGES
 
+from ncclean.base.option_values import parse_settings, values_by_name
+from ncclean.base.options import Option, OptionError, Options, parameters
 from ncclean.errors import InputError
-from ncclean.option_values import parse_settings, values_by_name
-from ncclean.options import Option, OptionError, Options, parameters
 from ncclean.storage.inputs import identity
 
 # The demo and the whole cleaning are recipes themselves.

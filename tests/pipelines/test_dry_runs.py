@@ -11,7 +11,7 @@ from ncclean_pipelines.neighbours import Neighbours
 from ncclean_pipelines.select import Select
 from upath import UPath
 
-from ncclean.config import TaskOptions
+from ncclean.base.config import TaskOptions
 from ncclean.errors import InputError
 from ncclean.exporting import cost as export_cost
 from ncclean.exporting.task import ShardReport

@@ -14,7 +14,7 @@ from ncclean_pipelines.evaluate_models import (
 )
 from ncclean_pipelines.evaluate_similarity import EvaluateSimilarity
 
-from ncclean import schema
+from ncclean.base import schema
 from ncclean.data.benchmark_sets import find_sets
 from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples

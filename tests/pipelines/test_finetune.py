@@ -19,9 +19,9 @@ from ncclean_pipelines.score import Score
 from typer.testing import CliRunner
 from upath import UPath
 
+from ncclean.base.progress import Silent
 from ncclean.data.options import LoaderOptions
 from ncclean.errors import InputError, ResumeError
-from ncclean.progress import Silent
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions

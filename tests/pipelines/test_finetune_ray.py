@@ -15,7 +15,7 @@ import pytest
 import torch
 from ncclean_pipelines.finetune import Finetune
 
-from ncclean.config import ClusterOptions
+from ncclean.base.config import ClusterOptions
 from ncclean.data.options import LoaderOptions
 from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
 from ncclean.errors import InputError

@@ -14,7 +14,7 @@ from ncclean_cli.app import app
 from typer.testing import CliRunner
 
 import ncclean
-from ncclean.config import CalibrationOptions
+from ncclean.base.config import CalibrationOptions
 from ncclean.errors import InputError
 from ncclean.execution.score_corpus import _as_before
 from ncclean.scoring.null import BINS

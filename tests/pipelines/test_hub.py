@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 from werkzeug.wrappers import Response
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.sources import resolve_sources
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError

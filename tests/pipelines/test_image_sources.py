@@ -12,13 +12,13 @@ from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
 
 import ncclean
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
+from ncclean.base.schema import PLACE_COLUMNS
 from ncclean.data.images.as_tar import tar_key
 from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.errors import ResumeError
-from ncclean.schema import PLACE_COLUMNS
 from tests.data.image_layouts import LAYOUTS, PEOPLES, write_karpathy, write_open_clip
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")

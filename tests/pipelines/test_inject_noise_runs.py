@@ -15,7 +15,7 @@ from ncclean_pipelines.evaluate_noise import EvaluateNoise
 from ncclean_pipelines.inject_noise import InjectNoise
 from ncclean_pipelines.score import Score
 
-from ncclean.config import TaskOptions
+from ncclean.base.config import TaskOptions
 from ncclean.data.shards import resolve_shards
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.tar import TarSamples

@@ -11,7 +11,7 @@ from ncclean_pipelines.evaluate_noise import EvaluateNoise, TrialOptions
 from ncclean_pipelines.score import Score
 from upath import UPath
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError

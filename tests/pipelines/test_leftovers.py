@@ -7,7 +7,7 @@ from ncclean_pipelines.neighbours import Neighbours
 from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 
 MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}

@@ -13,8 +13,8 @@ from ncclean_pipelines.neighbours import Neighbours
 from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
 
-from ncclean import schema
-from ncclean.config import ScoreOptions
+from ncclean.base import schema
+from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.evaluation.noise_detection import detection_report

@@ -9,8 +9,8 @@ import time
 import pytest
 from ncclean_pipelines.score import Score
 
-from ncclean import stores
-from ncclean.config import ScoreOptions
+from ncclean.base import stores
+from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.storage.joined import query

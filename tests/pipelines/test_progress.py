@@ -6,8 +6,8 @@ import re
 import pytest
 from ncclean_pipelines.progress import Both, Calls, Lines, OfStage, Report
 
-from ncclean.formats import clock_time
-from ncclean.progress import SILENT, Pace, count_line
+from ncclean.base.formats import clock_time
+from ncclean.base.progress import SILENT, Pace, count_line
 
 
 class Clock:

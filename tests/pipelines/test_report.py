@@ -13,11 +13,11 @@ from ncclean_cli.app import app
 from ncclean_pipelines.report import Report
 from typer.testing import CliRunner
 
+from ncclean.base.schema import PLACE_COLUMNS
 from ncclean.data import fetch
 from ncclean.errors import InputError
 from ncclean.report.measurements import measure_table
 from ncclean.report.table import ScoreTable
-from ncclean.schema import PLACE_COLUMNS
 from ncclean.storage.joined import query
 from tests import hostile, object_store
 from tests.report.tables import graded, write_scores

@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from ncclean import schema
-from ncclean.config import ClusterOptions
+from ncclean.base import schema
+from ncclean.base.config import ClusterOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.evaluation.noise_detection import detection_report

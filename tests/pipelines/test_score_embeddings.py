@@ -15,7 +15,7 @@ from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.canonical import Moments, Projection, halves

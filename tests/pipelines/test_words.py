@@ -13,8 +13,8 @@ from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 from sklearn.metrics import roc_auc_score
 
-from ncclean import schema
-from ncclean.config import ScoreOptions
+from ncclean.base import schema
+from ncclean.base.config import ScoreOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
 from ncclean.data.synthetic import CorpusOptions, write_corpus

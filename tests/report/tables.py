@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from ncclean import schema
+from ncclean.base import schema
 
 HOSTILE = {
     "script": '<script>window.hacked = "script"</script>',

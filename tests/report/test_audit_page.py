@@ -13,7 +13,7 @@ from ncclean_pipelines.audit import Audit
 from ncclean_pipelines.score import Score
 
 from ncclean.auditing.judge_answers import JudgeAnswers
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests import hostile
 from tests.report.browser import chromium, needs_chromium, requests

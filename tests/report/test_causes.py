@@ -6,8 +6,8 @@ from datetime import date
 
 import pytest
 
+from ncclean.base.estimates import Estimate
 from ncclean.errors import InputError
-from ncclean.estimates import Estimate
 from ncclean.explaining.cause_table import Cause, Example, check_examples
 from ncclean.explaining.own_null import NOT_KNOWN
 from ncclean.report.causes import MOST_CARDS, cards_of

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.report.distribution import bin_cosines, cosine_distribution, histogram_median
 from ncclean.report.table import ScoreTable
 from ncclean.scoring.null import BINS, Histogram

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.report.distribution import bin_cosines
 from ncclean.report.drawing import cosine_drawing, threshold_drawing
 from ncclean.report.figures import cosine_distribution, threshold_curve

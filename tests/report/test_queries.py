@@ -7,8 +7,8 @@ import pytest
 from ncclean_cli.app import app
 from typer.testing import CliRunner
 
+from ncclean.base.schema import SCORES
 from ncclean.report.queries import READY_QUERIES, command, ready_queries, threshold_query
-from ncclean.schema import SCORES
 from tests.report.tables import graded, write_scores
 
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ncclean.base.schema import PLACE_COLUMNS
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import NO_PLACE
 from ncclean.data.shards import resolve_shards
 from ncclean.report.thumbnails import LARGE_SIZES, encode_webp
 from ncclean.reviewing.pictures import NoPicture, Pictures
 from ncclean.reviewing.table import Request, ReviewTable
-from ncclean.schema import PLACE_COLUMNS
 from tests import hostile, object_store
 
 IMAGES = [hostile.encoded(hostile.photo(seed=n)) for n in range(8)]

@@ -19,7 +19,7 @@ import pytest
 from ncclean_pipelines.report import Report
 from ncclean_pipelines.select import Select
 
-from ncclean.output_mark import was_made_by
+from ncclean.base.output_mark import was_made_by
 from ncclean.selection.policy import Policy
 from ncclean.storage.decisions import read_decisions
 from tests.reviewing.served import served

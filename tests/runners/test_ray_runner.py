@@ -14,7 +14,7 @@ from ncclean_pipelines.inject_noise import InjectNoise
 from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
 
-from ncclean.config import TaskOptions
+from ncclean.base.config import TaskOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.selection.policy import Policy

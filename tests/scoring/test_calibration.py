@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from ncclean import schema
-from ncclean.estimates import Estimate
+from ncclean.base import schema
+from ncclean.base.estimates import Estimate
 from ncclean.scoring.calibration import Calibration, fill_calibrated, noise_columns
 from ncclean.scoring.near_miss import NearMisses
 from ncclean.scoring.null import GroupRate, Histogram, NullModel

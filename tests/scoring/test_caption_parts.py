@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.scoring.caption_parts import (
     PAIR_SCORE,
     PART_SCORE,

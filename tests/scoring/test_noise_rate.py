@@ -3,7 +3,7 @@ import functools
 import numpy as np
 import pytest
 
-from ncclean.estimates import UNKNOWN, Estimate
+from ncclean.base.estimates import UNKNOWN, Estimate
 from ncclean.scoring.noise_rate import _CELL_EDGES, _Fit, cell_counts, noise_rate, without_vague
 from ncclean.scoring.vague_rate import tells_nothing, why_vague
 

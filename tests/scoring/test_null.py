@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.scoring.blocks import BlockStatistics
 from ncclean.scoring.null import (
     _CENTRES,

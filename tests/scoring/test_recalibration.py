@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.scoring.recalibration import Audited, Recalibration, recalibrated
 
 GRID = np.linspace(0, 1, 2_001)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 from ncclean.scoring.columns import score_pairs
 from ncclean.scoring.null import Histogram, NullModel
 from ncclean.scoring.score_choice import better_score, excess_below

@@ -12,6 +12,7 @@ import pytest
 from ncclean_pipelines.select import decision_lines
 from upath import UPath
 
+from ncclean.base.schema import DECISIONS
 from ncclean.data.decode import Preprocessing
 from ncclean.data.options import LoaderOptions
 from ncclean.data.selection_reader import SelectionReader
@@ -19,7 +20,6 @@ from ncclean.data.shards import resolve_shards
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
 from ncclean.exporting.export import export_shards
-from ncclean.schema import DECISIONS
 from ncclean.selection.decided import Decisions
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select

@@ -3,9 +3,9 @@
 import duckdb
 import pytest
 
+from ncclean.base.rules import METHODS
+from ncclean.base.schema import SCORE_FACTS
 from ncclean.errors import InputError
-from ncclean.rules import METHODS
-from ncclean.schema import SCORE_FACTS
 from ncclean.selection.policy import Policy, identifier
 
 RANGED = {name: facts.range for name, facts in SCORE_FACTS.items() if facts.range is not None}

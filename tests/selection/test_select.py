@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.schema import SCORE_FACTS
 from ncclean.errors import InputError
-from ncclean.schema import SCORE_FACTS
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import _raise_if_unknown, select
 from tests.selection.tables import run, table

@@ -7,14 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ncclean.base.schema import CAUSES, DECISIONS
+from ncclean.base.stores import location
 from ncclean.errors import InputError
 from ncclean.explaining.cause_table import read_causes
-from ncclean.schema import CAUSES, DECISIONS
 from ncclean.selection.decided import Decisions
 from ncclean.storage.catalog import connect
 from ncclean.storage.decisions import journal_of, read_decisions, write_decisions
 from ncclean.storage.entries import Entries
-from ncclean.stores import location
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 ROW = {"uid": "a", "decision": "drop", "time": NOW.isoformat()}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from upath import UPath
 
-from ncclean import schema
+from ncclean.base import schema
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.scoring.calibration import Calibration, fill_calibrated

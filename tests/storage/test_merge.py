@@ -8,7 +8,7 @@ import pytest
 from ncclean_pipelines.progress import Calls
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.errors import InputError, ResumeError
 from ncclean.storage import finalize as stage
 from ncclean.storage import lease, parts, table_file

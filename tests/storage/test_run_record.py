@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.errors import InputError, ResumeError
 from ncclean.storage.entries import Entries
 from ncclean.storage.run_record import RunRecord

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from upath import UPath
 
-from ncclean import schema
+from ncclean.base import schema
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ResumeError
 from ncclean.scoring.null import BINS, Histogram

@@ -53,7 +53,7 @@ def samples(self):
         if sample.key == "fatal":
             os.abort()
         if sample.key == "said":
-            logging.getLogger("ncclean.stores").warning("trying %s again", "a.tar")
+            logging.getLogger("ncclean.base.stores").warning("trying %s again", "a.tar")
         yield sample
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib import format as npy
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.regular_files import check_is_file
 from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, Vectors, required
 from ncclean.data.embeddings.vectors import BROKEN, Header, check_matrix, read_header
 from ncclean.data.layout import SourceFile
@@ -19,7 +20,6 @@ from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef
 from ncclean.data.source import Source
 from ncclean.errors import ShardError, one_line
-from ncclean.regular_files import check_is_file
 
 _TABLE, _ARCHIVE = ".parquet", ".npz"
 # Floats that are not all alike do not shrink to a two hundredth.

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.regular_files import check_is_file
+from ncclean.base.store_errors import explain
 from ncclean.data.parquet_table import Rows
 from ncclean.errors import ShardError, one_line
-from ncclean.regular_files import check_is_file
-from ncclean.store_errors import explain
 
 # An npy header is rarely longer than 128 bytes.
 _HEADER_BYTES = 16 << 10

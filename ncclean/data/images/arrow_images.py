@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.regular_files import open_file
 from ncclean.data.images.arrow_rows import BATCH_BYTES, pieces, rows_of_batch
 from ncclean.data.images.tables import TableLayout
 from ncclean.data.images.text_rows import BrokenRow, Row, row_keys
@@ -18,7 +19,6 @@ from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import vector_columns
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError, one_line
-from ncclean.regular_files import open_file
 from ncclean.workers.call import contained_once
 
 _MAGIC = b"ARROW1"  # of files; streams, which Hugging Face writes, have none

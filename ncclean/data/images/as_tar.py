@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from PIL import Image
 
+from ncclean.base.json_values import json_text
 from ncclean.data.images.layout import Samples
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.reader import read_samples
@@ -20,7 +21,6 @@ from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_members import add_member
 from ncclean.errors import ShardError
-from ncclean.json_values import json_text
 
 _PLAIN = re.compile(r"(?!__)[^./\0\n][^/\0\n]*(/[^./\0\n][^/\0\n]*)*")
 _HASH_BYTES = 6

@@ -13,7 +13,7 @@ import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.images.layout import OutForm, RowLayout
 from ncclean.data.images.listing import image_files, subfolders
 from ncclean.data.images.text_rows import BrokenRow, Row

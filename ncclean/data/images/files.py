@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, TypeVar
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.regular_files import open_file
+from ncclean.base.store_errors import explain, is_store_error, is_transient
 from ncclean.data.images.near_names import NearNames
 from ncclean.data.member_samples import LARGEST_FILE
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
-from ncclean.regular_files import open_file
-from ncclean.store_errors import explain, is_store_error, is_transient
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -9,7 +9,7 @@ import os
 import posixpath
 from collections.abc import Collection, Iterator, Sequence
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.images.files import UnitFiles, UnreadableFile
 from ncclean.data.images.layout import ImageLayout, OutForm, Reading
 from ncclean.data.images.listing import Entry, entries_of, has_image_files

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.images.columns import IMAGE_COLUMNS, KEY_COLUMNS, is_path_column
 from ncclean.data.images.files import UnitFiles
 from ncclean.data.images.samples import TableSamples

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, IMAGE_EXTENSIONS, UNREAD_EXTENSIONS
 from ncclean.errors import InputError, ShardError
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.errors import InputError
 
 _FOLDERS_KEPT = 8  # whose names are held

@@ -20,7 +20,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.images.columns import MOST_ROWS
 from ncclean.data.images.layout import RowLayout, folder_beside
 from ncclean.data.images.text_rows import BrokenRow, Row, open_text

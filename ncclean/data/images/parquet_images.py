@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.images.arrow_rows import BATCH_BYTES, is_text, longest_text, pieces, rows_of_batch
 from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.tables import METADATA, PARQUET, TableLayout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.images.columns import PATH_COLUMNS
 from ncclean.data.images.json_layout import JSON
 from ncclean.data.images.json_list import first_entries

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.regular_files import check_is_file
 from ncclean.data.sample_groups import is_image
 from ncclean.data.unpacking import ALWAYS_UNPACKED, MOST_UNPACKED, UNPACKING_ERRORS
 from ncclean.errors import ShardError, one_line
-from ncclean.regular_files import check_is_file
 
 SEPARATED = (".csv", ".tsv")
 LINES = (".jsonl", ".ndjson")

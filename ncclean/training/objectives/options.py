@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, get_args
 
+from ncclean.base.options import Option, Options
 from ncclean.errors import InputError
-from ncclean.options import Option, Options
 
 Method = Literal[
     "clip",

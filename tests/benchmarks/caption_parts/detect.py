@@ -18,7 +18,7 @@ from ncclean_pipelines.score import Score
 from records import make_record, write_record
 
 from caption_parts.measured import detected, noisy_parts
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.options import CorpusOptions
 from ncclean.data.synthetic.corpus import write_corpus
 

@@ -30,7 +30,7 @@ from ncclean_pipelines.select import Select
 from records import make_record, write_record
 
 from caption_parts.measured import noisy_parts
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.caption_parts import parts_of, sentence_starts
 from ncclean.data.decode import DecodedImage, ImageDecoder
 from ncclean.data.options import CorpusOptions, LoaderOptions

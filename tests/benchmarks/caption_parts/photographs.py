@@ -26,7 +26,7 @@ from ncclean_pipelines.synth import Synth
 from records import make_record, write_record
 
 from caption_parts.measured import detected, noisy_parts
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.options import CorpusOptions, SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources

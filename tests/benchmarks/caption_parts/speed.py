@@ -20,7 +20,7 @@ import duckdb
 from ncclean_pipelines.score import Score
 from records import make_record, write_record
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.caption_parts import parts_of, split_captions
 from ncclean.data.options import CorpusOptions
 from ncclean.data.synthetic.corpus import write_corpus

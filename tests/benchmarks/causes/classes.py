@@ -21,8 +21,8 @@ from ncclean_pipelines.explain import Explain
 from records import make_record, write_record
 
 import ncclean
+from ncclean.base.json_values import finite
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, zeroshot_sample
-from ncclean.json_values import finite
 
 PER_CLASS = 150
 EXCHANGED = (None, (0, 1), (2, 7), (3, 4), (5, 11), (6, 8))

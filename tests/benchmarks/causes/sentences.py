@@ -25,7 +25,7 @@ from records import make_record, write_record
 
 from causes.planting import SIZE, Corpus, read_corpus, write_corpus
 from causes.rendered import MIN_EXCESS, judge
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.caption_noise import with_foreign_sentence
 from ncclean.data.caption_parts import parts_of, sentence_starts
 from ncclean.data.options import CorpusOptions

@@ -21,7 +21,7 @@ from noise.weak_estimators import CLASS_NAMES, TEMPLATES
 
 from cifar10n.corpora import Row, reader
 from cifar10n.figures import audited_threshold, image_embeddings
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.decode import DecodedImage, ImageDecoder
 from ncclean.data.options import LoaderOptions
 from ncclean.evaluation.zeroshot import classifier_weights

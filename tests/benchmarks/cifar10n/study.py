@@ -25,7 +25,7 @@ from cifar10n.corpora import LABELS, Row, write_corpus, write_word_classes
 from cifar10n.estimator import Beginning, parser, train
 from cifar10n.figures import audited, detection, near_misses, rates
 from cifar10n.repair import LABEL, HeldOut, learnt_by_heart, loaded, repair, scored_by_patient
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.storage.summary import ScoreSummary
 
 ANSWERS = (300, 1_000)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from disentangle.report import PARTS, DisentanglementReport
-from ncclean.figure_files import write_figure
+from ncclean.base.figure_files import write_figure
 
 _NAMES = {
     "image_invariant": "image, invariant",

@@ -45,12 +45,12 @@ from disentangle.report import (
     leading_components,
     probe,
 )
+from ncclean.base.option_values import parse_settings
+from ncclean.base.options import parameters
 from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.evaluation.retrieval import recall_at_k
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import SPACES
-from ncclean.option_values import parse_settings
-from ncclean.options import parameters
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
 from ncclean.training.objectives.disncl import filtered

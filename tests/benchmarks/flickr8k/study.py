@@ -40,7 +40,7 @@ from ncclean_pipelines.select import Select
 from PIL import Image
 from records import make_record, write_record
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.decode import DecodedImage, ImageDecoder
 from ncclean.data.options import LoaderOptions, SourceOptions
 from ncclean.errors import InputError

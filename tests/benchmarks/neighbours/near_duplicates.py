@@ -25,7 +25,7 @@ from ncclean_pipelines.score import Score
 from PIL import Image
 from records import make_record, write_record
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.decode import ImageDecoder
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus

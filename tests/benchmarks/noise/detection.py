@@ -24,7 +24,7 @@ from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
 from records import make_record, write_record
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
 from ncclean.selection.policy import Policy
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from records import make_record, write_record
 
-from ncclean.config import CalibratedOn
+from ncclean.base.config import CalibratedOn
 from ncclean.scoring.calibration import fit_null
 from ncclean.scoring.clip_loss import binned
 from ncclean.scoring.columns import score_pairs

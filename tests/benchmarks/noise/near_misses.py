@@ -20,7 +20,7 @@ from ncclean_pipelines.inject_noise import InjectNoise
 from ncclean_pipelines.score import Score
 from records import make_record, write_record
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 
 MODELS = ("demo", "demo-noisy")

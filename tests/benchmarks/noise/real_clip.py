@@ -28,7 +28,7 @@ from ncclean_pipelines.score import Score
 from records import make_record, write_record
 from upath import UPath
 
-from ncclean.config import CalibratedOn
+from ncclean.base.config import CalibratedOn
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.scoring.stats import unpack_histogram
 from ncclean.storage.noisy_copy import write_noisy_copy

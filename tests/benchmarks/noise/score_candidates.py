@@ -32,7 +32,7 @@ from records import make_record, write_record
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.storage.tables import table_metadata
 from noise.real_clip import at_half

@@ -37,7 +37,7 @@ from open_clip.model import CLIP
 from PIL import Image
 from repair import train_demo
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.text_tower import encode_text, token_lengths
 

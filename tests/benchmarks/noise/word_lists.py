@@ -28,7 +28,7 @@ from ncclean_pipelines.score import Score
 from records import make_record, write_record
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from ncclean.config import FROM_CORPUS, ScoreOptions
+from ncclean.base.config import FROM_CORPUS, ScoreOptions
 from ncclean.data.synthetic import CorpusOptions
 from ncclean.data.synthetic import corpus as rendered
 from ncclean.execution import word_checks

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import ncclean
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data import caption_noise, noise
 from ncclean.data.decode import Preprocessing
 from ncclean.data.options import LoaderOptions

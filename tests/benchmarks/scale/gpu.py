@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from speed.corpora import photograph_shards
 from speed.feed import free_estimator, score
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.decode import Preprocessing
 from ncclean.data.shards import resolve_shards
 from ncclean.models.devices import pin, unpin

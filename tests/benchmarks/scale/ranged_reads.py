@@ -25,7 +25,7 @@ from speed.export import write_shard
 sys.path.insert(0, str(ROOT))
 
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.data.samples import Sample
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.data.tar import LocatedSamples

@@ -164,7 +164,7 @@ def _run(shards: int) -> tuple[dict[str, bytes], object]:
 def _measure(identity: object, url: str) -> list[dict[str, object]]:
     import urllib.request
 
-    from ncclean import stores
+    from ncclean.base import stores
     from ncclean.storage.calibration import calibrate
     from ncclean.storage.finalize import finalize
     from ncclean.storage.layout import ScoreLayout

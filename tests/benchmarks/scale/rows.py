@@ -53,8 +53,8 @@ def write(folder: Path, rows: int) -> None:
     from upath import UPath
 
     import ncclean
-    from ncclean import schema
-    from ncclean.config import ScoreOptions
+    from ncclean.base import schema
+    from ncclean.base.config import ScoreOptions
     from ncclean.data.shards import ShardRef
     from ncclean.scoring.mixture import loss_histogram, pair_losses
     from ncclean.scoring.null import Histogram
@@ -191,7 +191,7 @@ def records(folder: Path, shards: int) -> None:
     import numpy as np
     from upath import UPath
 
-    from ncclean.config import ScoreOptions
+    from ncclean.base.config import ScoreOptions
     from ncclean.data.shards import ShardRef
     from ncclean.scoring.null import BINS, Histogram
     from ncclean.scoring.stats import Distributions, ShardStats

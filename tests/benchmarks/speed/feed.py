@@ -16,7 +16,7 @@ from results import Row, Target
 from torch import nn
 from towers import OPEN_CLIP_DEFAULT
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.finish_shard import ShardScoring

@@ -20,8 +20,8 @@ from results import Row, Target
 from upath import UPath
 
 import ncclean
-from ncclean import schema
-from ncclean.config import ScoreOptions
+from ncclean.base import schema
+from ncclean.base.config import ScoreOptions
 from ncclean.data.shards import ShardRef
 from ncclean.scoring.mixture import loss_histogram, pair_losses
 from ncclean.scoring.null import Histogram

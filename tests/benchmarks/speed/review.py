@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from neighbours.memory import Watch
 from records import ROOT, make_record, write_record
 
-from ncclean import schema
+from ncclean.base import schema
 from ncclean.data.member_samples import hashed_uid
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import resolve_shards

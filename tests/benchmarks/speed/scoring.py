@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import torch
 
 import ncclean
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 from ncclean.data.decode import ImageDecoder
 from ncclean.data.decoding import decoded_shard
 from ncclean.data.estimate import estimate_samples

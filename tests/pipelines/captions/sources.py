@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from ncclean_pipelines.score import Score
 
-from ncclean.config import ScoreOptions
+from ncclean.base.config import ScoreOptions
 
 KEYS = ("caption", "recaption")
 

@@ -9,7 +9,7 @@ from ncclean_pipelines.neighbours import Neighbours
 from ncclean_pipelines.select import Select
 
 import ncclean
-from ncclean.schema import PLACE_COLUMNS
+from ncclean.base.schema import PLACE_COLUMNS
 from ncclean.scoring.clip_loss import neg_clip_loss
 from tests.pipelines.captions.sources import KEYS, LAYOUTS, score, write_parquet
 

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.recipe.check import check_columns, check_inputs, inputs_of
 
-from ncclean.options import Reads
+from ncclean.base.options import Reads
 from ncclean.recipes.source import RecipeError
 
 from .recipes import made

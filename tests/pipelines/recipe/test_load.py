@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ncclean_pipelines.recipe.load import load_recipe
 
-from ncclean.config import ClusterOptions
+from ncclean.base.config import ClusterOptions
 from ncclean.recipes.source import RecipeError
 
 from .recipes import made

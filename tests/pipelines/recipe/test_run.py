@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.recipe.run import run
 
+from ncclean.base.progress import Silent
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, NccleanError
-from ncclean.progress import Silent
 from ncclean.recipes.folder import RunFolder
 from ncclean.recipes.source import RecipeError
 

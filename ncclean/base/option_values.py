@@ -10,8 +10,15 @@ import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ncclean.base.options import (
+    OptionError,
+    Options,
+    Parameter,
+    parameters,
+    union_members,
+    value_of,
+)
 from ncclean.errors import InputError
-from ncclean.options import OptionError, Options, Parameter, parameters, union_members, value_of
 
 Kind = TypeVar("Kind", bound=Options)
 Number = TypeVar("Number", int, float)
@@ -82,7 +89,7 @@ def parse_settings(
     """Parse `--set NAME=VALUE`, values as YAML. Raises `InputError` for an unknown name."""
     if not settings:
         return {}
-    from ncclean.text_files import load_yaml
+    from ncclean.base.text_files import load_yaml
 
     values = {}
     for setting in settings:

@@ -16,7 +16,7 @@ from typing import Any
 
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
 from ncclean.errors import InputError
 
 # Metadata stand at the beginning, those of PDF at the end.

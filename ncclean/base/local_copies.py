@@ -19,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.formats import file_size
+from ncclean.base.scratch import process_folder
+from ncclean.base.url_secrets import without_secrets
 from ncclean.errors import InputError
-from ncclean.formats import file_size
-from ncclean.scratch import process_folder
-from ncclean.url_secrets import without_secrets
 
 AT_ONCE = stores.REQUESTS_AT_ONCE
 # s3fs fetches large files in parts of 50 MB; here, many files are on their way in any case.

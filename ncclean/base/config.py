@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from ncclean.errors import InputError
-from ncclean.options import (
+from ncclean.base.options import (
     MAX_PIXELS,
     CaptionKeys,
     DecodeThreads,
@@ -19,6 +18,7 @@ from ncclean.options import (
     usable_cores,
     value_of,
 )
+from ncclean.errors import InputError
 
 WeightFunction = Literal["high_degree", "linear", "cosine"]
 CalibratedOn = Literal["similarity", "neg_clip_loss"]

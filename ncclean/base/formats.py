@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ncclean.estimates import Estimate
+from ncclean.base.estimates import Estimate
 
 _MOST_NAMES = 3
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
-from ncclean.formats import clock_time
+from ncclean.base.formats import clock_time
 
 
 @runtime_checkable

@@ -25,10 +25,10 @@ from tenacity import (
 )
 from upath import UPath
 
+from ncclean.base.regular_files import IS_LFS_POINTER, LFS_POINTER, check_is_file, open_file
+from ncclean.base.store_errors import explain, is_store_error, is_transient
+from ncclean.base.url_secrets import is_broken, without_secrets
 from ncclean.errors import InputError, one_line
-from ncclean.regular_files import IS_LFS_POINTER, LFS_POINTER, check_is_file, open_file
-from ncclean.store_errors import explain, is_store_error, is_transient
-from ncclean.url_secrets import is_broken, without_secrets
 
 logger = logging.getLogger(__name__)
 

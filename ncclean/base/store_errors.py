@@ -6,8 +6,8 @@ import errno
 import os
 from pathlib import Path
 
+from ncclean.base.url_secrets import without_secrets
 from ncclean.errors import one_line
-from ncclean.url_secrets import without_secrets
 
 _PERMANENT = (
     FileExistsError,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ncclean import stores
-from ncclean.atomic import published
+from ncclean.base import stores
+from ncclean.base.atomic import published
+from ncclean.base.file_names import FIGURE_ENDINGS
+from ncclean.base.output_mark import mark
 from ncclean.errors import InputError
-from ncclean.file_names import FIGURE_ENDINGS
-from ncclean.output_mark import mark
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyarrow import parquet
 
+from ncclean.base.isolated import isolated, limit_memory
+from ncclean.base.text_files import parse_json, read_bytes, to_text
 from ncclean.errors import InputError, one_line
-from ncclean.isolated import isolated, limit_memory
-from ncclean.text_files import parse_json, read_bytes, to_text
 
 LINES = (".jsonl", ".ndjson")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}

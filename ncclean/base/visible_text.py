@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 
-from ncclean.url_secrets import without_secrets
+from ncclean.base.url_secrets import without_secrets
 
 # Direction embeddings, overrides and isolates reorder the text after them, even beyond its end;
 # the plain direction marks of Arabic and Hebrew do not. Escape codes rewrite a terminal. Other

@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.regular_files import open_file
+from ncclean.base.store_errors import explain
 from ncclean.errors import InputError
-from ncclean.regular_files import open_file
-from ncclean.store_errors import explain
 
 LARGEST_TEXT = 32 << 20  # Python holds some twenty bytes for each byte of nested JSON
 # Levels of nesting. Python's own stack ends at a thousand calls, of which each level may take some.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ncclean.schema import SCORE_FACTS
+from ncclean.base.schema import SCORE_FACTS
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def flagging_condition(
 def _at_operating_point(column: str, short: str, method: Method | None = None) -> Rule:
     facts = SCORE_FACTS[column]
     if facts.noise_threshold is None:
-        raise ValueError(f"{column} has no operating point in ncclean.schema")
+        raise ValueError(f"{column} has no operating point in ncclean.base.schema")
     condition = flagging_condition(
         column,
         facts.noise_threshold,

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from upath import UPath
 
-from ncclean import stores
+from ncclean.base import stores
+from ncclean.base.file_names import short_name
+from ncclean.base.scratch import scratch_folder
+from ncclean.base.store_errors import explain, is_full, is_store_error
 from ncclean.errors import InputError, NccleanError
-from ncclean.file_names import short_name
-from ncclean.scratch import scratch_folder
-from ncclean.store_errors import explain, is_full, is_store_error
 
 _ASIDE = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.DOTALL)
 _reports: ContextVar[Callable[[UPath], None] | None] = ContextVar("_reports", default=None)
