@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Before torch is loaded, as the command line does: see cli/app.py.
@@ -28,6 +28,7 @@ from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
 from ncclean.workers.worker import trust
+from tests import sentences
 
 # Its vocabulary is unpacked anew for each model.
 open_clip.get_tokenizer = functools.cache(open_clip.get_tokenizer)
@@ -35,6 +36,31 @@ open_clip.get_tokenizer = functools.cache(open_clip.get_tokenizer)
 # An example may take as long as a busy machine makes it.
 settings.register_profile("ncclean", deadline=None)
 settings.load_profile("ncclean")
+
+
+@pytest.fixture(scope="session")
+def all_sentences() -> Iterator[tuple[dict[str, list[str]], dict[str, list[str]]]]:
+    """The sentences of refusals by test: those of the file, and those said in this session."""
+    said: dict[str, list[str]] = {}
+    yield sentences.read(), said
+    if sentences.is_writing():
+        sentences.write(said)
+
+
+@pytest.fixture
+def refused(
+    all_sentences: tuple[dict[str, list[str]], dict[str, list[str]]],
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., None]]:
+    """Call a function, and run the command that it makes: it must say what `sentences.yaml` has."""
+    expected, said = all_sentences
+    test = request.node.nodeid
+    snapshot = sentences.Sentences(expected.get(test, []), tmp_path_factory.getbasetemp())
+    yield snapshot.refused
+    said[test] = snapshot.said
+    if not sentences.is_writing():
+        snapshot.compare()
 
 
 @pytest.fixture

@@ -32,23 +32,6 @@ def test_samples_come_in_order_without_their_bytes(shards):
         assert set(stream.waited) == {"store", "decode"}
 
 
-def test_reading_ahead_is_bounded(shards, monkeypatch):
-    decoded = []
-    lock = threading.Lock()
-    original = ImageDecoder.__call__
-
-    def counting(self, data):
-        with lock:
-            decoded.append(1)
-        return original(self, data)
-
-    monkeypatch.setattr(ImageDecoder, "__call__", counting)
-    next(samples := iter(decoded_shard(shards[0], ImageDecoder(SPEC), 1)))
-    time.sleep(0.5)
-    assert len(decoded) <= 48
-    samples.close()
-
-
 def test_leaving_early_does_not_hang(shards):
     before = threading.active_count()
     samples = iter(decoded_shard(shards[0], ImageDecoder(SPEC), 3))

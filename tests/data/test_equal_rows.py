@@ -2,7 +2,6 @@
 
 import random
 
-import numpy as np
 import pytest
 
 from ncclean.data.decoding import DecodedSample
@@ -13,7 +12,6 @@ from ncclean.data.member_samples import hashed_uid
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import Caption, Sample, SkipReason
 from ncclean.data.sources import resolve_sources
-from ncclean.errors import InputError
 from ncclean.execution.sample_rows import Row, captions_of, check_places, facts_of_rows, repeated
 
 JSON = (
@@ -105,23 +103,6 @@ def test_units_are_cut_without_reading_values(tmp_path, monkeypatch, ending):
                 slice(*shard.rows)
             ]
     assert shards[-1].rows[1] == len(rows)
-
-
-def test_rows_of_one_image_stay_in_one_unit(tmp_path, monkeypatch):
-    monkeypatch.setattr(ImageLayout, "unit_rows", 4)
-    names = "aaabbbbccd"
-    (tmp_path / "t.csv").write_text("file_name,text\n" + "".join(f"{n}.jpg,x\n" for n in names))
-    cuts = [shard.rows for shard in resolve_sources([str(tmp_path / "t.csv")])]
-    assert np.diff(cuts).sum() == len(names)
-    assert cuts == [(0, 7), (7, 10)]
-
-
-@pytest.mark.parametrize(("name", "text"), [("t.jsonl", 200 * "{}\n"), ("t.csv", "one,two\n1,2\n")])
-def test_a_text_table_without_images_is_said(tmp_path, name, text):
-    (tmp_path / name).write_text(text)
-    columns = "one, two" if name == "t.csv" else "none"
-    with pytest.raises(InputError, match=f"{name} names no images; .*: {columns}. One of paths is"):
-        resolve_sources([str(tmp_path / name)])
 
 
 def test_what_is_wrong_with_a_line_of_json_is_said(tmp_path):

@@ -17,7 +17,6 @@ from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import SkipReason
 from ncclean.data.sources import resolve_pairs, resolve_sources
-from ncclean.errors import InputError, ShardError
 from tests import object_store
 from tests.data.image_layouts import (
     LAYOUTS,
@@ -77,7 +76,7 @@ def test_a_file_more_changes_one_unit(tmp_path, monkeypatch):
     assert before[2].version != after[2].version
 
 
-def test_a_struct_of_bytes_and_path_is_an_image_whatever_its_name(tmp_path):
+def test_a_struct_of_bytes_and_path_is_an_image_whatever_its_name(tmp_path, refused):
     source = LAYOUTS["Hugging Face"](PAIRS, tmp_path / "source") / "c.parquet"
     table = pq.read_table(source)
     urls = pa.array(["https://host/x"] * len(table))
@@ -87,15 +86,7 @@ def test_a_struct_of_bytes_and_path_is_an_image_whatever_its_name(tmp_path):
     assert [(sample.image, sample.caption) for sample in samples] == [pair[1:] for pair in PAIRS]
     assert [sample.key for sample in samples] == [key for key, *_ in PAIRS]
     pq.write_table(table.select(["text"]), source)
-    with pytest.raises(InputError, match=r"its columns are text\. An image column is a struct"):
-        resolve_sources([str(source)])
-
-
-def test_img2dataset_puts_parquet_files_beside_its_tars(tmp_path):
-    folder = LAYOUTS["tar"](PAIRS, tmp_path / "source")
-    pq.write_table(pa.table({"url": ["u"], "caption": ["c"], "key": ["0"]}), folder / "c.parquet")
-    (shard,) = resolve_sources([str(folder)])
-    assert shard.url.endswith("c.tar")
+    refused(resolve_sources, [str(source)])
 
 
 def test_a_broken_file_does_not_hide_what_the_others_are(tmp_path):
@@ -108,15 +99,14 @@ def test_a_broken_file_does_not_hide_what_the_others_are(tmp_path):
     assert len(errors) == 1
 
 
-def test_embeddings_with_paths_are_embeddings(tmp_path):
+def test_embeddings_with_paths_are_embeddings(tmp_path, refused):
     vectors = pa.array([[1.0, 0.0]], pa.list_(pa.float32()))
     pq.write_table(
         pa.table({"image_path": ["a"], "image_emb": vectors, "text_emb": vectors}),
         tmp_path / "e.parquet",
     )
     assert resolve_sources([str(tmp_path)])[0].layout == "vectors"
-    with pytest.raises(InputError, match="holds embeddings, but this command needs images"):
-        resolve_pairs([str(tmp_path)])
+    refused(resolve_pairs, [str(tmp_path)])
 
 
 HOSTILE = {
@@ -247,22 +237,20 @@ def test_sources_in_a_store(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
-def test_what_holds_no_images_is_named(tmp_path, name):
+def test_what_holds_no_images_is_named(tmp_path, name, refused):
     if name.endswith("parquet"):
         pq.write_table(pa.table({"a": [1]}), tmp_path / name)
     else:
         (tmp_path / name).write_text("a,b\n1,2\n" if name == "t.csv" else '{"a": 1}\n')
-    with pytest.raises(InputError, match="holds no"):
-        resolve_sources([str(tmp_path)], "images")
+    refused(resolve_sources, [str(tmp_path)], "images")
 
 
 @pytest.mark.parametrize("layout", ["auto", "images"])
-def test_pictures_of_a_phone_are_named(tmp_path, layout):
+def test_pictures_of_a_phone_are_named(tmp_path, layout, refused):
     (tmp_path / "trip" / "one").mkdir(parents=True)
     (tmp_path / "trip" / "one" / "IMG_1.HEIC").write_bytes(b"x")
     (tmp_path / "trip" / "one" / "IMG_1.txt").write_text("a beach")
-    with pytest.raises(InputError, match=r"IMG_1.HEIC is HEIC, which is not read: convert it"):
-        resolve_sources([str(tmp_path / "trip")], layout)
+    refused(resolve_sources, [str(tmp_path / "trip")], layout)
 
 
 @pytest.mark.parametrize("write", [write_files, write_tar])
@@ -280,13 +268,6 @@ def test_a_picture_of_a_phone_among_others_is_a_status(tmp_path, write):
     samples, _ = read(source)
     assert statuses(samples) == ["ok", "image_corrupt"]
     assert samples[1].error == "HEIC, which is not read: convert it to JPEG or AVIF"
-
-
-def test_the_picture_that_is_read_counts_where_there_are_two(tmp_path):
-    source = write_files([("a", b"image", "one")], tmp_path / "s")
-    (source / "c" / "a.heic").write_bytes(b"x")
-    samples, _ = read(source)
-    assert [sample.image for sample in samples] == [b"image"]
 
 
 def test_a_table_that_is_no_utf8_is_named_beside_images_without_captions(tmp_path):
@@ -333,14 +314,6 @@ def test_only_the_files_that_are_wanted_are_read(layout, tmp_path, monkeypatch):
     assert len(opened) == 2
 
 
-def test_a_folder_that_has_gone_is_a_failed_unit(tmp_path):
-    LAYOUTS["files"](PAIRS, tmp_path / "source")
-    (shard,) = resolve_sources([str(tmp_path / "source")])
-    (tmp_path / "source").rename(tmp_path / "elsewhere")
-    with pytest.raises(ShardError, match="cannot list"):
-        list(read_samples(shard))
-
-
 def test_a_list_without_a_text_hides_no_other_caption(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"image")
     rows = [{"file_name": "a.jpg", "key": n, "caption": empty, "text": "fine"}
@@ -378,26 +351,23 @@ def test_an_object_that_its_store_refuses_costs_its_own_row_alone(monkeypatch):
     assert "refuses these credentials" in samples[2].error
 
 
-def test_a_single_image_is_not_taken_for_a_tar(tmp_path):
+def test_a_single_image_is_not_taken_for_a_tar(tmp_path, refused):
     folder = write_files(PAIRS, tmp_path)
-    with pytest.raises(InputError, match=r"00001\.jpg is one image: name the folder"):
-        resolve_sources([str(folder / "c" / "00001.jpg")])
+    refused(resolve_sources, [str(folder / "c" / "00001.jpg")])
 
 
-def test_an_image_root_that_is_not_there_is_refused(tmp_path):
+def test_an_image_root_that_is_not_there_is_refused(tmp_path, refused):
     """All images would be missing, one by one."""
     write_imagefolder(PAIRS, tmp_path)
     options = SourceOptions(image_root=str(tmp_path / "imgaes"))
-    with pytest.raises(InputError, match=r"--image-root: the folder .*imgaes does not exist"):
-        resolve_pairs([str(tmp_path)], options)
+    refused(resolve_pairs, [str(tmp_path)], options)
 
 
-def test_metadata_whose_columns_are_unknown_is_not_passed_over_in_silence(tmp_path):
+def test_metadata_whose_columns_are_unknown_is_not_passed_over_in_silence(tmp_path, refused):
     write_imagefolder(PAIRS, tmp_path, "csv")
     metadata = tmp_path / "c" / "metadata.csv"
     metadata.write_text(metadata.read_text().replace("file_name", "Dateiname"))
-    with pytest.raises(InputError, match=r"metadata\.csv names no images; .* are: dateiname, text"):
-        resolve_sources([str(tmp_path)])
+    refused(resolve_sources, [str(tmp_path)])
     (tmp_path / "c" / "00001.txt").write_text("captions lie beside the images, then")
     assert len(resolve_sources([str(tmp_path)])) == 1
 
@@ -482,12 +452,11 @@ def test_of_two_columns_of_paths_the_other_is_counted_where_it_names_another_fil
         assert reader.further.images == (further or {"path": 1, "filename": 1})
 
 
-def test_an_image_key_is_refused_where_the_layout_names_the_pictures(tmp_path):
+def test_an_image_key_is_refused_where_the_layout_names_the_pictures(tmp_path, refused):
     source = LAYOUTS["Karpathy"](PAIRS, tmp_path / "source")
-    with pytest.raises(InputError, match="--image-key"):
-        resolve_sources([str(source)], options=SourceOptions(image_key="png"))
-    with pytest.raises(InputError, match="photo"):
-        resolve_sources(
-            [parquet_of_pictures(tmp_path, jpg=[b"p", b"q"])],
-            options=SourceOptions(image_key="photo"),
-        )
+    refused(resolve_sources, [str(source)], options=SourceOptions(image_key="png"))
+    refused(
+        resolve_sources,
+        [parquet_of_pictures(tmp_path, jpg=[b"p", b"q"])],
+        options=SourceOptions(image_key="photo"),
+    )

@@ -44,14 +44,11 @@ def test_one_folder_and_a_folder_for_each_split(tmp_path):
     assert names == ["imagenet-validation", "pets-test"]
 
 
-def test_what_is_missing(tmp_path):
+def test_what_is_missing(tmp_path, refused):
     write_labelled(tmp_path / "bare", classes=False)
-    with pytest.raises(InputError, match=r"has labels.csv, but no classes.py"):
-        find_sets([str(tmp_path / "bare")], CLASSIFICATION)
+    refused(find_sets, [str(tmp_path / "bare")], CLASSIFICATION)
     (tmp_path / "bare" / "classes.py").write_text(CLASSES)
-    with pytest.raises(InputError, match="has no folder train"):
-        find_sets([str(tmp_path / "bare")], CLASSIFICATION, ("train", "test"))
-    with pytest.raises(InputError, match="is a classification set"):
-        find_sets([str(tmp_path / "bare")], RETRIEVAL)
+    refused(find_sets, [str(tmp_path / "bare")], CLASSIFICATION, ("train", "test"))
+    refused(find_sets, [str(tmp_path / "bare")], RETRIEVAL)
     with pytest.raises(InputError, match="has no folder train"):
         find_sets([str(tmp_path / "bare")], CLASSIFICATION)[0].shards("train")

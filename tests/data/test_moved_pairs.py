@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.data.inject import ImageSource, SampleEdit
-from ncclean.data.moved_pairs import gather_moved, side_by_side
+from ncclean.data.moved_pairs import gather_moved
 from ncclean.data.noise import CODES, KINDS, NoisePlan
 
 STARTS = np.array([0, 3, 6])
@@ -76,12 +76,6 @@ def test_a_caption_of_a_donor_that_is_the_same_is_clean():
     edits, same = gathered.edits_of(1)
     assert edits == {0: SampleEdit(("donor",), ("far",)), 2: SampleEdit(("donor",), ("away",))}
     assert same == {}
-
-
-def test_images_of_a_compressed_shard_lie_side_by_side():
-    images = SHARDS[0][1].take([0, 2])
-    packed = {"hash": [1, 3], "begin": [0, 100], "end": [100, 400]}
-    assert side_by_side(images).to_pydict() == packed
 
 
 def with_partners(kind, partners, captions):

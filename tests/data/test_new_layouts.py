@@ -89,13 +89,6 @@ def test_captions_of_coco_without_their_image_are_counted(tmp_path, monkeypatch)
     assert counts == [{"of no image": 2}, {}, {}, {}]
 
 
-def test_captions_of_coco_that_would_fill_the_memory_are_not_held(tmp_path, monkeypatch):
-    monkeypatch.setattr("ncclean.data.images.coco._MOST_HELD", 100)
-    samples, errors = read(PEOPLES["COCO"](PAIRS, tmp_path / "c"))
-    assert len(samples) == 40
-    assert "has captions of more than 100 characters" in errors[0]
-
-
 def test_a_file_of_coco_that_is_cut_is_an_error(tmp_path):
     folder = PEOPLES["COCO"](PAIRS, tmp_path / "c")
     place = folder / "annotations" / "captions_train2017.json"
@@ -124,31 +117,18 @@ def test_a_long_list_of_captions_that_is_cut_is_an_error(tmp_path, monkeypatch):
     assert "caption_missing" in statuses(samples)
 
 
-def test_cocos_boxes_are_no_captions(tmp_path):
+def test_cocos_boxes_are_no_captions(tmp_path, refused):
     images = [{"id": 1, "file_name": "a.jpg"}]
     place = tmp_path / "instances_val2017.json"
     place.write_text(json.dumps({"images": images, "annotations": [{"image_id": 1, "bbox": []}]}))
-    with pytest.raises(InputError, match=r"has no captions: name the file captions_\*.json"):
-        resolve_sources([str(place)])
+    refused(resolve_sources, [str(place)])
 
 
 @pytest.mark.parametrize("layout", ["COCO", "Arrow"])
-def test_splits_that_names_tell(tmp_path, layout):
+def test_splits_that_names_tell(tmp_path, layout, refused):
     folder = PEOPLES[layout](PAIRS, tmp_path / "c")
     assert len(read(folder, split=["train"])[0]) == (40 if layout == "COCO" else 20)
-    with pytest.raises(InputError, match="there is no split val; there is"):
-        read(folder, split=["val"])
-
-
-def test_captions_inside_of_conversations(tmp_path):
-    place = PEOPLES["LLaVA"](PAIRS, tmp_path / "c")
-    entries = json.loads(place.read_text())
-    for entry in entries:
-        entry["conversations"] = [{"value": "<image>"}, {"value": entry.pop("caption")}]
-    place.write_text(json.dumps({"info": {}, "data": entries}))
-    samples, errors = read(place, caption_key="conversations[1].value")
-    assert not errors
-    assert [sample.caption for sample in samples] == [caption for *_, caption in PAIRS]
+    refused(read, folder, split=["val"])
 
 
 @pytest.mark.parametrize("second", ["data", "val"])
@@ -165,20 +145,9 @@ def test_several_lists_of_images_are_not_passed_over(tmp_path, second, monkeypat
     assert f"has another list, `{second}`, which is not read" in error
 
 
-def test_lists_inside_of_entries_are_no_lists_of_the_file(tmp_path):
-    place = PEOPLES["LLaVA"](PAIRS, tmp_path / "c")
-    entries = [{**one, "crops": [{"path": "x.jpg"}]} for one in json.loads(place.read_text())]
-    for whole in (entries, {"note": 'a "[{" b', "data": entries, "meta": [{"id": 1}]}):
-        place.write_text(json.dumps(whole))
-        samples, errors = read(place)
-        assert not errors
-        assert [sample.caption for sample in samples] == [caption for *_, caption in PAIRS]
-
-
-def test_a_beginning_of_quotes_alone_takes_no_time(tmp_path):
+def test_a_beginning_of_quotes_alone_takes_no_time(tmp_path, refused):
     (tmp_path / "t.json").write_text('{"a' + 500_000 * '\\"')
-    with pytest.raises(InputError, match="is no json that is read"):
-        read(tmp_path / "t.json")
+    refused(read, tmp_path / "t.json")
 
 
 def test_units_of_arrow_have_the_rows_of_whole_batches(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import tarfile
 
 import pytest
 
-from ncclean.data.member_samples import sample_uid
 from ncclean.data.samples import NO_PLACE, Place, SkipReason
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
@@ -141,26 +140,6 @@ def test_caption_key_names_a_member_or_a_json_field(tmp_path):
     assert read(tmp_path, data, "recaption")[0][0].caption == "from json"
     assert read(tmp_path, data, "Recaption")[0][0].caption == "from json"
     assert read(tmp_path, data, "other")[0][0].status is SkipReason.CAPTION_MISSING
-
-
-def test_uid():
-    assert sample_uid({"uid": "given"}, "00000", "k") == "given"
-    made = sample_uid({}, "00000", "k")
-    assert len(made) == 32
-    assert int(made, 16) >= 0
-    assert sample_uid({"uid": 3}, "00000", "k") == "3"
-    assert all(made == sample_uid({"uid": no}, "00000", "k") for no in ("", None, True, 0.5, [1]))
-    assert made != sample_uid({}, "00001", "k")
-
-
-def test_compressed_shards_are_read(tmp_path):
-    import gzip
-
-    data = gzip.compress(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
-    samples, _, error = read(tmp_path, data)
-    assert error is None
-    assert samples[0].caption == "a red circle"
-    assert read(tmp_path, data[: len(data) // 2])[2] is not None
 
 
 def test_captions_under_several_names_that_are_interleaved(tmp_path):

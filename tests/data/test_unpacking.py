@@ -21,11 +21,6 @@ def test_the_bytes_that_were_packed(pack):
     assert stream.read() == data[2_500_000:]
 
 
-def test_lzma_alone():
-    data = lzma.compress(b"words" * 100, format=lzma.FORMAT_ALONE, preset=6)
-    assert unpacked(io.BytesIO(data)).read() == b"words" * 100
-
-
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
 def test_what_grows_a_hundredfold_is_not_read_to_its_end(pack):
     stream = unpacked(io.BytesIO(pack(bytes(200 << 20))))

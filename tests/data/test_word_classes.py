@@ -1,7 +1,6 @@
 import pytest
 
 from ncclean.data.word_classes import WordClasses, exchanged
-from ncclean.errors import InputError
 
 SMALL = WordClasses.of_lines(
     ["# pets", "[pet]", "dog puppy/dogs puppies", "cat/cats", "owl", "", "[colour]", "red", "blue"]
@@ -36,13 +35,11 @@ def test_a_list_of_ones_own(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "# nothing", "[pet]\ndog\n[colour]\nred\nblue", "\udce9"])
-def test_a_list_that_says_nothing_is_an_error(tmp_path, text):
+def test_a_list_that_says_nothing_is_an_error(tmp_path, text, refused):
     path = tmp_path / "words.txt"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(InputError, match=r"words\.txt"):
-        WordClasses.load(str(path))
+    refused(WordClasses.load, str(path))
 
 
-def test_a_list_that_is_not_there_is_an_error():
-    with pytest.raises(InputError, match="nowhere"):
-        WordClasses.load("nowhere")
+def test_a_list_that_is_not_there_is_an_error(refused):
+    refused(WordClasses.load, "nowhere")

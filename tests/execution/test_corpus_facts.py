@@ -9,7 +9,6 @@ from upath import UPath
 from ncclean.base.config import ScoreOptions
 from ncclean.data.embeddings.pairs import read_pairs
 from ncclean.data.embeddings.units import resolve_embeddings
-from ncclean.errors import InputError
 from ncclean.execution.corpus_facts import CorpusFacts, gather_facts
 from ncclean.scoring.pool import sample_numbers
 
@@ -62,6 +61,5 @@ def test_a_pool_stays_until_it_is_overwritten(tmp_path, shards):
     assert not np.array_equal(again.samples, first.samples)
 
 
-def test_a_run_without_its_pool_says_what_to_do(tmp_path):
-    with pytest.raises(InputError, match="has no pool; use --overwrite"):
-        CorpusFacts.load(str(tmp_path), ScoreOptions(pool=5))
+def test_a_run_without_its_pool_says_what_to_do(tmp_path, refused):
+    refused(CorpusFacts.load, str(tmp_path), ScoreOptions(pool=5))

@@ -1,20 +1,13 @@
 """A corpus that is scored in pieces and merged, or grows, has the table of one run over it."""
 
 import json
-import random
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError
 from tests import command_line, object_store
-from tests.command_line import START
 from tests.pipelines.score_tables import command
 
 BROKEN = "00003"
@@ -109,9 +102,8 @@ def test_dropped_shards_leave_table_distributions_and_files(shards, once, tmp_pa
     assert len(np.load(folder / "img_emb" / "img_emb_6.npy")) == len(metadata)
 
 
-def test_dropping_is_not_for_finalize_only():
-    with pytest.raises(InputError, match="--drop-missing compares the table with SOURCES"):
-        command([], "s.parquet", finalize_only=True, drop_missing=True)
+def test_dropping_is_not_for_finalize_only(refused):
+    refused(command, [], "s.parquet", finalize_only=True, drop_missing=True)
 
 
 @pytest.fixture(scope="module")
@@ -185,42 +177,3 @@ def test_grown_and_merged_in_an_object_store(shards, once, pieces, tmp_path):
                 assert_same(read(copy), once(names, form))
         assert not system.exists("corpus/s/part-00000.parquet")
         assert system.exists("corpus/s/part-00007.parquet")
-
-
-@pytest.mark.slow
-def test_processes_killed_while_growing_dropping_and_merging(shards, once, pieces, tmp_path):
-    """SIGKILL soon after they begin to write, then the same command.
-
-    tests/storage kills before every single change of a file.
-    """
-    rng = random.Random(1)
-
-    def killed_and_done(kills, work, *words):
-        line = [sys.executable, "-c", START, *map(str, words), "--quiet"]
-        for _ in range(kills):
-            before = _state(work)
-            process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            while _state(work) == before and process.poll() is None:
-                time.sleep(0.005)
-            time.sleep(rng.random() * 0.4)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        assert command_line.run(*words).returncode in (0, 1)
-
-    file, work = tmp_path / "s.parquet", tmp_path / "s.parquet.work"
-    command(shards[2:5], file).run()
-    killed_and_done(2, work, "score", *shards, "--out", file, *MODEL)
-    assert_same(read(file), once(shards))
-    killed_and_done(1, work, "score", *shards[3:6], "--out", file, *MODEL, "--drop-missing")
-    assert_same(read(file), once(shards[3:6]))
-    words = ["merge", *pieces["strided"], "--out", tmp_path / "s", "--shift", "shuffled"]
-    killed_and_done(1, tmp_path / "s" / ".ncclean", *words)
-    assert_same(read(tmp_path / "s"), once(shards, "s"))
-
-
-def _state(work):
-    """What changes when a process writes to the working folder."""
-    try:
-        return sorted((path.name, path.stat().st_mtime_ns) for path in work.iterdir())
-    except OSError:
-        return []

@@ -151,13 +151,6 @@ def test_captions_that_are_not_known_are_like_no_other():
     assert caption_numbers(["a", None, "a", None]).tolist() == [0, 1, 0, 2]
 
 
-def test_equal_captions_of_one_image_are_left_out_once():
-    image, text = embeddings(6)
-    images = np.array([0, 0, 1, 1, 2, 2])
-    found = score(image[torch.from_numpy(images * 2)], text, images=images, captions=images)
-    assert found.distributions.mismatched.size == 6 * 4
-
-
 def test_distributions_of_scores_add_up_and_are_written():
     image, text = embeddings(60)
     options = {"groups": np.array(["a"] * 60, dtype=object)}

@@ -38,15 +38,6 @@ def chosen(folder, dedup=None, **options):
     return summary, pq.read_table(out)
 
 
-def test_near_duplicate_images_leave_all_captions_of_the_best(tmp_path):
-    neighbours = pa.table({"uid": KEYS, "caption_number": NUMBERS, "image_group": ["a"] * 8})
-    pq.write_table(neighbours, tmp_path / "n.parquet")
-    summary, kept = chosen(tmp_path, str(tmp_path / "n.parquet"), dedup_by="image")
-    assert summary.kept == 2
-    assert len(set(kept["key"].to_pylist())) == 1
-    assert kept["caption_number"].to_pylist() == [0, 1]
-
-
 def test_draws_of_a_caption_share_its_rank(tmp_path):
     _, drawn = chosen(tmp_path, score="similarity", sample="soft-cap", size=40)
     ranks = Counter(zip(*(drawn[name].to_pylist() for name in

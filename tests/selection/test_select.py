@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from upath import UPath
 
-from ncclean.base import stores
 from ncclean.base.schema import SCORE_FACTS
 from ncclean.errors import InputError
 from ncclean.selection.policy import Policy
@@ -96,7 +95,7 @@ def test_of_some_scores_less_is_cleaner(tmp_path, score):
     assert pq.read_table(tmp_path / "o.parquet")["uid"].to_pylist() == ["b", "d"]
 
 
-def test_weights(tmp_path):
+def test_weights(tmp_path, refused):
     scores = table(50)
     _, by_method = run(tmp_path, scores, method="osa")
     weights = scores["osa_weight"].to_numpy()
@@ -104,8 +103,7 @@ def test_weights(tmp_path):
     summary, chosen = run(tmp_path, scores, weights="osa_weight")
     assert chosen["weight"].to_pylist() == weights.tolist()  # pairs of weight 0 are negatives
     assert summary.weight_sum == pytest.approx(weights.sum())
-    with pytest.raises(InputError, match="must not be"):
-        run(tmp_path, table(3, osa_weight=[0.1, -0.1, 0.2]), weights="osa_weight")
+    refused(run, tmp_path, table(3, osa_weight=[0.1, -0.1, 0.2]), weights="osa_weight")
     summary, _ = run(tmp_path, table(3, osa_weight=[0.1, None, 0.2]), weights="osa_weight")
     assert summary.dropped_by_reason == {"no weight": 1}
 
@@ -222,20 +220,6 @@ def test_tables_of_nothing(tmp_path):
     assert (summary.kept, summary.dropped, len(selection)) == (0, 0, 0)
 
 
-def test_from_and_to_an_object_store(tmp_path):
-    from tests import object_store
-
-    scores = table(50)
-    pq.write_table(scores, tmp_path / "scores.parquet")
-    with object_store.s3():
-        system = object_store.filesystem()
-        system.put_file(str(tmp_path / "scores.parquet"), "corpus/scores.parquet")
-        out = stores.location("s3://corpus/selection.parquet")
-        summary = select(["s3://corpus/scores.parquet"], out, Policy(method="disncl"))
-        system.get_file("corpus/selection.parquet", str(tmp_path / "selection.parquet"))
-    assert summary.kept == len(pq.read_table(tmp_path / "selection.parquet")) == 25
-
-
 def test_of_near_duplicates_the_best_that_the_condition_leaves_is_kept(tmp_path):
     uids = [f"{n:032x}" for n in range(3)]
     scores = table(3, uid=uids, similarity=pa.array([0.1, 0.5, 0.9], pa.float32()))
@@ -284,14 +268,13 @@ def test_what_a_method_knows_nothing_about_is_dropped(tmp_path, method, column, 
 
 
 @pytest.mark.parametrize("order", [("audited", "vague"), ("vague", "audited")])
-def test_an_audit_vouches_for_its_own_table_alone(tmp_path, order):
+def test_an_audit_vouches_for_its_own_table_alone(tmp_path, order, refused):
     ends = {"noise_rate_low": "0.0", "noise_rate_high": "1.0"}
     for name, metadata in {"audited": {**ends, "audited": "{}"}, "vague": ends}.items():
         table = pa.table({"uid": ["0"]}).replace_schema_metadata(metadata)
         pq.write_table(table, tmp_path / f"{name}.parquet")
     _raise_if_unknown([str(tmp_path / "audited.parquet")])
-    with pytest.raises(InputError, match=r"vague\.parquet: the estimator recognises next to no"):
-        _raise_if_unknown([str(tmp_path / f"{name}.parquet") for name in order])
+    refused(_raise_if_unknown, [str(tmp_path / f"{name}.parquet") for name in order])
 
 
 def test_of_near_duplicate_images_all_captions_of_the_best_one_stay(tmp_path):

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean.errors import InputError
 from ncclean.storage.joined import query
 
 
@@ -58,28 +57,23 @@ def test_describe_and_with_are_queries(scores):
         "",
     ],
 )
-def test_anything_else_is_refused_and_touches_nothing(scores, tmp_path, sql):
+def test_anything_else_is_refused_and_touches_nothing(scores, tmp_path, sql, refused):
     other = tmp_path / "other.csv"
     other.write_text("secret\n1\n")
     before = (scores / "part-0.parquet").read_bytes()
-    with pytest.raises(InputError):
-        query(sql.format(other=other, scores=str(scores).replace("'", "''")), [str(scores)])
+    refused(query, sql.format(other=other, scores=str(scores).replace("'", "''")), [str(scores)])
     assert other.read_text() == "secret\n1\n"
     assert (scores / "part-0.parquet").read_bytes() == before
 
 
-def test_missing_unfinished_and_foreign_files(tmp_path):
-    with pytest.raises(InputError, match="does not exist"):
-        query("SELECT 1", [str(tmp_path / "none.parquet")])
+def test_missing_unfinished_and_foreign_files(tmp_path, refused):
+    refused(query, "SELECT 1", [str(tmp_path / "none.parquet")])
     (tmp_path / "s.parquet.work").mkdir()
-    with pytest.raises(InputError, match="not finished yet"):
-        query("SELECT 1", [str(tmp_path / "s.parquet")])
+    refused(query, "SELECT 1", [str(tmp_path / "s.parquet")])
     (tmp_path / "run" / ".ncclean").mkdir(parents=True)
-    with pytest.raises(InputError, match="unfinished run"):
-        query("SELECT 1", [str(tmp_path / "run")])
+    refused(query, "SELECT 1", [str(tmp_path / "run")])
     (tmp_path / "text.parquet").write_text("no parquet")
-    with pytest.raises(InputError, match="cannot be read as Parquet"):
-        query("SELECT 1", [str(tmp_path / "text.parquet")])
+    refused(query, "SELECT 1", [str(tmp_path / "text.parquet")])
 
 
 _ONE_OF_MANY = """

@@ -44,14 +44,6 @@ def test_layouts_agree(pairs, table, tmp_path):
         assert other.column(name).equals(table.column(name)), name
 
 
-def test_a_list_gives_rows_without_being_asked_for(pairs, tmp_path):
-    lists = [(key, image, [text, *more], []) for key, image, text, more in pairs[:20]]
-    score(write_parquet(lists, tmp_path / "p"), tmp_path / "s.parquet", None)
-    table = pq.read_table(tmp_path / "s.parquet")
-    assert len(table) == sum(len(texts) for *_, texts, _ in lists)
-    assert table.column("caption_key").null_count == len(table)
-
-
 def test_captions_of_an_image_are_no_candidates_of_each_other(scored, table):
     """From the exported embeddings, with what shares an image taken out by hand."""
     folder = scored / "embeddings"
@@ -105,21 +97,3 @@ def test_the_image_is_no_near_duplicate_of_itself(pairs, scored, tmp_path):
     copies = pc.sum(pc.is_valid(found.column("pair_group"))).as_py()
     assert copies > 0
     assert len(found) - copies < len(kept) < len(found)
-
-
-def test_best_caption(scored, table, tmp_path):
-    out = tmp_path / "b.parquet"
-    settings = {"best_caption": True, "score": "neg_clip_loss", "where": "caption_number < 2"}
-    ncclean.select(str(scored / "s.parquet"), str(out), **settings)
-    kept = pq.read_table(out).to_pylist()
-    best = {}
-    for row in table.to_pylist():
-        if row["caption_number"] < 2:
-            best.setdefault(row["key"], []).append((row["neg_clip_loss"], row["caption_number"]))
-    assert {row["key"]: row["caption_number"] for row in kept} == {
-        key: max(options)[1] for key, options in best.items()
-    }
-    assert {row["caption_rank"] for row in kept} == {0}
-    fifth = tmp_path / "f.parquet"
-    ncclean.select(str(scored / "s.parquet"), str(fifth), **settings, keep_fraction=0.2)
-    assert len(pq.read_table(fifth)) == len(kept) // 5

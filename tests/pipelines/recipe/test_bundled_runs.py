@@ -2,12 +2,9 @@
 
 import re
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.recipe.bundled import bundled_recipes, find_recipe
-from ncclean_pipelines.recipe.load import load_recipe, resolve
+from ncclean_pipelines.recipe.load import resolve
 from ncclean_pipelines.recipe.run import run
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
@@ -20,7 +17,6 @@ SETS = {
     "imagenet": "zeroshot-texture", "shifted": "", "probe_sets": "",
 }  # fmt: skip
 EMBEDDED = ("clean_embeddings", "datacomp_pack")
-ROUNDING = 1e-3
 SMALL = {
     "finetune": {"steps": 2, "batch_size": 16, "parts": 1, "precision": "fp32",
                  "tensorboard": False, "decode_threads": 1},
@@ -72,41 +68,3 @@ def test_a_bundled_recipe_runs(name, stand_ins, scored, tmp_path):
     assert summary.failures == {}
     assert set(summary.ran) == set(summary.records)
     assert all(record.done for record in summary.records.values())
-
-
-def test_the_datacomp_pack_keeps_what_its_papers_rules_keep(tmp_path):
-    """Against both rules in plain NumPy, with the whole pool as the batch of negCLIPLoss."""
-    folder, draw = tmp_path / "pool", np.random.default_rng(0)
-    image = draw.normal(size=(500, 64)).astype(np.float16)
-    text = (image + draw.normal(size=image.shape) * draw.uniform(3, 9, (500, 1))).astype(np.float16)
-    targets = draw.normal(size=(40, 64)).astype(np.float16)
-    uids = np.array([f"{number:032x}" for number in draw.permutation(500)])
-    folder.mkdir()
-    np.savez(folder / "00000000.npz", l14_img=image, l14_txt=text)
-    table = pa.table({"uid": uids, "text": [f"caption {number}" for number in range(500)]})
-    pq.write_table(table, folder / "00000000.parquet")
-    np.save(tmp_path / "targets.npy", targets)
-    values = {"source": folder, "targets": tmp_path / "targets.npy", "size": 200}
-    settings = [f"{name}={value}" for name, value in values.items()]
-    done = run(load_recipe(find_recipe("datacomp_pack"), tmp_path / "run", settings))
-    assert done.failures == {}
-
-    image, text = (side / np.linalg.norm(side, axis=1, keepdims=True)
-                   for side in (image.astype(float), text.astype(float)))  # fmt: skip
-    logits = 100 * image @ text.T
-    rivals = np.log(np.exp(logits).sum(0)) + np.log(np.exp(logits).sum(1))
-    loss = logits.diagonal() / 100 - rivals / 200
-    near = (image @ (targets / np.linalg.norm(targets, axis=1, keepdims=True)).T).max(1)
-    kept, drawn = (np.load(tmp_path / "run" / f"{name}.npy") for name in ("subset", "drawn"))
-    assert kept.dtype == drawn.dtype == np.dtype("u8,u8")
-    names = {f"{high:016x}{low:016x}" for high, low in kept.tolist()}
-    is_kept = np.isin(uids, list(names))
-    assert is_kept.sum() == len(kept) == int(0.667 * int(0.3 * len(uids)))
-    # Vectors are compared in lower precision: a pair that is near a limit may be on either side.
-    lowest = np.sort(loss)[-int(0.3 * len(uids))]
-    assert (loss[is_kept] > lowest - ROUNDING).all()
-    aligned = loss > lowest + ROUNDING
-    assert near[aligned & ~is_kept].max() < near[is_kept].min() + ROUNDING
-    assert len(drawn) == 200
-    assert set(drawn.tolist()) <= set(kept.tolist())
-    assert drawn.tolist() == sorted(drawn.tolist())

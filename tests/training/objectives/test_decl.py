@@ -3,9 +3,8 @@ import math
 import pytest
 import torch
 
-from ncclean.training.objectives.clip import pair_losses
 from ncclean.training.objectives.decl import draw_log_u, loss_of_sums
-from tests.training.objectives.samples import embeddings, extremes
+from tests.training.objectives.samples import extremes
 
 
 def log_sum(logits):
@@ -14,25 +13,6 @@ def log_sum(logits):
 
 def loss_of(logits, log_u):
     return loss_of_sums(logits.diagonal(), log_sum(logits), log_u)
-
-
-def test_by_hand():
-    """Logits ln (2, 3), u = .2: -ln 2 + .2 * 5."""
-    logits = torch.tensor([[2.0, 3.0], [3.0, 2.0]]).log()
-    loss = loss_of(logits, torch.full((2,), math.log(0.2)))
-    assert loss.item() == pytest.approx(1 - math.log(2), abs=1e-6)
-
-
-def test_at_the_mean_of_u_it_is_the_contrastive_loss_plus_one_less_its_logarithm():
-    """u = 1 / sum s: the loss is -log s_ii + 1, and its gradient that of cross-entropy."""
-    image, text = embeddings(2, dtype=torch.float64)
-    logits = 5.0 * image @ text.T
-    log_u = -logits.detach().logsumexp(dim=1)
-    mine = torch.autograd.grad(loss_of(logits, log_u), image, retain_graph=True)[0]
-    target = torch.arange(len(logits))
-    loss = torch.nn.functional.cross_entropy(logits, target)
-    assert torch.allclose(mine, torch.autograd.grad(loss, image)[0])
-    assert pair_losses(image, text, 5.0).shape == (6,)
 
 
 def test_draws_have_the_rate_of_the_sum():
