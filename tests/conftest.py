@@ -25,10 +25,10 @@ from ncclean_pipelines.score import Score
 from safetensors.torch import save_file
 
 from ncclean.base.config import ScoreOptions
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
 from ncclean.workers.worker import trust
 from tests import sentences
+from tests.factories import rendered
 
 # Its vocabulary is unpacked anew for each model.
 open_clip.get_tokenizer = functools.cache(open_clip.get_tokenizer)
@@ -79,10 +79,14 @@ def demo_estimator() -> Estimator:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """600 rendered pairs in 3 shards: 20 % permuted, 2 % broken."""
-    out = tmp_path_factory.mktemp("corpus") / "shards"
-    options = CorpusOptions(pairs=600, shard_size=200, noise={"ncr": 0.2}, broken=0.02, seed=7)
-    write_corpus(out, options, workers=1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("corpus") / "shards",
+        pairs=600,
+        shard_size=200,
+        noise={"ncr": 0.2},
+        broken=0.02,
+        seed=7,
+    )
 
 
 @pytest.fixture(scope="session")

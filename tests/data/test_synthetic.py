@@ -23,6 +23,7 @@ from ncclean.data.synthetic import (
 from ncclean.data.synthetic.captions import TEMPLATES
 from ncclean.data.synthetic.scene import COLOURS, SHAPES, alter_one_fact, generator
 from ncclean.data.tar import TarSamples
+from tests.factories import rendered
 
 OPTIONS = CorpusOptions(
     pairs=600,
@@ -196,10 +197,14 @@ def test_a_sentence_that_all_captions_have_is_no_noise(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "ncclean.data.synthetic.corpus.write_sentences", lambda scene, rng, count: ["A dog."] * 2
     )
-    options = CorpusOptions(
-        pairs=10, shard_size=10, noise={"foreign_sentence": 0.5}, sentences=2, seed=2
+    rendered(
+        tmp_path / "s",
+        pairs=10,
+        shard_size=10,
+        noise={"foreign_sentence": 0.5},
+        sentences=2,
+        seed=2,
     )
-    write_corpus(tmp_path / "s", options, workers=1)
     truth = [fields for _, fields in sentences_of(tmp_path / "s")]
     assert not any(fields["is_noisy"] for fields in truth)
     assert {fields["noise_kind"] for fields in truth} == {None}

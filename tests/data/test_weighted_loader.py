@@ -15,21 +15,26 @@ import torch
 from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import resolve_shards
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.tar import TarSamples
 from ncclean.data.tar_count import count_samples
 from ncclean.data.weighted_loader import LoaderOptions, WeightedLoader
 from ncclean.errors import InputError
 from tests import hostile
+from tests.factories import rendered
 
 SPEC = Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3)
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    out = tmp_path_factory.mktemp("loader") / "shards"
-    write_corpus(out, CorpusOptions(pairs=330, shard_size=90, noise={"ncr": 0.2}, seed=3), 2)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("loader") / "shards",
+        workers=2,
+        pairs=330,
+        shard_size=90,
+        noise={"ncr": 0.2},
+        seed=3,
+    )
 
 
 @pytest.fixture(scope="module")

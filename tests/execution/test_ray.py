@@ -25,7 +25,6 @@ from safetensors.torch import save_file
 from ncclean.base.config import DEFAULT_MODEL, ClusterOptions, ScoreOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.execution import ray_shards, ray_workers
 from ncclean.execution.engine import ShardOutcome
@@ -33,6 +32,7 @@ from ncclean.runners import ray_cluster
 from tests import object_store
 from tests.data.image_layouts import LAYOUTS, write_recaptioned
 from tests.execution import clusters
+from tests.factories import rendered
 from tests.pipelines.score_tables import assert_same_rows, read
 
 DATA = Path(__file__).parents[1] / "data"
@@ -41,10 +41,14 @@ COMMAND = "import sys; from ncclean_cli.app import main; main()"
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    out = tmp_path_factory.mktemp("ray") / "shards"
-    options = CorpusOptions(pairs=900, shard_size=100, noise={"ncr": 0.2}, broken=0.02, seed=3)
-    write_corpus(out, options, 1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("ray") / "shards",
+        pairs=900,
+        shard_size=100,
+        noise={"ncr": 0.2},
+        broken=0.02,
+        seed=3,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +118,7 @@ def test_an_outcome_that_is_lost_with_its_node(two_nodes, shards, reference, tmp
 
 
 def _tars(folder: Path, **options: object) -> str:
-    write_corpus(folder, CorpusOptions(pairs=300, shard_size=150, seed=1, **options), 1)
+    rendered(folder, pairs=300, shard_size=150, seed=1, **options)
     return folder.name
 
 

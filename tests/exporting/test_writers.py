@@ -1,5 +1,7 @@
 """What is written of a sample beside its image and captions."""
 
+import json
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -7,6 +9,8 @@ from upath import UPath
 
 from ncclean.exporting.export import export_shards
 from ncclean.exporting.out_layout import out_layout
+from ncclean.exporting.parquet import tables_of
+from ncclean.exporting.rows import ExportedRow
 from tests import hostile
 from tests.exporting.test_export_layouts import picture, select
 
@@ -32,3 +36,16 @@ def test_further_pictures_are_left_out_of_tars_alone(source, left_out, form, tmp
     out = str(tmp_path / "out")
     layout = out_layout(form, out, shards)
     assert export_shards(chosen, shards, UPath(out), layout=layout).further_images == left_out
+
+
+# Exported rows as Parquet: types that hold all values of a column.
+
+
+def test_values_of_no_common_type_are_json_as_everywhere():
+    values = [[b"ab", float("nan")], {"x": b"ab"}, "text", None]
+    rows = [ExportedRow({"odd": value}) for value in values]
+    (table,) = tables_of(rows, {})
+    a_list, a_dict, *others = table["odd"].to_pylist()
+    assert json.loads(a_list) == ["YWI=", None]
+    assert json.loads(a_dict) == {"x": "YWI="}
+    assert others == ["text", None]

@@ -8,8 +8,8 @@ import pytest
 from ncclean_pipelines.adapt import Adapt
 from ncclean_pipelines.score import Score
 
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.training.options import AdaptOptions
+from tests.factories import rendered
 
 
 def mean_score_of_clean_pairs(shards, out, model):
@@ -22,9 +22,7 @@ def mean_score_of_clean_pairs(shards, out, model):
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
     """Pairs that the adaptation has not seen."""
-    out = tmp_path_factory.mktemp("other") / "shards"
-    write_corpus(out, CorpusOptions(pairs=300, noise={}, seed=99), 1)
-    return out
+    return rendered(tmp_path_factory.mktemp("other") / "shards", pairs=300, noise={}, seed=99)
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from ncclean.base.config import ScoreOptions
 from ncclean.data.caption_parts import parts_of, sentence_starts
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs, resolve_sources
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.storage.run_facts import read_facts
+from tests.factories import rendered
 
 MODEL = {"model": "demo", "pretrained": None, "precision": "fp32", "shift": 0.2}
 
@@ -33,11 +33,9 @@ def shards(tmp_path_factory):
     """Of 600 captions of five sentences a fifth has a foreign one, a tenth is another pair's."""
     folder = tmp_path_factory.mktemp("parts") / "shards"
     noise = {"foreign_sentence": 0.2, "ncr": 0.1}
-    options = CorpusOptions(
-        pairs=600, shard_size=300, noise=noise, sentences=5, broken=0.02, seed=1
+    return rendered(
+        folder, pairs=600, shard_size=300, noise=noise, sentences=5, broken=0.02, seed=1
     )
-    write_corpus(folder, options, workers=1)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import ncclean
-from ncclean.data.synthetic import CorpusOptions, write_corpus
+from tests.factories import rendered
 from tests.pipelines.test_calibrate_by import corpus as embeddings
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
@@ -24,9 +24,13 @@ MODEL = {"model": "demo", "precision": "fp32"}
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    out = tmp_path_factory.mktemp("corpus") / "shards"
-    write_corpus(out, CorpusOptions(pairs=200, shard_size=100, noise={"ncr": 0.3}, seed=5), 1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("corpus") / "shards",
+        pairs=200,
+        shard_size=100,
+        noise={"ncr": 0.3},
+        seed=5,
+    )
 
 
 @pytest.fixture(scope="module")

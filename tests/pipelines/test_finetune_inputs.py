@@ -15,7 +15,6 @@ from ncclean_pipelines.score import Score
 
 from ncclean.data.options import LoaderOptions
 from ncclean.data.shards import resolve_shards
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.train_batch import with_batch_noise
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.models.estimator import Estimator
@@ -24,6 +23,7 @@ from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.options import TrainOptions
 from tests.conftest import write_model
+from tests.factories import rendered
 from tests.training.batches import TINY, FixedBatches
 
 PAIRS = 24
@@ -32,9 +32,9 @@ LOADER = LoaderOptions(augment=False, chunk=64, decode_threads=1)
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    out = tmp_path_factory.mktemp("inputs") / "shards"
-    write_corpus(out, CorpusOptions(pairs=PAIRS, shard_size=PAIRS, seed=5), workers=1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("inputs") / "shards", pairs=PAIRS, shard_size=PAIRS, seed=5
+    )
 
 
 @pytest.fixture(scope="module")

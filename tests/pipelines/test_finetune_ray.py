@@ -17,20 +17,18 @@ from ncclean_pipelines.finetune import Finetune
 
 from ncclean.base.config import ClusterOptions
 from ncclean.data.options import LoaderOptions
-from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
 from ncclean.training.objectives.options import ObjectiveOptions
 from ncclean.training.options import TrainOptions
 from ncclean.training.run_log import read_results
 from tests.execution.clusters import cluster
+from tests.factories import rendered
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus")
-    write_corpus(folder, CorpusOptions(pairs=320, shard_size=80), 1)
-    return folder
+    return rendered(tmp_path_factory.mktemp("corpus"), pairs=320, shard_size=80)
 
 
 def request(corpus: Path, out: Path) -> Finetune:

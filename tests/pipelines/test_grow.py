@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests import command_line, object_store
+from tests.factories import rendered
 from tests.pipelines.score_tables import command
 
 BROKEN = "00003"
@@ -18,8 +18,7 @@ MODEL = ["--model", "demo", "--precision", "fp32", "--shift", "shuffled"]
 def shards(tmp_path_factory):
     """400 rendered pairs in 8 shards; one of the shards is cut in its middle."""
     folder = tmp_path_factory.mktemp("grow") / "shards"
-    options = CorpusOptions(pairs=400, shard_size=50, noise={"ncr": 0.2}, broken=0.02, seed=8)
-    write_corpus(folder, options, 1)
+    rendered(folder, pairs=400, shard_size=50, noise={"ncr": 0.2}, broken=0.02, seed=8)
     cut = folder / f"{BROKEN}.tar"
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     return sorted(map(str, folder.glob("*.tar")))

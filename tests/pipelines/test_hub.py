@@ -14,9 +14,9 @@ from werkzeug.wrappers import Response
 
 from ncclean.base import stores
 from ncclean.data.sources import resolve_sources
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.storage.joined import query
 from tests.command_line import START, run
+from tests.factories import rendered
 from tests.hub import Hub, serve_hub
 from tests.pipelines.score_tables import assert_same_rows, read
 
@@ -27,8 +27,9 @@ MODEL = ["--model", "demo", "--precision", "fp32", "--shift", "0.2"]
 def root(tmp_path_factory):
     """Six shards, more than a page of a listing, and the same pairs in a private repository."""
     root = tmp_path_factory.mktemp("hub")
-    options = CorpusOptions(pairs=120, shard_size=20, noise={"ncr": 0.2}, broken=0.02, seed=4)
-    write_corpus(root / "org/pairs/data", options, 1)
+    rendered(
+        root / "org/pairs/data", pairs=120, shard_size=20, noise={"ncr": 0.2}, broken=0.02, seed=4
+    )
     shutil.copytree(root / "org/pairs", root / "org/private")
     return root
 

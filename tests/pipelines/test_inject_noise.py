@@ -10,8 +10,8 @@ from ncclean_pipelines.inject_noise import InjectNoise
 
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests import hostile
+from tests.factories import rendered
 from tests.pipelines.noisy_shards import RATES, digests, inject, jpeg, members, samples, write_shard
 
 IMAGES = ("jpg", "png", "webp")
@@ -213,7 +213,7 @@ def test_per_batch(clean, tmp_path):
 def donors(tmp_path_factory):
     """A shard of 200 other scenes, and their captions."""
     out = tmp_path_factory.mktemp("donors") / "shards"
-    write_corpus(out, CorpusOptions(pairs=200, seed=99), 1)
+    rendered(out, pairs=200, seed=99)
     return out, {sample.caption for sample in samples(out / "00000.tar")}
 
 

@@ -15,15 +15,15 @@ from ncclean_pipelines.inject_noise import InjectNoise
 
 from ncclean.base.config import TaskOptions
 from ncclean.data.shards import resolve_shards
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.tar import TarSamples
 from ncclean.execution import inject_noise as module
 from tests import command_line, object_store
+from tests.factories import rendered
 from tests.pipelines.noisy_shards import RATES, digests, inject, samples
 
 
 def test_noise_of_synth_is_not_met_again_with_the_same_seed(tmp_path):
-    write_corpus(tmp_path / "a", CorpusOptions(pairs=400, noise={"ncr": 0.2}, shard_size=400), 1)
+    rendered(tmp_path / "a", pairs=400, noise={"ncr": 0.2}, shard_size=400)
     inject(tmp_path / "a", tmp_path / "b", {"ncr": 0.2})
     (shard,) = resolve_shards([str(tmp_path / "b")])
     noisy = sum(bool(sample.metadata["is_noisy"]) for sample in TarSamples(shard))
@@ -78,7 +78,7 @@ def test_what_is_in_the_way_stays(clean, tmp_path, refused):
 
 def test_interrupted_with_donors_and_resumed(clean, tmp_path, monkeypatch, refused):
     """The captions of the donors are read once; other donors are another run."""
-    write_corpus(tmp_path / "donors", CorpusOptions(pairs=100, seed=9, shard_size=50), 1)
+    rendered(tmp_path / "donors", pairs=100, seed=9, shard_size=50)
     options = {"rates": {"donor": 0.3}, "donors": [str(tmp_path / "donors")]}
     inject(clean, tmp_path / "whole", **options)
     write, read, calls = module.write_shard, module.read_captions, []
@@ -107,7 +107,7 @@ def test_interrupted_with_donors_and_resumed(clean, tmp_path, monkeypatch, refus
 @pytest.mark.slow
 def test_killed_and_resumed(tmp_path):
     shards = tmp_path / "shards"
-    write_corpus(shards, CorpusOptions(pairs=2000, shard_size=50, seed=1), 2)
+    rendered(shards, workers=2, pairs=2000, shard_size=50, seed=1)
     code = "import sys; from ncclean_cli.app import main; main()"
     inject(shards, tmp_path / "whole")
     arguments = ["inject-noise", str(shards), "--out", str(tmp_path / "noisy"), "--quiet"]

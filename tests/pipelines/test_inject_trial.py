@@ -13,9 +13,9 @@ from upath import UPath
 
 from ncclean.base.config import ScoreOptions
 from ncclean.data.embeddings.units import resolve_embeddings
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models import checkpoint
 from ncclean.storage.noisy_copy import write_noisy_copy
+from tests.factories import rendered
 
 
 def evaluate(source, share=0.2, **options):
@@ -49,7 +49,7 @@ def test_from_embeddings(scored):
 def donors(tmp_path_factory):
     """200 pairs of other scenes as shards, and as embeddings."""
     folder = tmp_path_factory.mktemp("donors")
-    write_corpus(folder / "shards", CorpusOptions(pairs=200, seed=99), 1)
+    rendered(folder / "shards", pairs=200, seed=99)
     Score(
         shards=[str(folder / "shards")], out=str(folder / "s.parquet"), model="demo",
         precision="fp32", shift=0.2, options=ScoreOptions(embeddings=str(folder / "embeddings")),

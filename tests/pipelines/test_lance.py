@@ -15,11 +15,11 @@ from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.registry import layout_of
 from ncclean.data.lance_table import lance_pieces
 from ncclean.data.sources import resolve_sources
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import ShardError
 from ncclean.storage import lance_scores
 from tests.command_line import run
 from tests.data.image_layouts import read as read_pairs
+from tests.factories import rendered
 from tests.pipelines.score_tables import assert_same_rows, read
 
 MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
@@ -30,7 +30,7 @@ COUNT = 90
 def pairs(tmp_path_factory):
     """Rendered pairs as a table, rows without an image or a caption among them."""
     folder = tmp_path_factory.mktemp("pairs") / "shards"
-    write_corpus(folder, CorpusOptions(pairs=COUNT, shard_size=COUNT, noise={"ncr": 0.2}), 1)
+    rendered(folder, pairs=COUNT, shard_size=COUNT, noise={"ncr": 0.2})
     samples, _ = read_pairs(folder)
     columns = {
         "image": [None if sample.row == 5 else sample.image for sample in samples],

@@ -15,11 +15,11 @@ from ncclean_pipelines.select import Select
 
 from ncclean.base import schema
 from ncclean.base.config import ScoreOptions
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.evaluation.noise_detection import detection_report
 from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.selection.policy import Policy
 from ncclean.storage.run_record import RunRecord
+from tests.factories import rendered
 
 PAIRS, COPIES = 1800, 40
 
@@ -41,8 +41,9 @@ def facts(shards):
 def scored(tmp_path_factory):
     """Embeddings of a corpus with redrawn scenes, and exact copies of its first pairs."""
     folder = tmp_path_factory.mktemp("neighbours")
-    options = CorpusOptions(pairs=PAIRS, shard_size=900, noise={"ncr": 0.2}, duplicates=0.1, seed=3)
-    write_corpus(folder / "shards", options, 1)
+    rendered(
+        folder / "shards", pairs=PAIRS, shard_size=900, noise={"ncr": 0.2}, duplicates=0.1, seed=3
+    )
     Score(
         shards=[str(folder / "shards")],
         out=str(folder / "scores.parquet"),
@@ -169,7 +170,7 @@ def test_values_out_of_range(options, refused):
 def test_images_of_a_reference_are_found(scored, tmp_path):
     """A reference of the first pairs' images, and of scenes that the corpus does not have."""
     reference, out = tmp_path / "reference", tmp_path / "n.parquet"
-    write_corpus(tmp_path / "others", CorpusOptions(pairs=200, shard_size=200, seed=77), 1)
+    rendered(tmp_path / "others", pairs=200, shard_size=200, seed=77)
     Score(
         shards=[str(tmp_path / "others")], out=str(tmp_path / "o.parquet"), model="demo",
         precision="fp32", shift=0.2, options=ScoreOptions(embeddings=str(reference)),

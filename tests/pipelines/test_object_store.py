@@ -11,11 +11,11 @@ from ncclean_pipelines.score import Score
 
 from ncclean.base import stores
 from ncclean.base.config import ScoreOptions
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.storage.joined import query
 from tests import object_store
 from tests.command_line import START, run
 from tests.execution.clusters import environment
+from tests.factories import rendered
 from tests.pipelines.score_tables import assert_same_rows, read
 
 MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
@@ -23,10 +23,14 @@ MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    out = tmp_path_factory.mktemp("objects") / "shards"
-    options = CorpusOptions(pairs=300, shard_size=50, noise={"ncr": 0.2}, broken=0.02, seed=4)
-    write_corpus(out, options, 1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("objects") / "shards",
+        pairs=300,
+        shard_size=50,
+        noise={"ncr": 0.2},
+        broken=0.02,
+        seed=4,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from sklearn.metrics import roc_auc_score
 
 from ncclean.base import schema
 from ncclean.base.config import ScoreOptions
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.execution.corpus_facts import WORD_CLASSES
 from ncclean.reviewing.table import ReviewTable
+from tests.factories import rendered
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
 
@@ -27,10 +27,13 @@ def score(source, out, **options):
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("words") / "shards"
-    options = CorpusOptions(pairs=800, shard_size=400, noise={"hard": 0.2}, seed=1)
-    write_corpus(folder, options, workers=1)
-    return folder
+    return rendered(
+        tmp_path_factory.mktemp("words") / "shards",
+        pairs=800,
+        shard_size=400,
+        noise={"hard": 0.2},
+        seed=1,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +121,7 @@ def test_classes_of_the_corpus_are_learnt_once_and_lie_with_the_run(shards, tmp_
 def test_captions_without_words_in_common_have_no_classes(tmp_path):
     """The run says so, and the columns are null."""
     folder = tmp_path / "few"
-    write_corpus(folder, CorpusOptions(pairs=12, shard_size=12, seed=1), workers=1)
+    rendered(folder, pairs=12, shard_size=12, seed=1)
     out = tmp_path / "s.parquet"
     score(folder, out, word_classes="corpus")
     assert (tmp_path / "s.parquet.work" / WORD_CLASSES).read_text() == ""

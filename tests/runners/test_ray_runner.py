@@ -15,10 +15,10 @@ from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
 
 from ncclean.base.config import TaskOptions
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.selection.policy import Policy
 from tests import object_store
 from tests.execution import clusters
+from tests.factories import rendered
 
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
 PAIRS = 900
@@ -28,7 +28,7 @@ PAIRS = 900
 def corpus(tmp_path_factory):
     """Shards, their scores and a selection of most pairs."""
     folder = tmp_path_factory.mktemp("tasks")
-    write_corpus(folder / "shards", CorpusOptions(pairs=PAIRS, shard_size=60, seed=3), 1)
+    rendered(folder / "shards", pairs=PAIRS, shard_size=60, seed=3)
     scores, selection = str(folder / "scores.parquet"), str(folder / "selection.parquet")
     model = {"model": "demo", "precision": "fp32", "shift": 0.2}
     Score(shards=[str(folder / "shards")], out=scores, **model).run()

@@ -17,6 +17,7 @@ from ncclean.data.member_samples import sample_uid
 from ncclean.data.shards import resolve_shards
 from ncclean.storage.same_corpus import as_scored
 from tests import hostile
+from tests.factories import rendered
 
 KEYS = [f"{number:09d}" for number in range(30)]
 
@@ -93,10 +94,9 @@ def test_stages_that_read_both_ask(corpora, refused):
 
 
 def test_report_and_adapt_ask_too(tmp_path, refused):
-    from ncclean.data.synthetic import CorpusOptions, write_corpus
 
     for seed in (0, 1):
-        write_corpus(tmp_path / str(seed), CorpusOptions(pairs=40, shard_size=40, seed=seed), 1)
+        rendered(tmp_path / str(seed), pairs=40, shard_size=40, seed=seed)
     scores = str(tmp_path / "s.parquet")
     Score(shards=[str(tmp_path / "0")], out=scores, model="demo", shift=0.1).run()
     other = [str(tmp_path / "1")]

@@ -9,18 +9,22 @@ import pytest
 from ncclean_pipelines.recipe.run import run
 
 from ncclean.base.progress import Silent
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.recipes.folder import RunFolder
+from tests.factories import rendered
 
 from .recipes import made, whole
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    out = tmp_path_factory.mktemp("recipe") / "shards"
-    write_corpus(out, CorpusOptions(pairs=120, shard_size=40, noise={"ncr": 0.2}, seed=3), 1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("recipe") / "shards",
+        pairs=120,
+        shard_size=40,
+        noise={"ncr": 0.2},
+        seed=3,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import pytest
 from ncclean_pipelines.recipe.run import run
 
 import ncclean
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, write_retrieval_set, write_zeroshot_set
 from ncclean.evaluation import models_on_sets
+from tests.factories import rendered
 
 from .recipes import made
 
@@ -61,7 +61,7 @@ CASES = {
 def data(tmp_path_factory):
     """Shards with scores and a selection, and two held-out sets."""
     folder = tmp_path_factory.mktemp("data")
-    write_corpus(folder / "shards", CorpusOptions(pairs=40, shard_size=20, seed=3), 1)
+    rendered(folder / "shards", pairs=40, shard_size=20, seed=3)
     table = str(folder / "scores.parquet")
     ncclean.score(str(folder / "shards"), table, model="demo", precision="fp32", shift=0.2)
     ncclean.select(table, str(folder / "clean.parquet"), where="row < 12")
