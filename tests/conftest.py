@@ -48,19 +48,25 @@ def all_sentences() -> Iterator[tuple[dict[str, list[str]], dict[str, list[str]]
 
 
 @pytest.fixture
-def refused(
+def snapshot(
     all_sentences: tuple[dict[str, list[str]], dict[str, list[str]]],
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[..., None]]:
-    """Call a function, and run the command that it makes: it must say what `sentences.yaml` has."""
+) -> Iterator[sentences.Sentences]:
+    """What a test says must be what `sentences.yaml` has of it."""
     expected, said = all_sentences
     test = request.node.nodeid
     snapshot = sentences.Sentences(expected.get(test, []), tmp_path_factory.getbasetemp())
-    yield snapshot.refused
+    yield snapshot
     said[test] = snapshot.said
     if not sentences.is_writing():
         snapshot.compare()
+
+
+@pytest.fixture
+def refused(snapshot: sentences.Sentences) -> Callable[..., None]:
+    """Call a function, and run the command that it makes: it must fail with its sentence."""
+    return snapshot.refused
 
 
 @pytest.fixture

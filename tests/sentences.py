@@ -35,19 +35,20 @@ class Sentences:
         """Call it, and run the command that it makes: it must fail with the next sentence."""
         with pytest.raises(NccleanError) as caught:
             _run(call, *arguments, **options)
-        said = self._portable(caught.value)
+        error = caught.value
+        cause = str(error.__cause__ or error.__context__ or "").split("\n")[0].strip()
+        text = str(error)
+        if len(cause) > 3 and type(error.__cause__).__module__.partition(".")[0] != "ncclean":
+            text = text.replace(cause, ANY)
+        self.says(f"{type(error).__name__}: {text}")
+
+    def says(self, text: str) -> None:
+        """The next text must be this one, but for temporary folders."""
+        said = self._base.sub("TMP", text.replace(str(Path(__file__).parents[1]), "ROOT"))
         number = len(self.said)
         expected = self._expected[number] if number < len(self._expected) else ""
         matches = re.fullmatch(re.escape(expected).replace(re.escape(ANY), ".*"), said, re.DOTALL)
         self.said.append(expected if matches else said)
-
-    def _portable(self, error: BaseException) -> str:
-        """The class and the sentence, without temporary folders and what a library said."""
-        text = self._base.sub("TMP", str(error).replace(str(Path(__file__).parents[1]), "ROOT"))
-        cause = str(error.__cause__ or error.__context__ or "").split("\n")[0].strip()
-        if len(cause) > 3 and type(error.__cause__).__module__.partition(".")[0] != "ncclean":
-            text = text.replace(cause, ANY)
-        return f"{type(error).__name__}: {text}"
 
     def compare(self) -> None:
         assert self.said == self._expected, f"see {SENTENCES.name}"
@@ -66,8 +67,16 @@ def read() -> dict[str, list[str]]:
 
 def write(said: dict[str, list[str]]) -> None:
     """Put the sentences of the tests that ran in place; those of other tests stay."""
-    text = yaml.safe_dump({**read(), **said}, allow_unicode=True, width=100)
+    text = yaml.dump({**read(), **said}, Dumper=_Dumper, allow_unicode=True, width=100)
     SENTENCES.write_text(text, "utf-8")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as they are."""
+
+    def represent_scalar(self, tag: str, value: Any, style: str | None = None) -> yaml.ScalarNode:
+        several = isinstance(value, str) and "\n" in value
+        return super().represent_scalar(tag, value, "|" if several else style)
 
 
 def is_writing() -> bool:

@@ -36,12 +36,6 @@ def test_the_layout_of_the_page_is_read(tmp_path, monkeypatch):
     assert [(one.key, one.image, one.caption) for one in samples] == pairs
 
 
-def test_a_column_of_a_file_counts_before_the_name_of_its_folder(tmp_path):
-    (tmp_path / "lang=en").mkdir()
-    (tmp_path / "lang=en" / "t.csv").write_text("image,caption,lang\na.jpg,a,de\n")
-    assert [sample.metadata["lang"] for sample in read(tmp_path)[0]] == ["de"]
-
-
 @pytest.mark.parametrize(
     ("url", "values"),
     [

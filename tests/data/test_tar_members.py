@@ -10,10 +10,7 @@ from webdataset.tariterators import base_plus_ext
 
 from ncclean.data.member_names import split_name
 from ncclean.data.member_samples import Contents, hashed_uid, sample_uid, take_captions
-from ncclean.data.options import SourceOptions
-from ncclean.data.reader import read_samples
 from ncclean.data.samples import Sample, SkipReason
-from ncclean.data.sources import resolve_pairs
 from ncclean.data.tar_members import (
     BLOCK,
     END_OF_ARCHIVE,
@@ -23,7 +20,6 @@ from ncclean.data.tar_members import (
     read_member,
 )
 from ncclean.data.tar_walk import ordinary_header
-from tests import hostile
 
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_characters="\0", exclude_categories=["Cs"]),
@@ -208,17 +204,3 @@ def test_without_a_caption_the_reason_is_that_of_the_first(texts, status, error)
 def test_uids(metadata, uid):
     assert sample_uid(metadata, "s", "k") == (uid or hashed_uid("s", "k"))
     assert hashed_uid("s", "k") != hashed_uid("t", "k")
-
-
-def test_the_second_image_of_a_key_is_read_if_it_is_of_another_sample(tmp_path):
-    """`a.JPG` without a caption, then `a.jpg` with one, as some cameras and editors leave them."""
-    members = [("a.JPG", b"first"), ("a.jpg", b"second"), ("a.txt", b"a dog")]
-    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(members))
-    (tmp_path / "folder").mkdir()
-    for name, data in members:
-        (tmp_path / "folder" / name).write_bytes(data)
-    for source in ("s.tar", "folder"):
-        (shard,) = resolve_pairs([str(tmp_path / source)], SourceOptions())
-        samples = sorted(read_samples(shard), key=lambda sample: sample.row)
-        assert [s.status for s in samples] == [SkipReason.DUPLICATE_KEY, SkipReason.OK]
-        assert (samples[1].image, samples[1].caption) == (b"second", "a dog")
