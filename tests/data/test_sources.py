@@ -18,12 +18,17 @@ from tests import hostile
 CASES = yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text("utf-8"))
 
 
+JPEG = "jpeg:"  # in front of what is to be taken for a JPEG
+
+
 def with_bytes(value):
-    """The value, with bytes for each text that begins with `bytes:`."""
+    """The value, with bytes for each text that begins with `bytes:` or `jpeg:`."""
     if isinstance(value, dict):
         return {name: with_bytes(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [with_bytes(inner) for inner in value]
+    if isinstance(value, str) and value.startswith(JPEG):
+        return b"\xff\xd8\xff" + value.removeprefix(JPEG).encode()
     is_bytes = isinstance(value, str) and value.startswith("bytes:")
     return value.removeprefix("bytes:").encode() if is_bytes else value
 
@@ -39,10 +44,13 @@ def contents(name, value):
         return file.getvalue()
     if name.endswith(".jsonl") and isinstance(value, list):
         value = "".join(json.dumps(row) + "\n" for row in value)
+    if isinstance(value, str) and value.startswith(JPEG):
+        return with_bytes(value)
     return (json.dumps(value) if isinstance(value, (dict, list)) else str(value)).encode()
 
 
 def write(files, folder):
+    """Files by their names."""
     for name, value in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
