@@ -60,7 +60,7 @@ def snapshot(
     yield snapshot
     said[test] = snapshot.said
     if not sentences.is_writing():
-        snapshot.compare()
+        snapshot.assert_complete()
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_a_group_says_whose_options_it_holds():
 
 
 def test_groups_check_their_own(refused):
-    refused(Bakery, "town", oven=Oven(heat=-1))
+    refused(lambda: Bakery("town", oven=Oven(heat=-1)))
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,11 @@ def refusal(model):
 
 
 @pytest.mark.parametrize("name", open_clip.list_models())
-def test_the_models_of_open_clip_pass(name, refused):
+def test_the_models_of_open_clip_pass(name):
     config = open_clip.get_model_config(name)
     if "audio_cfg" in config or "genlip_cfg" in config or "genlap_cfg" in config:
-        refused(check_config, name)
+        with pytest.raises(ModelError, match="reads sound|writes captions"):
+            check_config(name)
     else:
         assert check_config(name).architecture["embed_dim"] > 0
 

@@ -87,7 +87,6 @@ def test_a_name_that_is_none_suggests_one(tmp_path, refused):
 
 # Every bundled recipe from its first stage to its page, on rendered stand-ins for its data.
 
-pytestmark = pytest.mark.slow
 RUN_SETS = {
     "benchmark": "retrieval", "flickr30k": "retrieval", "retrieval_set": "retrieval",
     "imagenet": "zeroshot-texture", "shifted": "", "probe_sets": "",
@@ -110,6 +109,7 @@ def stand_ins(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rough_shifts")
 @pytest.mark.parametrize("name", bundled_recipes())
 def test_a_bundled_recipe_runs(name, stand_ins, scored, tmp_path):
