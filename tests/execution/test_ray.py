@@ -253,6 +253,7 @@ def test_no_cluster_at_the_address_is_one_sentence(shards, tmp_path, refused):
     refused(request.run)
 
 
+@pytest.mark.slow
 def test_a_model_that_no_worker_can_load_ends_the_run(two_nodes, shards, tmp_path, refused):
     refused(on, two_nodes, shards, tmp_path / "s", model="local-dir:/no such")
 

@@ -68,6 +68,7 @@ def test_score_takes_cosines_in_the_invariant_space(run, corpus, scored, tmp_pat
     assert ok.similarity[~noisy].mean() > ok.similarity[noisy].mean() + 0.1
 
 
+@pytest.mark.slow
 def test_the_evidence_and_the_beliefs_of_a_run_can_be_measured(run, corpus, tmp_path):
     figure, record = tmp_path / "halves.png", tmp_path / "report.json"
     measured = ["--shards", corpus, "--pairs", "150", "--plot", figure, "--json", record]

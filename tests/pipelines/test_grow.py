@@ -63,7 +63,7 @@ def ncclean(*words):
     return finished
 
 
-@pytest.mark.parametrize("form", ["s.parquet", "s"])
+@pytest.mark.parametrize("form", ["s.parquet", pytest.param("s", marks=pytest.mark.slow)])
 def test_grown_in_three_steps(shards, once, tmp_path, form):
     out = tmp_path / form
     said = []
@@ -78,7 +78,7 @@ def test_grown_in_three_steps(shards, once, tmp_path, form):
     assert_same(read(out), once(shards, form))
 
 
-@pytest.mark.parametrize("form", ["s.parquet", "s"])
+@pytest.mark.parametrize("form", ["s.parquet", pytest.param("s", marks=pytest.mark.slow)])
 def test_dropped_shards_leave_table_distributions_and_files(shards, once, tmp_path, form):
     out, folder = tmp_path / form, tmp_path / "e"
     embeddings = ["--embeddings", folder]

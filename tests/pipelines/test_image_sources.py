@@ -67,7 +67,11 @@ def test_scores_are_equal(layout, pairs, expected, tmp_path):
 
 @pytest.mark.parametrize(
     ("layout", "to"),
-    [(one, "auto") for one in OTHERS]
+    [
+        # The others repeat tests/exporting/test_round_trip.py.
+        pytest.param(one, "auto", marks=[] if one in ("open_clip", "Lance") else pytest.mark.slow)
+        for one in OTHERS
+    ]
     + [(one, "webdataset") for one in ("files", "Hugging Face", "open_clip", "Arrow")],
 )
 def test_clean_gives_back_the_kept_pairs(layout, to, pairs, tmp_path):

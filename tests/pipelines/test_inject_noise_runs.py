@@ -178,10 +178,12 @@ def test_on_an_object_store(clean, tmp_path):
 def test_a_request_that_the_corpus_cannot_meet_leaves_the_output_free(clean, tmp_path, refused):
     """The mended command is another run, which the record of the refused one must not refuse."""
     np.save(tmp_path / "other.npy", np.zeros(7, np.int64))
-    refused = InjectNoise(
-        shards=[str(clean)], out=str(tmp_path / "out"), noise_file=str(tmp_path / "other.npy")
+    refused(
+        InjectNoise,
+        shards=[str(clean)],
+        out=str(tmp_path / "out"),
+        noise_file=str(tmp_path / "other.npy"),
     )
-    refused(refused.run)
     refused(
         InjectNoise,
         shards=[str(clean)],

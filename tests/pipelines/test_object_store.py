@@ -11,6 +11,7 @@ from ncclean_pipelines.score import Score
 
 from ncclean.base import stores
 from ncclean.base.config import ScoreOptions
+from ncclean.errors import InputError
 from ncclean.storage.joined import query
 from tests import object_store
 from tests.command_line import START, run
@@ -119,7 +120,7 @@ def test_one_object_that_is_refused_is_one_failed_shard(store, tmp_path, refused
     refused(Score, shards=["s3://corpus/shards"], out=str(tmp_path / "t.parquet"), **MODEL)
 
 
-def test_of_two_runs_on_one_output_the_second_is_refused(store, reference, tmp_path, refused):
+def test_of_two_runs_on_one_output_the_second_is_refused(store, reference, tmp_path):
     store.delay = 0.1
     out = "s3://corpus/scores.parquet"
     words = ["score", "s3://corpus/shards", "--out", out, "--model", "demo", "--shift", "0.2"]
@@ -127,8 +128,8 @@ def test_of_two_runs_on_one_output_the_second_is_refused(store, reference, tmp_p
     while not any(method == "PUT" and ".lease" in path for method, path in store.requests):
         assert first.poll() is None
         time.sleep(0.05)
-    refused = rf"another run is writing to .*process {first.pid} on .*, last seen 20"
-    refused(Score, shards=["s3://corpus/shards"], out=out, **MODEL)
+    with pytest.raises(InputError, match=rf"another run is writing to .*process {first.pid} on .*"):
+        Score(shards=["s3://corpus/shards"], out=out, **MODEL).run()
     assert first.wait() == 0
     store.delay = 0
     assert Score(shards=["s3://corpus/shards"], out=out, **MODEL).run().summary.rows == 300
