@@ -33,7 +33,7 @@ from ncclean.models.saving import write_model
 from ncclean.storage.run_folder import open_record, written_aside
 from ncclean.storage.run_record import RUN, RunRecord
 from ncclean.storage.same_corpus import as_scored
-from ncclean.training.feature_cache import CachedFeatures
+from ncclean.training.batches import BatchSource, CachedFeatures, RankBatches, open_selection
 from ncclean.training.objectives.base import Objective
 from ncclean.training.objectives.options import Method, ObjectiveOptions
 from ncclean.training.objectives.registry import make_objective
@@ -47,11 +47,8 @@ from ncclean.training.process_group import (
     said_by_first,
     wait_for_all,
 )
-from ncclean.training.rank_batches import RankBatches
-from ncclean.training.run_files import RunFiles
-from ncclean.training.run_log import read_results
-from ncclean.training.selection import open_selection
-from ncclean.training.trainer import BatchSource, StepReport, Trainer
+from ncclean.training.run_files import RunFiles, read_results
+from ncclean.training.trainer import StepReport, Trainer
 
 _COMMAND = "finetune"
 _PIECES, _COUNTS = "pieces", "counts"

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ncclean.errors import InfeasibleError
-from ncclean.training.objectives.row_blocks import row_blocks
+from ncclean.training.objectives.similarity import row_blocks
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import torch
 
 from ncclean.errors import InputError, ResumeError
 from ncclean.training import checkpoint
-from ncclean.training.checkpoint import CheckpointWriter, Position, load_checkpoint, save_checkpoint
+from ncclean.training.run_files import CheckpointWriter, Position, load_checkpoint, save_checkpoint
 
 
 def save(folder, step, keep=2, **state):

@@ -11,34 +11,26 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from ncclean.training.adversary import Adversaries
-from ncclean.training.distributed import gather_with_gradients
-from ncclean.training.gradient_average import average_gradients
 from ncclean.training.objectives.base import GlobalBatch, whole_model
-from ncclean.training.objectives.bayes import BayesOptions
-from ncclean.training.objectives.bayes_objective import Bayes, Decl
+from ncclean.training.objectives.bayes import Bayes, BayesOptions
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.disncl import (
-    DisnclOptions,
-    control_terms,
-    encoder_terms,
-    warm_up_terms,
-)
-from ncclean.training.objectives.disncl_information import Discriminators
-from ncclean.training.objectives.disncl_objective import Disncl
-from ncclean.training.objectives.disncl_reconstruction import Decoders
+from ncclean.training.objectives.cyclip import cyclip_terms
+from ncclean.training.objectives.decl import Decl
+from ncclean.training.objectives.disncl import Disncl, control_terms, encoder_terms, warm_up_terms
+from ncclean.training.objectives.disncl_losses import Decoders, Discriminators
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
-from ncclean.training.objectives.ncu import (
-    NcuOptions,
-    forget_split,
-    hardest_negative_terms,
-    unlearning_terms,
-)
+from ncclean.training.objectives.ncu import forget_split, hardest_negative_terms, unlearning_terms
+from ncclean.training.objectives.options import DisnclOptions, NcuOptions
 from ncclean.training.objectives.osa import osa_loss
-from ncclean.training.objectives.registry import cyclip_terms
 from ncclean.training.objectives.rince import rince_loss
 from ncclean.training.objectives.softclip import softclip_loss
-from ncclean.training.process_group import Ranks, average_over
+from ncclean.training.optimizers import Adversaries
+from ncclean.training.process_group import (
+    Ranks,
+    average_gradients,
+    average_over,
+    gather_with_gradients,
+)
 from tests.training.batches import start_ranks
 from tests.training.objectives.samples import invariant_cosines
 

@@ -6,9 +6,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ncclean.training import gradient_average
-from ncclean.training.grad_cache import backward_in_pieces
-from ncclean.training.gradient_average import GradientAverage
-from ncclean.training.process_group import Ranks
+from ncclean.training.batch_step import backward_in_pieces
+from ncclean.training.process_group import GradientAverage, Ranks
 
 LAYERS = 4
 

@@ -7,7 +7,33 @@ from __future__ import annotations
 
 import torch
 
-from ncclean.training.objectives.row_blocks import both_ways, by_rows, row_cosines
+from ncclean.training.objectives.base import (
+    GlobalBatch,
+    LossObjective,
+    Objective,
+    Terms,
+    Tokenizer,
+    method_phases,
+)
+from ncclean.training.objectives.clip import clip_loss
+from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.objectives.similarity import both_ways, by_rows, row_cosines
+
+
+def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
+    """Create CyCLIP's objective."""
+    return LossObjective("cyclip", method_phases(options), cyclip_terms)
+
+
+def cyclip_terms(
+    image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, batch: GlobalBatch
+) -> Terms:
+    """CyCLIP's loss terms: the CLIP loss, and both consistencies, a quarter each."""
+    return {
+        "contrastive": clip_loss(image, text, scale),
+        "in_modal": 0.25 * in_modal_consistency(image, text),
+        "cross_modal": 0.25 * cross_modal_consistency(image, text),
+    }
 
 
 def in_modal_consistency(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,33 @@ from __future__ import annotations
 
 import torch
 
+from ncclean.training.objectives.base import (
+    GlobalBatch,
+    LossObjective,
+    Objective,
+    Terms,
+    Tokenizer,
+    method_phases,
+)
 from ncclean.training.objectives.clip import pair_losses
+from ncclean.training.objectives.ncu import forget_split
+from ncclean.training.objectives.options import ObjectiveOptions
+
+
+def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
+    """Create the objective of gradient ascent."""
+    ncu = options.ncu
+
+    def terms(
+        image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, batch: GlobalBatch
+    ) -> Terms:
+        forget = batch.is_forget
+        if ncu.split != "table":
+            forget = forget_split(image, text, scale, ncu.forget_percent)
+        forgotten, retained = gradient_ascent_terms(image, text, scale, forget)
+        return {"forget": forgotten, "retain": retained}
+
+    return LossObjective("gradient_ascent", method_phases(options), terms)
 
 
 def gradient_ascent_terms(

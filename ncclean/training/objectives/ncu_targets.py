@@ -13,8 +13,14 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from ncclean.training.objectives.options import LastColumn, Unlearn, Variant
-from ncclean.training.objectives.row_blocks import ALL, by_rows, row_blocks, row_cosines
-from ncclean.training.objectives.similarity import paired_cosines, precise
+from ncclean.training.objectives.similarity import (
+    ALL,
+    by_rows,
+    paired_cosines,
+    precise,
+    row_blocks,
+    row_cosines,
+)
 from ncclean.training.transport import masked_sinkhorn
 
 

@@ -8,7 +8,27 @@ from __future__ import annotations
 
 import torch
 
-from ncclean.training.objectives.row_blocks import own_and_all
+from ncclean.training.objectives.base import (
+    GlobalBatch,
+    LossObjective,
+    Objective,
+    Terms,
+    Tokenizer,
+    method_phases,
+)
+from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.objectives.similarity import own_and_all
+
+
+def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
+    """Create RINCE's objective, at the scale that the model has."""
+
+    def terms(
+        image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, batch: GlobalBatch
+    ) -> Terms:
+        return {"contrastive": rince_loss(image, text, scale)}
+
+    return LossObjective("rince", method_phases(options, train_scale=False), terms)
 
 
 def rince_loss(

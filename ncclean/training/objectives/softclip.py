@@ -9,7 +9,28 @@ from __future__ import annotations
 
 import torch
 
-from ncclean.training.objectives.row_blocks import ALL, both_ways, by_rows, row_cosines
+from ncclean.training.objectives.base import (
+    GlobalBatch,
+    LossObjective,
+    Objective,
+    Terms,
+    Tokenizer,
+    method_phases,
+)
+from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.objectives.similarity import ALL, both_ways, by_rows, row_cosines
+
+
+def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
+    """Create SoftCLIP's objective: targets softened by the similarities within a modality."""
+
+    def terms(
+        image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, batch: GlobalBatch
+    ) -> Terms:
+        temperature = options.softclip_temperature
+        return {"contrastive": softclip_loss(image, text, scale, temperature=temperature)}
+
+    return LossObjective("softclip", method_phases(options), terms)
 
 
 def softclip_loss(

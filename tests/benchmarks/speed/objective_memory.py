@@ -38,7 +38,7 @@ def measure_here(case: str, pairs: int, whole: bool) -> dict[str, float]:
 
     from ncclean.training.objectives import row_blocks
     from ncclean.training.objectives.base import GlobalBatch
-    from ncclean.training.objectives.disncl_information import Discriminators
+    from ncclean.training.objectives.disncl_losses import Discriminators
     from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
     from ncclean.training.objectives.registry import make_objective
 

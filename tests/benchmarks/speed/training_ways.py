@@ -28,10 +28,12 @@ from torch import nn
 from towers import Towers, demo_towers, random_vit_b_32
 
 from ncclean.data.weighted_loader import WeightedLoader
-from ncclean.training.checkpoint import Position, save_checkpoint
-from ncclean.training.objectives.registry import ObjectiveOptions, make_objective
+from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.objectives.registry import make_objective
+from ncclean.training.options import TrainOptions
 from ncclean.training.process_group import joined_ranks
-from ncclean.training.trainer import Trainer, TrainOptions
+from ncclean.training.run_files import Position, save_checkpoint
+from ncclean.training.trainer import Trainer
 from speed.training import BATCH, SameBatch
 
 # Processes, and those that seem to be on this machine.

@@ -2,8 +2,11 @@ import pytest
 import torch
 
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.cyclip import cross_modal_consistency, in_modal_consistency
-from ncclean.training.objectives.registry import cyclip_terms
+from ncclean.training.objectives.cyclip import (
+    cross_modal_consistency,
+    cyclip_terms,
+    in_modal_consistency,
+)
 from tests.training.objectives.samples import embeddings
 
 

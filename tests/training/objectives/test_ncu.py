@@ -8,7 +8,6 @@ import torch
 from ncclean.errors import InputError
 from ncclean.training.objectives import ncu
 from ncclean.training.objectives.ncu import (
-    NcuOptions,
     distance_loss,
     forget_split,
     hardest_negative_terms,
@@ -17,6 +16,7 @@ from ncclean.training.objectives.ncu import (
     separation_loss,
     unlearning_terms,
 )
+from ncclean.training.objectives.options import NcuOptions
 from tests.training.objectives.samples import embeddings, extremes
 
 FORGET = torch.tensor([True, False, False, True, False, False])

@@ -14,10 +14,9 @@ from ncclean.errors import InfeasibleError
 from ncclean.scoring import ncu as scoring_ncu
 from ncclean.training.objectives import ncu, row_blocks
 from ncclean.training.objectives.base import GlobalBatch
-from ncclean.training.objectives.bayes_objective import Bayes
+from ncclean.training.objectives.bayes import Bayes
 from ncclean.training.objectives.disncl import filtered
-from ncclean.training.objectives.disncl_information import Discriminators
-from ncclean.training.objectives.disncl_reconstruction import Decoders
+from ncclean.training.objectives.disncl_losses import Decoders, Discriminators
 from ncclean.training.objectives.ncu_targets import realigned, transport_problem
 from ncclean.training.objectives.options import (
     BayesOptions,
