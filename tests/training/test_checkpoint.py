@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ncclean.errors import InputError, ResumeError
-from ncclean.training import checkpoint
+from ncclean.training import run_files as checkpoint
 from ncclean.training.run_files import CheckpointWriter, Position, load_checkpoint, save_checkpoint
 
 
