@@ -11,18 +11,20 @@ import torch.nn.functional as F
 from torch import nn
 
 from ncclean.training.objectives.base import GlobalBatch, whole_model
+from ncclean.training.objectives.baselines import (
+    cyclip_terms,
+    gradient_ascent_terms,
+    rince_loss,
+    softclip_loss,
+)
 from ncclean.training.objectives.bayes import Bayes, BayesOptions
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.cyclip import cyclip_terms
 from ncclean.training.objectives.decl import Decl
 from ncclean.training.objectives.disncl import Disncl, control_terms, encoder_terms, warm_up_terms
 from ncclean.training.objectives.disncl_losses import Decoders, Discriminators
-from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.ncu import forget_split, hardest_negative_terms, unlearning_terms
 from ncclean.training.objectives.options import DisnclOptions, NcuOptions
 from ncclean.training.objectives.osa import osa_loss
-from ncclean.training.objectives.rince import rince_loss
-from ncclean.training.objectives.softclip import softclip_loss
 from ncclean.training.optimizers import Adversaries
 from ncclean.training.process_group import (
     Ranks,

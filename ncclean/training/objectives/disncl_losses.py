@@ -26,6 +26,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from ncclean.models.heads import perceptron
+from ncclean.training.objectives.similarity import mean_or_zero
 
 # exp(-1e4) is 0 in every precision, and 0 times it is 0, which is not so for -inf.
 _NEVER = -1e4
@@ -170,7 +171,7 @@ def jsd_bound(joint_logits: torch.Tensor, marginal_logits: torch.Tensor) -> torc
     Eqs. 9 and 12, whose f is sigmoid(D). The larger, the more the two depend on each other. Of no
     logits it is a zero that is attached to the graph.
     """
-    return _mean(-F.softplus(-joint_logits)) + _mean(-F.softplus(marginal_logits))
+    return mean_or_zero(-F.softplus(-joint_logits)) + mean_or_zero(-F.softplus(marginal_logits))
 
 
 def adversarial_bound(
@@ -183,7 +184,7 @@ def adversarial_bound(
     discriminator.
     """
     if bounded:
-        return _mean(F.softplus(joint_logits))
+        return mean_or_zero(F.softplus(joint_logits))
     return jsd_bound(joint_logits, marginal_logits)
 
 
@@ -255,10 +256,6 @@ def seen(embedding: torch.Tensor, form: str) -> torch.Tensor:
     if form == "raw":
         return precise
     return F.normalize(precise, dim=1) * math.sqrt(embedding.shape[1])
-
-
-def _mean(values: torch.Tensor) -> torch.Tensor:
-    return values.sum() / max(1, values.numel())
 
 
 class Decoders(nn.ModuleDict):

@@ -31,6 +31,7 @@ from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions, Va
 from ncclean.training.objectives.similarity import (
     both_ways,
     by_rows,
+    mean_or_zero,
     normalized,
     own_and_all,
     paired_cosines,
@@ -219,7 +220,7 @@ def separation_loss(
 ) -> torch.Tensor:
     """NCU's Eq. 3, mean of [alpha - c]+ + [c - beta]+: keeps c = <t_i, n_i> in [alpha, beta]."""
     cosine = paired_cosines(text, negative)
-    return _per_pair((alpha - cosine).relu() + (cosine - beta).relu())
+    return mean_or_zero((alpha - cosine).relu() + (cosine - beta).relu())
 
 
 def relation_loss(
@@ -246,7 +247,7 @@ def relation_loss(
 def distance_loss(text: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
     """Mean of 2 - |t_i - n_i|, least for opposite vectors: NCU's Table 5, V2 in place of Eq. 4."""
     text, negative = precise(text, negative)
-    return _per_pair(2 - torch.linalg.vector_norm(text - negative, dim=1))
+    return mean_or_zero(2 - torch.linalg.vector_norm(text - negative, dim=1))
 
 
 def matching_loss(
@@ -267,8 +268,3 @@ def matching_loss(
         return (F.softplus(-sign * matches) + F.softplus(sign * opposite)).sum()
 
     return torch.stack(by_rows(losses, len(text))).sum() / max(1, len(text))
-
-
-def _per_pair(values: torch.Tensor) -> torch.Tensor:
-    """(N, ...) -> the sum over N; a zero that is attached to the graph where there are no pairs."""
-    return values.sum() / max(1, len(values))

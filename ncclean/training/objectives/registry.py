@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from ncclean.errors import InputError
-from ncclean.training.objectives import (
-    bayes,
-    clip,
-    cyclip,
-    decl,
-    disncl,
-    gradient_ascent,
-    ncu,
-    osa,
-    rince,
-    softclip,
-)
+from ncclean.training.objectives import baselines, bayes, clip, decl, disncl, ncu, osa
 from ncclean.training.objectives.base import Objective, Tokenizer
 from ncclean.training.objectives.options import METHODS, ObjectiveOptions
 
@@ -24,10 +13,10 @@ _FACTORIES = {
     "ncu": ncu.make,
     "bayes": bayes.make,
     "disncl": disncl.make,
-    "gradient_ascent": gradient_ascent.make,
-    "softclip": softclip.make,
-    "cyclip": cyclip.make,
-    "rince": rince.make,
+    "gradient_ascent": baselines.make_gradient_ascent,
+    "softclip": baselines.make_softclip,
+    "cyclip": baselines.make_cyclip,
+    "rince": baselines.make_rince,
     "decl": decl.make,
 }
 

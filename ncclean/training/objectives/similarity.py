@@ -122,3 +122,8 @@ def own_and_all(
 
     joined: torch.Tensor = torch.cat(by_rows(of, len(image)), dim=2)
     return joined
+
+
+def mean_or_zero(values: torch.Tensor) -> torch.Tensor:
+    """Mean of (N,) values; of none, a zero that is attached to the graph."""
+    return values.sum() / max(1, len(values))
