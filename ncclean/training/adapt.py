@@ -19,8 +19,7 @@ from ncclean.data.shards import ShardRef
 from ncclean.data.weighted_loader import TrainBatch, WeightedLoader
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
-from ncclean.models.request import ModelRequest
-from ncclean.models.saving import write_model
+from ncclean.models.request import ModelRequest, write_model
 from ncclean.storage.catalog import connect
 from ncclean.storage.run_folder import finished, open_record, written_aside
 from ncclean.storage.same_corpus import as_scored

@@ -28,8 +28,7 @@ from ncclean.data.tar_count import count_samples
 from ncclean.data.weighted_loader import ALL_ROWS, WeightedLoader
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
-from ncclean.models.request import ModelRequest
-from ncclean.models.saving import write_model
+from ncclean.models.request import ModelRequest, write_model
 from ncclean.storage.run_folder import open_record, written_aside
 from ncclean.storage.run_record import RUN, RunRecord
 from ncclean.storage.same_corpus import as_scored
