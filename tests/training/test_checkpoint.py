@@ -77,7 +77,7 @@ def test_a_process_killed_while_it_writes_leaves_the_one_before(tmp_path):
     code = (
         "import os, signal, sys, torch\n"
         "from pathlib import Path\n"
-        "from ncclean.training.checkpoint import Position, save_checkpoint\n"
+        "from ncclean.training.run_files import Position, save_checkpoint\n"
         "def half(state, file):\n"
         "    Path(file).write_bytes(b'half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
