@@ -63,7 +63,7 @@ class Adapt(Command):
     overwrite: Overwrite = False
 
     def run(self, progress: Progress = SILENT) -> Result[AdaptSummary]:
-        """Adapt the model and save it; see `ncclean.training.adapt_model`."""
+        """Adapt the model and save it; see `ncclean.training.adapt.adapt_model`."""
         from ncclean.data.sources import resolve_pairs
         from ncclean.models.request import ModelRequest
         from ncclean.training.adapt import adapt_model
