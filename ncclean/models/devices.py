@@ -168,8 +168,8 @@ class Cores:
         """
         if not hasattr(self._own, "model"):
             self._own.model = sharing_tensors(self._model)
-        own: nn.Module = self._own.model
-        return own
+        copied: nn.Module = self._own.model
+        return copied
 
 
 def sharing_tensors(

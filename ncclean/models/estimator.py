@@ -221,14 +221,14 @@ class Estimator:
         length = self.tokenize([""]).shape[1]
         inner = getattr(self.tokenizer, "tokenizer", None)
         words = len(inner) if inner is not None else getattr(self.tokenizer, "vocab_size", 0)
-        for setting, needed, there in (
+        for setting, needed, available in (
             ("context_length", length, model_attribute(self.model, "context_length", default=0)),
             ("vocab_size", words, model_attribute(self.model, "vocab_size", default=0)),
         ):
-            if 0 < there < needed:
+            if 0 < available < needed:
                 raise ModelError(
-                    f"the text tower of {label} has a {setting} of {there:,}, but its tokenizer "
-                    f"one of {needed:,}: they do not belong together"
+                    f"the text tower of {label} has a {setting} of {available:,}, but its "
+                    f"tokenizer one of {needed:,}: they do not belong together"
                 )
         self.context_length = length
 
@@ -297,7 +297,7 @@ class Estimator:
         Returns (N, d) embeddings and N counts, see `tokens_before_cutting`.
         """
         tokens = TokenCache(self.tokenize).of(captions)
-        counts = [tokens.counts[place] for place in tokens.places]
+        counts = [tokens.counts[number] for number in tokens.places]
         return self.encode_tokenized(tokens, batch_size), counts
 
     def encode_tokenized(self, tokens: Tokens, batch_size: int = 256) -> torch.Tensor:

@@ -201,8 +201,8 @@ class EmbeddingHead:
         """
         from safetensors import SafetensorError, safe_open
 
-        place = Path(path)
-        if not place.is_file():
+        file_path = Path(path)
+        if not file_path.is_file():
             raise InputError(f"--head: {why_missing(path)}")
         try:
             with safe_open(path, framework="pt") as file:
@@ -213,7 +213,7 @@ class EmbeddingHead:
         check_finite(tensors, f"--head: {path}")
         return cls(
             _sequential(path, tensors, metadata).eval(),
-            hashlib.blake2b(place.read_bytes(), digest_size=16).hexdigest(),
+            hashlib.blake2b(file_path.read_bytes(), digest_size=16).hexdigest(),
         )
 
     @property

@@ -42,10 +42,10 @@ def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
     padding_id = tokens[:, -1:]
     positions = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
     content = ((tokens != padding_id) * positions).amax(dim=1)
-    kept = content + (padding_id[:, 0] != 0).long()
+    counts = content + (padding_id[:, 0] != 0).long()
     # A single trailing token is the end of a text that fills the context, not padding.
     is_full = tokens.shape[1] - content <= 1
-    return torch.where(is_full, tokens.shape[1], kept)
+    return torch.where(is_full, tokens.shape[1], counts)
 
 
 def padded_lengths(tokens: torch.Tensor, lengths: Sequence[int] = _LENGTHS) -> torch.Tensor:

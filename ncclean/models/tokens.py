@@ -150,6 +150,6 @@ def _uncut_counts(tokenizer: Any) -> Callable[[list[str]], list[int]] | None:
         if not texts:
             return []
         ids = inner([clean(text) for text in texts], add_special_tokens=not of_clips, verbose=False)
-        return [len(one) + 3 * of_clips for one in ids["input_ids"]]
+        return [len(token_ids) + 3 * of_clips for token_ids in ids["input_ids"]]
 
     return counts

@@ -193,8 +193,8 @@ class BatchStep:
         """The terms of the whole batch, or this rank's share of them where that is enough."""
         if self._ranks.size > 1:
             pairs = len(facts.weights) // self._ranks.size
-            own = slice(self._ranks.rank * pairs, (self._ranks.rank + 1) * pairs)
-            terms = self._objective.local_terms(whole, own, self.scale, facts, phase)
+            rows_of_rank = slice(self._ranks.rank * pairs, (self._ranks.rank + 1) * pairs)
+            terms = self._objective.local_terms(whole, rows_of_rank, self.scale, facts, phase)
             if terms is not None:
                 return terms
         return self._objective.terms(whole, self.scale, facts, phase)
@@ -222,15 +222,15 @@ class BatchStep:
             return {name: tensor.to(device) for name, tensor in tensors.items()}
         with torch.cuda.stream(stream):
             # torch keeps pinned blocks and hands one out again once its upload is through.
-            there = {
+            uploaded = {
                 name: tensor.pin_memory().to(device, non_blocking=True)
                 for name, tensor in tensors.items()
             }
         compute = torch.cuda.current_stream(device)
         compute.wait_stream(stream)
-        for tensor in there.values():
+        for tensor in uploaded.values():
             tensor.record_stream(compute)
-        return there
+        return uploaded
 
 
 def backward_in_pieces(

@@ -78,9 +78,9 @@ class RankBatches:
         of_piece, of_rank = batch_size // pieces, batch_size // ranks.size
         first, last = ranks.rank * of_rank, (ranks.rank + 1) * of_rank
         self._pieces = [
-            make(piece, slice(max(first - begin, 0), min(last - begin, of_piece)))
+            make(piece, slice(max(first - start, 0), min(last - start, of_piece)))
             for piece in range(pieces)
-            if first - of_piece < (begin := piece * of_piece) < last
+            if first - of_piece < (start := piece * of_piece) < last
         ]
         self.steps_per_epoch = self._pieces[0].steps_per_epoch
 
@@ -95,7 +95,9 @@ class RankBatches:
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
         """Yield the training batches of an epoch, from `first_step` on."""
-        for batches in zip(*(one.epoch(epoch, first_step) for one in self._pieces), strict=True):
+        for batches in zip(
+            *(source.epoch(epoch, first_step) for source in self._pieces), strict=True
+        ):
             yield joined(batches)
 
 

@@ -16,7 +16,7 @@ _SCALES = ("logit_scale", "logit_bias")
 
 
 def parameter_groups(
-    model: nn.Module, own: Mapping[str, nn.Module]
+    model: nn.Module, modules: Mapping[str, nn.Module]
 ) -> dict[str, list[nn.Parameter]]:
     """Parameters by group: `image`, `text`, `scale` of the model, the objective's modules."""
     groups: dict[str, list[nn.Parameter]] = {"image": [], "text": [], "scale": []}
@@ -27,7 +27,7 @@ def parameter_groups(
             groups["image"].append(parameter)
         else:
             groups["text"].append(parameter)
-    return groups | {name: list(module.parameters()) for name, module in own.items()}
+    return groups | {name: list(module.parameters()) for name, module in modules.items()}
 
 
 def freeze_all_but(groups: Mapping[str, Iterable[nn.Parameter]], phase: Phase) -> None:

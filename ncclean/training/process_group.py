@@ -111,11 +111,13 @@ def gather_with_gradients(tensors: Mapping[str, torch.Tensor]) -> dict[str, torc
         return dict(tensors)
     whole: dict[str, torch.Tensor] = {}
     for floats in sorted({tensor.is_floating_point() for tensor in tensors.values()}):
-        some = {name: one for name, one in tensors.items() if one.is_floating_point() == floats}
+        alike = {
+            name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() == floats
+        }
         # Joined, marks take the dtype of the keys: not every backend knows bool.
-        ranks = _Gather.apply(torch.cat([tensor.flatten() for tensor in some.values()]))
-        shares = ranks.split([tensor.numel() for tensor in some.values()], dim=1)
-        for (name, tensor), share in zip(some.items(), shares, strict=True):
+        ranks = _Gather.apply(torch.cat([tensor.flatten() for tensor in alike.values()]))
+        shares = ranks.split([tensor.numel() for tensor in alike.values()], dim=1)
+        for (name, tensor), share in zip(alike.items(), shares, strict=True):
             whole[name] = share.reshape(-1, *tensor.shape[1:]).to(tensor.dtype)
     return whole
 
@@ -133,9 +135,9 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         gradient = gradients[0].contiguous()
         if distributed.get_backend() == distributed.Backend.NCCL:
-            own = torch.empty_like(gradient[0])
-            distributed.reduce_scatter_tensor(own, gradient)
-            return own
+            of_rank = torch.empty_like(gradient[0])
+            distributed.reduce_scatter_tensor(of_rank, gradient)
+            return of_rank
         # Gloo and others do not scatter what they reduce.
         total = gradient.clone()
         distributed.all_reduce(total)
@@ -149,7 +151,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
     rank. DistributedDataParallel does not fit: where a batch is encoded in pieces, the logit scale
     has its gradient from an earlier pass than the towers, which it takes for an unused parameter.
     """
-    gradients = [one.grad for one in parameters if one.grad is not None]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if ranks.size == 1 or not gradients:
         return
     flat = torch.cat([gradient.flatten() for gradient in gradients])  # one exchange for all

@@ -35,12 +35,12 @@ class RunFiles:
     @contextlib.contextmanager
     def open(cls, out: str) -> Iterator[RunFiles]:
         """Yield the files of the run at `out`; those of a store are fetched first."""
-        place = stores.location(out)
+        location = stores.location(out)
         if not stores.is_url(out):
-            yield cls(place, Path(out))
+            yield cls(location, Path(out))
             return
         with scratch_folder() as folder:
-            files = cls(place, folder / "run")
+            files = cls(location, folder / "run")
             files._fetch()
             yield files
 
@@ -66,9 +66,9 @@ class RunFiles:
             name = str(url).removeprefix(f"{self.out}/")
             if name.partition("/")[0] == WORKING_FOLDER or ".." in name.split("/"):
                 continue  # the second is no name of the run's, and would lead elsewhere
-            place = self.local / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            stores.ask("read", url, url.fs.get_file, url.path, str(place))
+            location = self.local / name
+            location.parent.mkdir(parents=True, exist_ok=True)
+            stores.ask("read", url, url.fs.get_file, url.path, str(location))
         self._copied = self._versions()
 
     def _versions(self) -> dict[str, tuple[int, int]]:

@@ -214,7 +214,7 @@ class Trainer:
     ) -> Iterator[_Step]:
         """The steps of a phase from `start` on, each before the next one changes the weights."""
         before, steps = sum(self._lengths[:number]), self._lengths[number]
-        begin, done = time.monotonic(), 0
+        started, done = time.monotonic(), 0
         trained = [p for group in self._trained(phase).values() for p in group]
         left = before + steps - start.total_steps
         taken: _Step | None = None
@@ -230,7 +230,7 @@ class Trainer:
             if self.averaged is not None:
                 self.averaged.update_parameters(self._model)
             done += len(batch.captions) * self._ranks.size
-            report = partial(self._report, read, phase.name, position.total_steps, begin, done)
+            report = partial(self._report, read, phase.name, position.total_steps, started, done)
             taken = _Step(
                 position, report, self._facts(position.total_steps), self._is_due(position)
             )
@@ -255,11 +255,11 @@ class Trainer:
                 asked = time.monotonic()
 
     def _report(
-        self, read: Callable[[], StepNumbers], phase: str, step: int, begin: float, samples: int
+        self, read: Callable[[], StepNumbers], phase: str, step: int, started: float, samples: int
     ) -> StepReport:
         """Wait for the numbers of a step, after `samples` samples since `begin`."""
         numbers = read()
-        speed = samples / (numbers.ended - begin)
+        speed = samples / (numbers.ended - started)
         return StepReport(
             **vars(numbers),
             phase=phase,

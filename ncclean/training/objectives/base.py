@@ -70,7 +70,7 @@ def shared_out(phases: Sequence[Phase], steps: int, steps_per_epoch: int) -> tup
     """
     passes = list(itertools.accumulate(phase.epochs for phase in phases))
     ends = [round(steps * done / passes[-1]) for done in passes]
-    counts = [end - begin for begin, end in itertools.pairwise([0, *ends])]
+    counts = [end - start for start, end in itertools.pairwise([0, *ends])]
     return tuple(
         dataclasses.replace(phase, steps=count, epochs=-(-count // max(steps_per_epoch, 1)))
         for phase, count in zip(phases, counts, strict=True)

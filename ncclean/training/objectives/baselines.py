@@ -71,8 +71,8 @@ def cross_modal_consistency(image: torch.Tensor, text: torch.Tensor) -> torch.Te
     """CyCLIP's cross-modal term, (1/N) sum_jk (<v_j, t_k> - <v_k, t_j>)^2."""
 
     def squares(rows: slice) -> torch.Tensor:
-        one, other = both_ways(image, text, rows)
-        return (one - other).square().sum()
+        first, second = both_ways(image, text, rows)
+        return (first - second).square().sum()
 
     return torch.stack(by_rows(squares, len(image))).sum() / len(image)
 
@@ -159,9 +159,9 @@ def rince_loss(
     q scale stays below 88. The loss has no lower bound in the scale, which must not be trained.
     """
     directions = own_and_all(image, text, scale)
-    own, log_sums = directions[0, 0], directions[:, 1]
-    log_density = torch.tensor(density, dtype=own.dtype, device=own.device).log()
-    positive = (q * own).exp()
+    paired, log_sums = directions[0, 0], directions[:, 1]
+    log_density = torch.tensor(density, dtype=paired.dtype, device=paired.device).log()
+    positive = (q * paired).exp()
     image_to_text, text_to_image = (
         (-positive + (q * (log_density + log_sum)).exp()).mean() / q
         for log_sum in log_sums.unbind()

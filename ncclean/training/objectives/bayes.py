@@ -68,10 +68,10 @@ class Bayes(Objective):
         blocks = by_rows(
             lambda rows: self._weighed(image, text, scale, batch.seed, remembered, rows), len(image)
         )
-        losses, log_u, positive, some = zip(*blocks, strict=True)
+        losses, log_u, positive, negatives = zip(*blocks, strict=True)
         if self._memory is not None and batch.keys is not None:
             self._memory.remember(batch.keys, torch.cat(log_u))
-        self._last = torch.cat(positive), torch.cat(some), batch.is_noisy
+        self._last = torch.cat(positive), torch.cat(negatives), batch.is_noisy
         image_to_text, text_to_image = torch.stack(losses).sum(dim=0)
         return {"image_to_text": image_to_text / 2, "text_to_image": text_to_image / 2}
 
@@ -105,11 +105,11 @@ class Bayes(Objective):
             share = len(logits) / len(image)
             losses.append(share * weighted_contrastive_loss(logits, weights, first))
         observed = normalized_weights(log_w[0])
-        some = observed[: max(0, _OBSERVED - first)]
-        is_other = torch.ones_like(some, dtype=torch.bool)
+        negatives = observed[: max(0, _OBSERVED - first)]
+        is_other = torch.ones_like(negatives, dtype=torch.bool)
         is_other.diagonal(first).fill_(False)
         positive = observed.diagonal(first).clone()  # a view would keep the matrix
-        return torch.stack(losses), torch.stack(log_u, dim=1), positive, some[is_other]
+        return torch.stack(losses), torch.stack(log_u, dim=1), positive, negatives[is_other]
 
     def statistics(self) -> dict[str, float]:
         """Quantiles of the weights drawn in the last step, image to text, mean 1 per row (Fig. 3).
@@ -221,11 +221,11 @@ def normalized_weights(log_weights: torch.Tensor) -> torch.Tensor:
 
 def averaged(remembered: torch.Tensor, log_drawn: torch.Tensor, share: float) -> torch.Tensor:
     """Moving average of u, log(share e^remembered + (1 - share) e^drawn); NaN remembers none."""
-    kept = torch.logaddexp(
+    mean = torch.logaddexp(
         remembered + torch.tensor(share, dtype=log_drawn.dtype).log(),
         log_drawn + torch.tensor(1 - share, dtype=log_drawn.dtype).log(),
     )
-    return torch.where(remembered.isnan(), log_drawn, kept)
+    return torch.where(remembered.isnan(), log_drawn, mean)
 
 
 def _priors(
@@ -296,7 +296,7 @@ class PairMemory(nn.Module):
             room = torch.empty(2 * len(self._rows), self._width)
             room[: len(self._values)] = self._values
             self._values = room
-        last = {self._rows[key]: place for place, key in enumerate(wanted)}
+        last = {self._rows[key]: position for position, key in enumerate(wanted)}
         rows, places = torch.tensor(list(last)), torch.tensor(list(last.values()))
         self._values[rows] = values.detach().float().cpu()[places]
 

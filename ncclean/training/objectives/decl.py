@@ -68,18 +68,18 @@ class Decl(Objective):
         if batch.keys is not None:
             self._memory.remember(batch.keys, torch.stack(log_u, dim=1))
         image_to_text, text_to_image = (
-            loss_of_sums(own, log_sum, drawn) / 2
-            for (own, log_sum), drawn in zip(directions, log_u, strict=True)
+            loss_of_sums(paired, log_sum, drawn) / 2
+            for (paired, log_sum), drawn in zip(directions, log_u, strict=True)
         )
         return {"image_to_text": image_to_text, "text_to_image": text_to_image}
 
 
-def loss_of_sums(own: torch.Tensor, log_sum: torch.Tensor, log_u: torch.Tensor) -> torch.Tensor:
+def loss_of_sums(paired: torch.Tensor, log_sum: torch.Tensor, log_u: torch.Tensor) -> torch.Tensor:
     """DeCL's loss, the mean of -log s_ii + u_i sum_j s_ij, a scalar.
 
     From (N,) own logits, (N,) logsumexps of the rows and (N,) log u.
     """
-    return (-own + (log_u.to(log_sum.dtype) + log_sum).exp()).mean()
+    return (-paired + (log_u.to(log_sum.dtype) + log_sum).exp()).mean()
 
 
 @torch.no_grad()

@@ -169,8 +169,11 @@ class Disncl(Objective):
         """
         if self._last is None:
             return {}
-        own, clean, is_noisy = self._last
-        statistics = {"clean/share": float(clean.float().mean()), "similarity": float(own.mean())}
+        paired, clean, is_noisy = self._last
+        statistics = {
+            "clean/share": float(clean.float().mean()),
+            "similarity": float(paired.mean()),
+        }
         for name, value in (("clean", 0), ("noisy", 1)):
             if is_noisy is not None and bool((is_noisy == value).any()):
                 statistics[f"clean/{name}_share"] = float(clean[is_noisy == value].float().mean())
@@ -213,15 +216,15 @@ def filtered(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torc
         if rows == ALL:
             similarity = cosines(image, text)
             return similarity.diagonal().clone(), clean_pairs(similarity)
-        own, is_best = [], []
+        paired, is_best = [], []
         for direction in both_ways(image, text, rows):
             # Each with its own diagonal: the two products may round differently.
-            own.append(direction.diagonal(rows.start).clone())
-            is_best.append((own[-1][:, None] >= direction).all(dim=1))
-        return own[0], is_best[0] & is_best[1]
+            paired.append(direction.diagonal(rows.start).clone())
+            is_best.append((paired[-1][:, None] >= direction).all(dim=1))
+        return paired[0], is_best[0] & is_best[1]
 
-    own, clean = zip(*by_rows(of, len(image)), strict=True)
-    return torch.cat(own), torch.cat(clean)
+    paired, clean = zip(*by_rows(of, len(image)), strict=True)
+    return torch.cat(paired), torch.cat(clean)
 
 
 def warm_up_terms(similarity: torch.Tensor, options: DisnclOptions) -> Terms:
@@ -242,8 +245,8 @@ def warm_up(embeddings: Mapping[str, torch.Tensor], options: DisnclOptions) -> T
             return warm_up_terms(cosines(image, text), options)["align"]
         first = rows.start
         if options.warmup_negatives == "all":
-            similarity, own = row_cosines(image, text, rows), paired_cosines(image, text)
-            return all_hinges(similarity, own, options.alpha, first) / (n * (n - 1))
+            similarity, paired = row_cosines(image, text, rows), paired_cosines(image, text)
+            return all_hinges(similarity, paired, options.alpha, first) / (n * (n - 1))
         directions = tuple(both_ways(image, text, rows))
         others = [without_own(direction, first) for direction in directions]
         return hinges(directions[0].diagonal(first), others, options.alpha).sum() / n
@@ -335,9 +338,9 @@ def _retrieval_terms(
                 both.append(soft)
             return torch.stack(both)
         first, directions = rows.start, tuple(both_ways(image, text, rows))
-        own = directions[0].diagonal(first)
-        margin = soft_margin(own, options.alpha, options.m)
-        both = [hinges(own, [without_own(direction, first) for direction in directions], margin)]
+        paired = directions[0].diagonal(first)
+        margin = soft_margin(paired, options.alpha, options.m)
+        both = [hinges(paired, [without_own(direction, first) for direction in directions], margin)]
         if options.soften:
             logits = [direction / options.temperature for direction in directions]
             both.append(soft_losses(logits, clean, *softening, first))

@@ -65,11 +65,11 @@ def without_own(similarity: torch.Tensor, first: int = 0) -> torch.Tensor:
 
 
 def hinges(
-    own: torch.Tensor, others: Sequence[torch.Tensor], margin: torch.Tensor | float
+    paired: torch.Tensor, others: Sequence[torch.Tensor], margin: torch.Tensor | float
 ) -> torch.Tensor:
     """(R,) hinge losses of pairs from their cosines and (R, N) cosines with all others."""
     image_to_text, text_to_image = (
-        (margin - own + direction.amax(dim=1)).relu() for direction in others
+        (margin - paired + direction.amax(dim=1)).relu() for direction in others
     )
     return image_to_text + text_to_image
 
@@ -80,16 +80,16 @@ def all_negatives_loss(similarity: torch.Tensor, margin: float) -> torch.Tensor:
     For heads that start from random weights. There the hardest negative of an image is as close as
     its own caption, and the loss soon rests at 2 alpha, with all pairs at one point.
     """
-    own = similarity.diagonal()
-    return all_hinges(similarity, own, margin) / max(1, len(own) * (len(own) - 1))
+    paired = similarity.diagonal()
+    return all_hinges(similarity, paired, margin) / max(1, len(paired) * (len(paired) - 1))
 
 
 def all_hinges(
-    similarity: torch.Tensor, own: torch.Tensor, margin: float, first: int = 0
+    similarity: torch.Tensor, paired: torch.Tensor, margin: float, first: int = 0
 ) -> torch.Tensor:
     """Sum of hinge losses over all negatives, for (R, N) cosines of the pairs from `first` on."""
-    of_rows = own[first : first + len(similarity), None]
-    both = (margin - of_rows + similarity).relu() + (margin - own + similarity).relu()
+    of_rows = paired[first : first + len(similarity), None]
+    both = (margin - of_rows + similarity).relu() + (margin - paired + similarity).relu()
     is_own = torch.zeros_like(similarity, dtype=torch.bool)
     is_own.diagonal(first).fill_(True)
     return both.masked_fill(is_own, 0).sum()

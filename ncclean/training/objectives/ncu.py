@@ -165,10 +165,10 @@ def forget_split(
 
     In the `released` variant the confidence is that of the images alone, the softmax over captions.
     """
-    (own, image_to_text), (_, text_to_image) = own_and_all(image, text, scale)
+    (paired, image_to_text), (_, text_to_image) = own_and_all(image, text, scale)
     if variant == "released":
-        return forget_mask((own - image_to_text).exp(), percent)
-    return forget_mask(partner_confidence(own, image_to_text, text_to_image), percent)
+        return forget_mask((paired - image_to_text).exp(), percent)
+    return forget_mask(partner_confidence(paired, image_to_text, text_to_image), percent)
 
 
 def hardest_negative_terms(
@@ -236,10 +236,10 @@ def relation_loss(
 
     def squares(rows: slice) -> torch.Tensor:
         if form == "cross":
-            one, other = both_ways(text, negative, rows)
+            first, second = both_ways(text, negative, rows)
         else:
-            one, other = (row_cosines(captions, captions, rows) for captions in (text, negative))
-        return (one - other).square().sum()
+            first, second = (row_cosines(captions, captions, rows) for captions in (text, negative))
+        return (first - second).square().sum()
 
     return torch.stack(by_rows(squares, len(text))).sum() / max(1, len(text))
 

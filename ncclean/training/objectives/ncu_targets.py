@@ -223,8 +223,8 @@ def realignment_logits(
     """
     similarity = row_cosines(image, text, rows)
     if negative is not None:
-        own = paired_cosines(image, negative)[rows].to(similarity.dtype)
-        similarity = torch.cat([similarity, own.unsqueeze(1)], dim=1)
+        last = paired_cosines(image, negative)[rows].to(similarity.dtype)
+        similarity = torch.cat([similarity, last.unsqueeze(1)], dim=1)
     return scale * similarity
 
 

@@ -59,11 +59,11 @@ def row_blocks(count: int, columns: int, rows: slice = ALL) -> list[slice]:
     `rows` itself if that is at most `WHOLE` values, else blocks of `BLOCK` values at most, but at
     least of one row.
     """
-    begin, end, _ = rows.indices(count)
-    if (end - begin) * columns <= WHOLE:
+    first_row, end, _ = rows.indices(count)
+    if (end - first_row) * columns <= WHOLE:
         return [rows]
     step = max(1, BLOCK // columns)
-    return [slice(start, min(start + step, end)) for start in range(begin, end, step)]
+    return [slice(start, min(start + step, end)) for start in range(first_row, end, step)]
 
 
 def by_rows(function: Callable[[slice], Result], pairs: int, rows: slice = ALL) -> list[Result]:
