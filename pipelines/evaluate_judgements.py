@@ -96,8 +96,7 @@ class EvaluateJudgements(ModelOptions):
     def run(self, progress: Progress = SILENT) -> Result[JudgementEvaluation]:
         """Compare and write; see `ncclean.evaluation.judgement_evaluation`."""
         from ncclean.base.output_mark import check_free
-        from ncclean.evaluation.judged_scores import scores_of_table
-        from ncclean.evaluation.judgement_evaluation import JudgementTrial
+        from ncclean.evaluation.judgement_evaluation import JudgementTrial, scores_of_table
         from ncclean.evaluation.judgement_table import read_judgements
         from ncclean.storage.run_folder import write_json
 

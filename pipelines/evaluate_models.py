@@ -261,8 +261,8 @@ class EvaluateLinearProbe(ModelEvaluation):
 
     def task(self) -> Task:
         """The task of a linear classifier on frozen embeddings, with the seed."""
+        from ncclean.evaluation.linear_probe import SampleWeights
         from ncclean.evaluation.models_on_sets import linear_probe_task
-        from ncclean.evaluation.sample_weights import SampleWeights
 
         weighting = None
         if self.weights is not None:

@@ -16,7 +16,7 @@ from .progress import SILENT, Progress
 from .shared_options import plot_option
 
 if TYPE_CHECKING:
-    from ncclean.evaluation.model_similarity import ModelSimilarity
+    from ncclean.evaluation.similarity import ModelSimilarity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,8 @@ class EvaluateSimilarity(ModelOptions):
         Raises `InputError` if the data cannot be read or holds fewer than two images.
         """
         from ncclean.base.output_mark import check_free
-        from ncclean.evaluation.model_similarity import measure_similarity
-        from ncclean.evaluation.similarity_figure import save_similarity_figure
+        from ncclean.evaluation.figures import save_similarity_figure
+        from ncclean.evaluation.similarity import measure_similarity
         from ncclean.storage.run_folder import write_json
 
         out = f"{self.out.rstrip('/')}/similarity.json" if self.out is not None else None

@@ -9,12 +9,17 @@ from typing import Any
 from ncclean.base.estimates import flattened
 from ncclean.base.formats import by_name
 from ncclean.base.schema import ScoreFacts
-from ncclean.report.counts import PairCounts, count_pairs
-from ncclean.report.distribution import CosineDistribution, cosine_distribution
-from ncclean.report.rule_overlap import RuleOverlap, Truth, overlap_of_rules
-from ncclean.report.shards import ShardTable, shard_table
+from ncclean.report.counts import (
+    PairCounts,
+    RuleOverlap,
+    ShardTable,
+    Truth,
+    count_pairs,
+    overlap_of_rules,
+    shard_table,
+)
+from ncclean.report.curves import CosineDistribution, ScoreCurve, cosine_distribution, score_curves
 from ncclean.report.table import ScoreTable
-from ncclean.report.thresholds import ScoreCurve, score_curves
 from ncclean.scoring.vague_rate import why_untold, why_vague
 from ncclean.storage.run_facts import RunFacts
 

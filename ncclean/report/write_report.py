@@ -20,11 +20,10 @@ from ncclean.data.fetch import ImageFetcher
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.explaining.cause_table import check_examples, read_causes
-from ncclean.report.causes import cards_of
 from ncclean.report.figures import FIGURES
 from ncclean.report.measurements import Measurements, measure_table
 from ncclean.report.page import Page, render
-from ncclean.report.pairs import ShownPair, choose_pairs
+from ncclean.report.pairs import ShownPair, cards_of, choose_pairs
 from ncclean.report.table import ScoreTable
 from ncclean.report.thumbnails import Pictured, Thumbnails, read_thumbnails, shards_by_name
 from ncclean.selection.decided import Decisions

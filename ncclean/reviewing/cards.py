@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from ncclean.report.captions import shown_text
+from ncclean.report.formats import shown_text
 from ncclean.report.pairs import caption_pieces
 
 _SHOWN_BYTES = 2_000

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from ncclean.errors import InputError
+from ncclean.evaluation.figures import draw_similarities, save_similarity_figure
 from ncclean.evaluation.similarity import similarities
-from ncclean.evaluation.similarity_figure import draw_similarities, save_similarity_figure
 
 
 def test_by_hand():

@@ -17,7 +17,7 @@ from ncclean.base import schema
 from ncclean.base.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
-from ncclean.evaluation.noise_detection import detection_report
+from ncclean.evaluation.detection import detection_report
 from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.selection.policy import Policy
 from ncclean.storage.run_record import RunRecord

@@ -14,7 +14,7 @@ from ncclean.base import schema
 from ncclean.base.config import ClusterOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
-from ncclean.evaluation.noise_detection import detection_report
+from ncclean.evaluation.detection import detection_report
 from ncclean.scoring.mixture import LossMixture
 from ncclean.scoring.ncu import clean_confidence, forget_mask
 from ncclean.scoring.stats import unpack_histogram

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import spearmanr
 
-from ncclean.evaluation.noise_detection import detection_report
+from ncclean.evaluation.detection import detection_report
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from compare.corpus import DUPLICATES
 from compare.peers import DRIVERS
 from compare.process import Finished
 from ncclean.data.synthetic.captions import _COLOUR_WORDS, _SHAPE_WORDS
-from ncclean.evaluation.noise_detection import detection_report
+from ncclean.evaluation.detection import detection_report
 
 Row = dict[str, Any]
 Truth = Mapping[str, Mapping[str, Any]]

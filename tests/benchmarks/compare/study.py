@@ -27,7 +27,7 @@ from compare import embeddings, scoring
 from compare.corpus import Corpora, make_corpora, truth_of
 from compare.models import ModelFiles, write_models
 from compare.peers import PACKAGES, Scorer, environment, installed_versions, scorers
-from ncclean.evaluation.noise_detection import detection_report
+from ncclean.evaluation.detection import detection_report
 
 Row = dict[str, Any]
 _PAIRS = 4000

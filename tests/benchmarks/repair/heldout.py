@@ -6,8 +6,7 @@ import torch
 
 from ncclean.data.decode import ImageDecoder
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, retrieval_pair, zeroshot_sample
-from ncclean.evaluation.retrieval import recall_at_k
-from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
+from ncclean.evaluation.ranking import classifier_weights, recall_at_k, zeroshot_accuracy
 from ncclean.models.estimator import Estimator
 from repair.corpora import PREPROCESSING
 

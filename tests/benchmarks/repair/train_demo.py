@@ -49,8 +49,7 @@ from ncclean.data.synthetic.scene import (
     sample_probe,
     sample_scene,
 )
-from ncclean.evaluation.retrieval import recall_at_k
-from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
+from ncclean.evaluation.ranking import classifier_weights, recall_at_k, zeroshot_accuracy
 from ncclean.models.text_tower import encode_text, token_lengths
 
 MODEL_CONFIG: dict[str, Any] = {

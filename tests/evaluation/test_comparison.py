@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ncclean.evaluation.bootstrap import Metric, paired_differences
+from ncclean.evaluation.comparison import Metric, paired_differences
 
 
 def test_metric_by_hand():

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 
 from ncclean.errors import InputError
 from ncclean.evaluation.embedding import EmbeddedClasses, EmbeddedPairs
-from ncclean.evaluation.outcomes import (
+from ncclean.evaluation.ranking import class_depth, recall_at_k, retrieval_depths, zeroshot_accuracy
+from ncclean.evaluation.results import (
     LINEAR_PROBE,
     RETRIEVAL,
     ZEROSHOT,
@@ -15,8 +16,6 @@ from ncclean.evaluation.outcomes import (
     metrics_of,
     retrieval_outcomes,
 )
-from ncclean.evaluation.retrieval import recall_at_k, retrieval_depths
-from ncclean.evaluation.zeroshot import class_depth, zeroshot_accuracy
 
 
 def values(task, table, classes=None):
