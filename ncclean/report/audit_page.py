@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from markupsafe import Markup
 
-import ncclean
 from ncclean.auditing.answers import ANSWERS, Design, read_answers
 from ncclean.auditing.judge import Judge
 from ncclean.auditing.judge_answers import NO_JUDGE, JudgeAnswers
@@ -23,8 +21,15 @@ from ncclean.base.progress import SILENT, Progress
 from ncclean.data.fetch import ImageFetcher
 from ncclean.data.shards import ShardRef
 from ncclean.report.formats import shown_text
-from ncclean.report.page import asset, content_hash, environment, script_json
-from ncclean.report.thumbnails import LARGE_SIZES, Thumbnail, Thumbnails, places_of, read_thumbnails
+from ncclean.report.page import asset, content_policy, render_page
+from ncclean.report.thumbnails import (
+    LARGE_SIZES,
+    Pictured,
+    Thumbnail,
+    Thumbnails,
+    places_of,
+    read_thumbnails,
+)
 from ncclean.storage.same_corpus import as_scored
 
 _LONGEST_CAPTION = 4_000  # bytes
@@ -33,23 +38,18 @@ _ALL_PICTURES = 24_000_000  # bytes as base64; a phone opens such a page in a se
 _NO_PICTURE = Thumbnail(reason="no picture: the page was made without --shards")
 
 
-@dataclass(frozen=True)
-class AuditPair:
-    """A pair of the sample, as the page shows it and as `read_thumbnails` looks for it."""
+@dataclass(frozen=True, kw_only=True)
+class AuditPair(Pictured):
+    """A pair of the sample, as the page shows it."""
 
     uid: str
     caption_number: int
     stratum: int
-    shard: str
-    key: str
-    row: int
     text: str
     url: str | None
     suspect_word: str | None = None
     better_word: str | None = None
     judge: str | None = None
-    status: str = "ok"
-    error: str | None = None
 
     @classmethod
     def of(cls, rows: pa.Table) -> tuple[AuditPair, ...]:
@@ -88,20 +88,16 @@ def render_audit(
         "design": sample.design.to_json(),
         "pairs": [_shown(pair, uris.get((pair.shard, pair.row), _NO_PICTURE)) for pair in pairs],
     }
-    return (
-        environment()
-        .get_template("audit.html")
-        .render(
-            title=title,
-            pairs=len(pairs),
-            command=f"ncclean audit {title} --answers answers.json{judge}",
-            version=ncclean.__version__,
-            style=Markup(style),
-            script=Markup(script),
-            data=script_json(data),
-            policy=f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
-            f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'",
-        )
+    return render_page(
+        "audit",
+        f"Audit of {title}",
+        style,
+        script,
+        data,
+        content_policy(style, script),
+        name=title,
+        pairs=len(pairs),
+        measure=f"ncclean audit {title} --answers answers.json{judge}",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from ncclean.base.rules import RULES, DetectionCounts, Rule
@@ -145,23 +144,6 @@ class Detection:
     counts: DetectionCounts
     by_kind: dict[str, float]
 
-    @property
-    def precision(self) -> float | None:
-        return _defined(self.counts.precision)
-
-    @property
-    def recall(self) -> float | None:
-        return _defined(self.counts.recall)
-
-    @property
-    def f1(self) -> float | None:
-        return _defined(self.counts.f1)
-
-    @property
-    def false_alarms(self) -> float | None:
-        """The share of the clean pairs that the rule flags."""
-        return _defined(self.counts.clean_flagged)
-
 
 @dataclass(frozen=True)
 class Truth:
@@ -204,68 +186,53 @@ def overlap_of_rules(table: ScoreTable) -> RuleOverlap:
         "FROM pairs WHERE status = 'ok'"
     )[0]
     rules = tuple(rule for rule, count in zip(RULES, filled, strict=True) if count)
-    kinds = [
-        kind
-        for kind, _ in table.rows(
+    kinds = dict(
+        table.rows(
             "SELECT noise_kind, count(*) AS pairs FROM pairs WHERE status = 'ok' AND is_noisy "
             "AND noise_kind <> '' GROUP BY noise_kind ORDER BY pairs DESC, noise_kind "
             f"LIMIT {_MOST_KINDS}"
         )
-    ]
+    )
     bits = [f"coalesce({rule.condition}, false)::INTEGER << {i}" for i, rule in enumerate(rules)]
     mask = " | ".join(f"({bit})" for bit in bits) or "0"
-    cells = table.rows(
-        f"SELECT {mask} AS mask, is_noisy, "
-        "CASE WHEN is_noisy THEN list_position(?, noise_kind) END AS kind, "
-        "count(*), sum(noise_probability) FROM pairs WHERE status = 'ok' GROUP BY ALL",
-        [kinds],
+    # One pass over the pairs; what follows counts these few rows.
+    table.rows(
+        f"CREATE OR REPLACE TEMP TABLE rule_cells AS SELECT {mask} AS mask, is_noisy, "
+        "CASE WHEN is_noisy THEN list_position(?, noise_kind) END AS kind, count(*) AS pairs, "
+        "sum(noise_probability) AS wrong FROM pairs WHERE status = 'ok' GROUP BY ALL",
+        [list(kinds)],
     )
-    return RuleOverlap(rules, _combinations(cells), _truth(cells, rules, kinds))
+    combinations = table.rows(
+        "SELECT mask, sum(pairs), sum(wrong) FROM rule_cells "
+        "GROUP BY mask ORDER BY sum(pairs) DESC, mask"
+    )
+    return RuleOverlap(
+        rules, tuple(Combination(*row) for row in combinations), _truth(table, rules, kinds)
+    )
 
 
-Cells = list[tuple[int, "bool | None", "int | None", int, "float | None"]]
-
-
-def _combinations(cells: Cells) -> tuple[Combination, ...]:
-    pairs: dict[int, int] = {}
-    expected: dict[int, float | None] = {}
-    for mask, _, _, count, wrong in cells:
-        pairs[mask] = pairs.get(mask, 0) + count
-        if wrong is not None:
-            expected[mask] = (expected.get(mask) or 0.0) + wrong
-    order = sorted(pairs, key=lambda mask: (-pairs[mask], mask))
-    return tuple(Combination(mask, pairs[mask], expected.get(mask)) for mask in order)
-
-
-def _truth(cells: Cells, rules: tuple[Rule, ...], kinds: list[str]) -> Truth | None:
-    labelled = [cell for cell in cells if cell[1] is not None]
-    noisy = sum(count for _, is_noisy, _, count, _ in labelled if is_noisy)
+def _truth(table: ScoreTable, rules: tuple[Rule, ...], kinds: dict[str, int]) -> Truth | None:
+    noisy, clean, expected = table.rows(
+        "SELECT sum(pairs) FILTER (is_noisy), coalesce(sum(pairs) FILTER (NOT is_noisy), 0), "
+        "sum(wrong) FILTER (is_noisy IS NOT NULL) FROM rule_cells"
+    )[0]
     if not noisy:
         return None
-    clean = sum(count for _, _, _, count, _ in labelled) - noisy
-    per_kind = {
-        name: sum(count for _, _, kind, count, _ in labelled if kind == position)
-        for position, name in enumerate(kinds, 1)
-    }
-    detections = []
-    for index, rule in enumerate(rules):
-        hit = [cell for cell in labelled if cell[0] >> index & 1]
-        caught = sum(cell[3] for cell in hit if cell[1])
-        alarms = sum(cell[3] for cell in hit) - caught
-        detections.append(
-            Detection(
-                rule=rule,
-                counts=DetectionCounts(caught, alarms, noisy, clean),
-                by_kind={
-                    name: sum(cell[3] for cell in hit if cell[2] == position) / per_kind[name]
-                    for position, name in enumerate(kinds, 1)
-                },
-            )
+    by_kind = ", ".join(f"sum(pairs) FILTER (kind = {n})" for n in range(1, len(kinds) + 1))
+    flagged = table.rows(
+        "SELECT sum(pairs) FILTER (is_noisy), sum(pairs) FILTER (NOT is_noisy), "
+        f"[{by_kind}] FROM range({len(rules)}) AS rules(rule) "
+        "LEFT JOIN rule_cells ON (mask >> rule) & 1 = 1 GROUP BY rule ORDER BY rule"
+    )
+    detections = tuple(
+        Detection(
+            rule=rule,
+            counts=DetectionCounts(caught or 0, alarms or 0, noisy, clean),
+            by_kind={
+                name: (count or 0) / pairs
+                for (name, pairs), count in zip(kinds.items(), counts, strict=True)
+            },
         )
-    expected = [cell[4] for cell in labelled if cell[4] is not None]
-    return Truth(noisy, clean, per_kind, sum(expected) if expected else None, tuple(detections))
-
-
-def _defined(share: float) -> float | None:
-    """None for a ratio without a denominator, as JSON has no NaN."""
-    return None if math.isnan(share) else share
+        for rule, (caught, alarms, counts) in zip(rules, flagged, strict=True)
+    )
+    return Truth(noisy, clean, kinds, expected, detections)

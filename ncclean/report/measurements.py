@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from ncclean.report.curves import CosineDistribution, ScoreCurve, cosine_distrib
 from ncclean.report.table import ScoreTable
 from ncclean.scoring.vague_rate import why_untold, why_vague
 from ncclean.storage.run_facts import RunFacts
+
+_SHARES = ("precision", "recall", "f1", "clean_flagged")
 
 
 @dataclass(frozen=True)
@@ -84,14 +87,16 @@ def _detection_json(truth: Truth | None) -> dict[str, Any] | None:
         return None
     return {
         detection.rule.name: {
-            "precision": detection.precision,
-            "recall": detection.recall,
-            "f1": detection.f1,
-            "clean_flagged": detection.false_alarms,
+            **{name: _defined(getattr(detection.counts, name)) for name in _SHARES},
             "recall_by_kind": detection.by_kind,
         }
         for detection in truth.detections
     }
+
+
+def _defined(share: float) -> float | None:
+    """None for a ratio without a denominator, as JSON has no NaN."""
+    return None if math.isnan(share) else share
 
 
 def measure(paths: Sequence[str], memory_limit: str | None = None) -> Measurements:

@@ -149,7 +149,13 @@ def render(numbers: Measurements, page: Page) -> str:
     facts = numbers.facts
     cosines = cosine_drawing(numbers.cosines, facts) if numbers.cosines is not None else None
     thresholds = {curve.column: threshold_drawing(curve) for curve in numbers.curves}
-    html = environment().get_template("report.html").render(
+    html = render_page(
+        "report",
+        page.title,
+        style,
+        script,
+        _data(numbers, page),
+        content_policy(style, script),
         numbers=numbers,
         facts=facts,
         counts=numbers.counts,
@@ -157,8 +163,8 @@ def render(numbers: Measurements, page: Page) -> str:
         groups=[(g, [(i, p) for i, p in enumerate(page.pairs) if p.group == g]) for g in GROUPS],
         cause_pictures={
             (p.shard, p.row): pictures.get((p.shard, p.row), _PLACEHOLDER)
-            for cause in page.causes or ()
-            for p in cause.examples
+            for card in page.causes or ()
+            for p in card.examples
         },
         pictures=[pictures.get((p.shard, p.row), _PLACEHOLDER) for p in page.pairs],
         cosine_plots=[lay_out(cosines, size) for size in (WIDE, NARROW)] if cosines else [],
@@ -173,12 +179,6 @@ def render(numbers: Measurements, page: Page) -> str:
             (q.title, command(q.sql, page.paths)) for q in ready_queries(numbers.columns)
         ],
         live_query=_live_query(numbers, page),
-        version=ncclean.__version__,
-        style=Markup(style),
-        script=Markup(script),
-        data=script_json(_data(numbers, page)),
-        policy=f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
-        f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'",
     )  # fmt: skip
     size = len(html.encode())
     if size > LARGEST_PAGE:
@@ -187,6 +187,43 @@ def render(numbers: Measurements, page: Page) -> str:
             "show fewer pairs with --pairs"
         )
     return html
+
+
+def render_page(
+    command: str,
+    title: str,
+    style: str,
+    script: str,
+    data: object,
+    policy: str | None = None,
+    **values: object,
+) -> str:
+    """Render the template named after a command inside the head and end that all pages share.
+
+    `data` is the JSON for the script. A page without a `policy` gets it in a header of HTTP.
+    """
+    return (
+        _environment()
+        .get_template(f"{command}.html")
+        .render(
+            command=command,
+            title=title,
+            version=ncclean.__version__,
+            style=Markup(style),
+            script=Markup(script),
+            data=script_json(data),
+            policy=policy,
+            **values,
+        )
+    )
+
+
+def content_policy(style: str, script: str, images: str = "data:") -> str:
+    """The content security policy of a page with one inline style and script, and these images."""
+    return (
+        f"default-src 'none'; img-src {images}; style-src '{content_hash(style)}'; "
+        f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'"
+    )
 
 
 def script_json(value: object) -> Markup:
@@ -276,7 +313,7 @@ def _curve(curve: ScoreCurve) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def environment() -> Environment:
+def _environment() -> Environment:
     """The Jinja2 environment of the page templates; every value is escaped."""
     environment = Environment(
         loader=PackageLoader("ncclean.report"),

@@ -5,17 +5,18 @@ Pairs are the worst, the borderline, the almost right ones, the best, and some t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
-from ncclean.base.estimates import Estimate
 from ncclean.base.rules import RULES
 from ncclean.explaining.cause_table import Cause
 from ncclean.report.formats import shown_text
 from ncclean.report.table import ScoreTable
+from ncclean.report.thumbnails import Pictured
 from ncclean.storage.quoting import identifier
 
 _Place = tuple[str, int, int]
@@ -37,19 +38,14 @@ WRONG_SENTENCE = (
 _PARTS = "part_starts, part_noise_probabilities"
 
 
-@dataclass(frozen=True)
-class ShownPair:
+@dataclass(frozen=True, kw_only=True)
+class ShownPair(Pictured):
     """One pair with its text made safe. `scores` are the columns that have a value.
 
     `pieces` are those of the caption, with whether each is a part that is probably wrong.
     """
 
     group: str
-    shard: str
-    key: str
-    row: int
-    status: str
-    error: str | None
     pieces: tuple[tuple[str, bool], ...]
     caption_left_out: int  # characters
     url: str | None
@@ -303,35 +299,21 @@ _OUTCOMES = {
 }
 
 
-@dataclass(frozen=True)
-class ShownExample:
-    """An example as `read_thumbnails` and the page take it."""
+@dataclass(frozen=True, kw_only=True)
+class ShownExample(Pictured):
+    """An example of a cause."""
 
-    shard: str
-    key: str
-    row: int
     caption: str
-    left_out: int
-    status: str = "ok"
-    error: str | None = None
+    left_out: int  # characters
 
 
 @dataclass(frozen=True)
 class CauseCard:
-    """One cause, with text made safe."""
+    """One cause; all text but the label and value of `cause` is made safe."""
 
-    number: int
-    is_cause: bool
+    cause: Cause
     title: str
     verb: str
-    pairs: int
-    rate: Estimate
-    is_rate_known: bool
-    outside: Estimate
-    excess: float
-    condition: str
-    join: str | None
-    proposal: str | None
     examples: tuple[ShownExample, ...]
     folded: tuple[str, ...]
 
@@ -364,22 +346,13 @@ def _card(cause: Cause, folded: list[str]) -> CauseCard:
     examples = []
     for example in cause.examples[:_EXAMPLES]:
         caption, left_out = shown_text(example.caption or "", _LONGEST_EXAMPLE)
-        examples.append(
-            ShownExample(example.shard, example.key or "", example.row, caption, left_out)
-        )
-    return CauseCard(
-        number=cause.number,
-        is_cause=cause.is_cause,
-        title=_title(cause),
-        verb=_OUTCOMES.get(cause.outcome, "are wrong"),
-        pairs=cause.pairs,
-        rate=cause.rate,
-        is_rate_known=cause.is_rate_known,
-        outside=cause.outside,
-        excess=cause.excess,
+        sample = {"shard": example.shard, "key": example.key or "", "row": example.row}
+        examples.append(ShownExample(**sample, caption=caption, left_out=left_out))
+    safe = dataclasses.replace(
+        cause,
         condition=shown_text(cause.condition, _LONGEST_SQL)[0],
         join=shown_text(cause.join, _LONGEST_LABEL)[0] if cause.join else None,
         proposal=shown_text(cause.proposal, _LONGEST_EXAMPLE)[0] if cause.proposal else None,
-        examples=tuple(examples),
-        folded=tuple(folded[:_EXAMPLES]),
     )
+    verb = _OUTCOMES.get(cause.outcome, "are wrong")
+    return CauseCard(safe, _title(cause), verb, tuple(examples), tuple(folded[:_EXAMPLES]))

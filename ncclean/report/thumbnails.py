@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pyarrow as pa
 from PIL import Image
@@ -41,19 +40,15 @@ _NOT_SHOWN = {
 }
 
 
-class Pictured(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Pictured:
     """A pair whose picture is looked for."""
 
-    @property
-    def shard(self) -> str: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def row(self) -> int: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def error(self) -> str | None: ...
+    shard: str
+    key: str
+    row: int
+    status: str = "ok"
+    error: str | None = None
 
 
 @dataclass(frozen=True)

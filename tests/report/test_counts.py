@@ -132,10 +132,10 @@ def test_detection_where_the_truth_is_known(overlap):
     assert (truth.noisy, truth.clean, truth.kinds) == (3, 2, {"ncr": 2, "hard": 1})
     osa, ncu, _ = truth.detections
     assert (osa.counts.flagged, osa.counts.caught) == (3, 2)
-    assert osa.precision == pytest.approx(2 / 3)
-    assert osa.recall == pytest.approx(2 / 3)
-    assert osa.f1 == pytest.approx(2 / 3)
-    assert osa.false_alarms == 0.5
+    assert osa.counts.precision == pytest.approx(2 / 3)
+    assert osa.counts.recall == pytest.approx(2 / 3)
+    assert osa.counts.f1 == pytest.approx(2 / 3)
+    assert osa.counts.clean_flagged == 0.5
     assert osa.by_kind == {"ncr": 1.0, "hard": 0.0}
     assert ncu.by_kind == {"ncr": 0.5, "hard": 1.0}
     assert truth.expected_mismatched == pytest.approx(2.6)

@@ -218,7 +218,7 @@ def test_a_group_that_may_only_be_read_worse_is_listed_apart(tmp_path):
         rate=Estimate(0.093, 0.06, 0.13), excess=math.nan, q_value=math.nan,
     )  # fmt: skip
     cards = cards_of([CAUSE, group])
-    assert [card.is_cause for card in cards] == [True, False]
+    assert [card.cause.is_cause for card in cards] == [True, False]
     whole = Elements(page(tmp_path, [CAUSE, group])).text
     assert "Captions in ja: 1,890 pairs, of which 9.3% are mismatched" in whole
     alone = page(tmp_path, [dataclasses.replace(group, rate=NOT_KNOWN)])
