@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ncclean.base.rules import DetectionCounts
-from ncclean.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -156,17 +154,8 @@ class DetectionReport:
     noise_caught: float
 
 
-def detection_report(score: ArrayLike, is_noisy: ArrayLike, threshold: float) -> DetectionReport:
-    """Report on (N,) noise scores, higher is noisier; `score >= threshold` flags a pair.
-
-    For cleanliness scores (cosine, weight, confidence) pass their negative, and the negative of
-    the threshold. Raises `InputError` if the lengths differ or a score is NaN.
-    """
-    return report_on(_curve(score, is_noisy), threshold)
-
-
 def report_on(curve: DetectionCurve, threshold: float) -> DetectionReport:
-    """Detection metrics at a threshold, from a detection curve."""
+    """Detection metrics of a noise score whose pairs at or above a threshold are flagged."""
     counts = DetectionCounts(*curve.at(threshold), noisy=curve.noisy, clean=curve.clean)
     return DetectionReport(
         threshold=threshold,
@@ -181,25 +170,6 @@ def report_on(curve: DetectionCurve, threshold: float) -> DetectionReport:
     )
 
 
-def mean_noise_rank(weight: ArrayLike, is_noisy: ArrayLike) -> float:
-    """Mean rank of the noisy pairs by (N,) weight, descending from 1, ties averaged.
-
-    The optimum, all n noisy pairs last, is N - (n - 1) / 2. Raises `InputError` if the lengths
-    differ or a weight is NaN.
-    """
-    return _curve(-np.asarray(weight, dtype=np.float64), is_noisy).mean_noise_rank
-
-
 def optimal_noise_rank(pairs: int, noisy: int) -> float:
     """The highest mean noise rank that `noisy` of `pairs` pairs can have: N - (n - 1) / 2."""
     return pairs - (noisy - 1) / 2 if noisy else float("nan")
-
-
-def _curve(score: ArrayLike, is_noisy: ArrayLike) -> DetectionCurve:
-    values = np.asarray(score, dtype=np.float64)
-    truth = np.asarray(is_noisy, dtype=bool)
-    if values.shape != truth.shape or values.ndim != 1:
-        raise InputError(f"scores {values.shape} and truth {truth.shape} must have the same length")
-    if np.isnan(values).any():
-        raise InputError("scores must not be NaN: leave out pairs without a score")
-    return SortedScores.of(values, truth.astype(np.int8)).curve()

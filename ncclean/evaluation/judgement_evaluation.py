@@ -299,38 +299,34 @@ class ScoreAgreement:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class JudgementEvaluation:
-    """The agreement of each score. `left_out` counts rows of the judgements, `missing` images or
-    pairs of each source without a score; both by reason. `undefined` says why a score was not
-    compared.
-    """
-
-    rating_columns: tuple[str, ...]
-    scores: list[ScoreAgreement]
-    left_out: Mapping[str, int]
-    missing: Mapping[str, Mapping[str, int]]
-    undefined: Mapping[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rating_columns": list(self.rating_columns),
-            "scores": [score.to_json() for score in self.scores],
-            "left_out": dict(self.left_out),
-            "missing": {name: dict(counts) for name, counts in self.missing.items()},
-            "undefined": dict(self.undefined),
-        }
-
-
 @dataclass
-class JudgementTrial:
-    """Judgements and the scores that have been compared with them so far."""
+class JudgementEvaluation:
+    """The agreement of the scores that have been compared with people's judgements so far.
+
+    `missing` counts images or pairs of each source without a score, by reason; `undefined` says why
+    a score was not compared; `references` are judged captions that were left out as such.
+    """
 
     judgements: Judgements
     scores: list[ScoreAgreement] = dataclasses.field(default_factory=list)
     missing: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     undefined: dict[str, str] = dataclasses.field(default_factory=dict)
     references: int = 0
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Rows of the judgements that were left out, by reason."""
+        references = {"reference": self.references} if self.references else {}
+        return {**self.judgements.left_out, **references}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rating_columns": list(self.judgements.rating_columns),
+            "scores": [score.to_json() for score in self.scores],
+            "left_out": self.left_out,
+            "missing": self.missing,
+            "undefined": self.undefined,
+        }
 
     def add_model(
         self,
@@ -383,13 +379,6 @@ class JudgementTrial:
             name, reason = next(iter(self.undefined.items()))
             raise InputError(f"{name}: {reason}")
         self.missing[source] = scores.missing
-
-    def result(self) -> JudgementEvaluation:
-        left_out = dict(self.judgements.left_out)
-        if self.references:
-            left_out["reference"] = self.references
-        columns = self.judgements.rating_columns
-        return JudgementEvaluation(columns, self.scores, left_out, self.missing, self.undefined)
 
 
 def _without_references(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from sklearn.exceptions import ConvergenceWarning
@@ -61,19 +62,27 @@ def read_sample_weights(
         expression = table.expression(weights, "--weights")
         table.prepare(("shard", "key", "status"), [expression])
         ok = "status = 'ok'" if "status" in table.names.types else "true"
-        try:
-            rows = table.connection.execute(
-                f"SELECT shard || '/' || key, key, ({expression.sql})::DOUBLE FROM scores "
-                f"WHERE {ok}"
-            ).fetchnumpy()
-        except duckdb.Error as error:
-            raise InputError(f"--weights {weights}: {first_line(error)}") from error
-    whole, alone, values = rows.values()
-    values = np.ma.filled(values, np.nan)
-    found = _joined(whole, values, keys, scores[0], is_needed=False)
-    if found is None:
-        found = _joined(alone, values, sample_keys, scores[0], is_needed=True)
-    assert found is not None
+        for key, names in (("shard || '/' || key", keys), ("key", sample_keys)):
+            images = pa.table({"image": np.arange(len(names)), "name": names})
+            table.connection.register("training_images", images)
+            try:
+                rows = table.connection.execute(
+                    "SELECT image, count(*) AS rows, any_value(weight) AS weight FROM "
+                    f"(SELECT {key} AS name, ({expression.sql})::DOUBLE AS weight FROM scores "
+                    f"WHERE {ok}) JOIN training_images USING (name) GROUP BY image ORDER BY image"
+                ).fetchnumpy()
+            except duckdb.Error as error:
+                raise InputError(f"--weights {weights}: {first_line(error)}") from error
+            if len(rows["image"]):
+                break
+    image, several = rows["image"], np.flatnonzero(rows["rows"] > 1)
+    if not len(image):
+        raise InputError(f"{scores[0]} has no row of the training images, such as {sample_keys[0]}")
+    if len(several):
+        name = names[image[several[0]]]
+        raise InputError(f"{scores[0]} has several rows of the image {name}: keep one")
+    found = np.full(len(keys), np.nan)
+    found[image] = np.ma.filled(rows["weight"], np.nan)
     there = found[~np.isnan(found)]
     if len(there) and not (np.isfinite(there).all() and there.min() >= 0 and there.max() > 0):
         raise InputError(
@@ -84,25 +93,6 @@ def read_sample_weights(
         raise InputError(f"--weights {weights}: no training image has a value")
     scaled: np.ndarray = found / there.mean()
     return scaled
-
-
-def _joined(
-    names: np.ndarray, values: np.ndarray, keys: Sequence[str], path: str, *, is_needed: bool
-) -> np.ndarray | None:
-    """(N,) values by key; None if no key has one, unless that `is_needed`."""
-    by_name: dict[str, float] = {}
-    wanted = set(keys)
-    for name, value in zip(names.tolist(), values.tolist(), strict=True):
-        if name not in wanted:
-            continue
-        if name in by_name:
-            raise InputError(f"{path} has several rows of the image {name}: keep one")
-        by_name[name] = value
-    if not by_name:
-        if is_needed:
-            raise InputError(f"{path} has no row of the training images, such as {keys[0]}")
-        return None
-    return np.array([by_name.get(key, np.nan) for key in keys])
 
 
 # CLIP's search: it starts from these values, then halves the step around the best one down to 1/8
@@ -167,7 +157,7 @@ def fit_lbfgs(
     used = w > 0  # a class of which nothing counts is not learnt
     x, y, w = x[used], y[used], w[used]
     c = choose_c(x, y, seed, w)
-    model = _fitted(x, y, c, w)
+    model = logistic_regression(x, y, c, w)
     rows, bias = model.coef_, model.intercept_
     if len(rows) == 1:  # two classes share a row
         rows, bias = np.concatenate([-rows, rows]) / 2, np.concatenate([-bias, bias]) / 2
@@ -203,7 +193,7 @@ def choose_c(
     def best(candidates: tuple[float, ...]) -> float:
         for c in candidates:
             if c not in accuracy and _FIRST_C[0] <= c <= _FIRST_C[-1]:
-                model = _fitted(train, train_y, c, train_w)
+                model = logistic_regression(train, train_y, c, train_w)
                 accuracy[c] = float(model.score(validation, validation_y, validation_w))
         return max(sorted(accuracy), key=lambda c: accuracy[c])
 
@@ -248,7 +238,10 @@ def fit_adamw(
     return Probe(layer.weight.detach(), layer.bias.detach())
 
 
-def _fitted(x: np.ndarray, y: np.ndarray, c: float, weights: np.ndarray) -> LogisticRegression:
+def logistic_regression(
+    x: np.ndarray, y: np.ndarray, c: float, weights: np.ndarray
+) -> LogisticRegression:
+    """Logistic regression on (N, d) embeddings with (N,) labels and weights; C is 1 / penalty."""
     threads = 1 if x.size * len(np.unique(y)) <= _ONE_THREAD else None
     with warnings.catch_warnings(), threadpool_limits(threads):
         # With the weakest penalties 1,000 steps do not converge; the accuracy decides anyway.

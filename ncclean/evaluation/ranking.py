@@ -79,25 +79,6 @@ def class_depth(
     return hit_depth(image, weights, labels, classes, TOP, chunk)
 
 
-def zeroshot_accuracy(
-    image: torch.Tensor, weights: torch.Tensor, labels: torch.Tensor
-) -> dict[str, float]:
-    """Accuracy of (N, d) image embeddings against (C, d) class weights, labels (N,).
-
-    Returns `acc1`, `acc5` (1.0 where there are at most five classes) and
-    `mean_per_class_recall`, named as clip_benchmark names them.
-    """
-    depth = class_depth(image, weights, labels)
-    labels = labels.to(depth.device)
-    correct = (depth == 0).float()
-    per_class = [float(correct[labels == label].mean()) for label in labels.unique().tolist()]
-    return {
-        "acc1": float(correct.mean()),
-        "acc5": float((depth < TOP).float().mean()),
-        "mean_per_class_recall": sum(per_class) / len(per_class),
-    }
-
-
 KS = (1, 5, 10)
 # The "1K test" of MS-COCO: the 5,000 test images as five galleries of 1,000.
 FOLDS = 5

@@ -6,9 +6,10 @@ Pairs are the worst, the borderline, the almost right ones, the best, and some t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -68,13 +69,8 @@ class ShownPair(Pictured):
 
     @property
     def words(self) -> tuple[str, str] | None:
-        """The probably wrong word of a caption, and the word that fits better.
-
-        None for a caption that is wrong altogether: it stays wrong with one better word.
-        """
-        suspect, better = (self.scores.get(name) for name in ("suspect_word", "better_word"))
-        is_mismatched = (self.noise_probability or 0.0) >= 0.5
-        return (str(suspect), str(better)) if suspect and better and not is_mismatched else None
+        """The probably wrong word of the caption and a better one; see `proposed_words`."""
+        return proposed_words(self.scores)
 
     @property
     def truth(self) -> str | None:
@@ -249,20 +245,37 @@ def _values(named: Iterable[tuple[str, object]]) -> dict[str, float | int | str 
     }
 
 
+def proposed_words(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The probably wrong word of a caption, and a better one.
+
+    None where the caption is wrong altogether: it stays wrong with one better word.
+    """
+    suspect, better = row.get("suspect_word"), row.get("better_word")
+    is_mismatched = (row.get("noise_probability") or 0.0) >= 0.5
+    are_words = isinstance(suspect, str) and isinstance(better, str) and suspect and better
+    return (suspect, better) if are_words and not is_mismatched else None
+
+
+def caption_parts(starts: object, noise: object) -> tuple[list[int], list[bool]]:
+    """Where the parts of a caption begin, and whether each is probably wrong.
+
+    A table may say anything of its parts: one that makes no sense has a single part.
+    """
+    if not (isinstance(starts, list) and isinstance(noise, list) and len(starts) == len(noise)):
+        return [0], [False]
+    are_numbers = all(isinstance(start, int) and start >= 0 for start in starts)
+    if not are_numbers or starts[:1] != [0] or starts != sorted(set(starts)):
+        return [0], [False]
+    return starts, [isinstance(p, float) and p >= 0.5 for p in noise]
+
+
 def caption_pieces(
     text: str, starts: object, noise: object, most_bytes: int
 ) -> tuple[tuple[tuple[str, bool], ...], int]:
-    """The parts of a caption made safe, cut to about `most_bytes`; how many characters that cuts.
-
-    A table may say anything of its parts: what does not fit the caption is one piece.
-    """
-    places, wrong = [0], [False]
-    if isinstance(starts, list) and isinstance(noise, list) and len(starts) == len(noise):
-        are_numbers = all(isinstance(place, int) and place >= 0 for place in starts)
-        if are_numbers and starts[:1] == [0] and starts == sorted(set(starts)):
-            places, wrong = starts, [isinstance(p, float) and p >= 0.5 for p in noise]
+    """The parts of a caption made safe, cut to about `most_bytes`; the number of characters cut."""
+    starts, wrong = caption_parts(starts, noise)
     pieces, left_out = [], 0
-    for (begin, end), is_wrong in zip(pairwise([*places, len(text)]), wrong, strict=True):
+    for (begin, end), is_wrong in zip(pairwise([*starts, len(text)]), wrong, strict=True):
         piece, cut = (
             shown_text(text[begin:end], max(most_bytes, 0)) if begin < len(text) else ("", 0)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import io
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -159,15 +159,9 @@ def places_of(rows: pa.Table) -> dict[Row, Place]:
 def shards_by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
     """Shards by full name, and by the last component of the name where that is unique."""
     shards = list(shards)
-    named: dict[str, ShardRef] = {}
-    twice = set()
-    for shard in shards:
-        short = shard.name.rsplit("/", 1)[-1]
-        if short in named:
-            twice.add(short)
-        named[short] = shard
-    for short in twice:
-        del named[short]
+    short = [shard.name.rsplit("/", 1)[-1] for shard in shards]
+    counts = Counter(short)
+    named = {name: shard for name, shard in zip(short, shards, strict=True) if counts[name] == 1}
     # Full names override short ones: they are unique, and may equal the end of another name.
     return named | {shard.name: shard for shard in shards}
 

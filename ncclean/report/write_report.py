@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 from ncclean.auditing.audit import Audit
@@ -14,7 +13,7 @@ from ncclean.auditing.judge_answers import NO_JUDGE, JudgeAnswers
 from ncclean.auditing.measure import measure
 from ncclean.base import stores
 from ncclean.base.atomic import published
-from ncclean.base.figure_files import marked
+from ncclean.base.figure_files import write_figure
 from ncclean.base.progress import SILENT, Progress
 from ncclean.data.fetch import ImageFetcher
 from ncclean.data.shards import ShardRef
@@ -30,7 +29,6 @@ from ncclean.selection.decided import Decisions
 from ncclean.storage.same_corpus import as_scored
 
 _FORMATS = ("pdf", "png", "svg")
-_DOTS_PER_INCH = 200
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,6 @@ def figure_paths(folder: str | None) -> list[str]:
 def _write_figures(numbers: Measurements, folder: str, progress: Progress) -> list[str]:
     """Every figure that the table has numbers for, in every format; returns the paths."""
     progress.say(f"drawing the figures in {folder}")
-    where = stores.location(folder)
     written = []
     for name, draw in FIGURES.items():
         try:
@@ -162,10 +159,7 @@ def _write_figures(numbers: Measurements, folder: str, progress: Progress) -> li
         except InputError:  # the page says what is missing
             continue
         for kind in _FORMATS:
-            target = where / f"{name}.{kind}"
-            with published(target) as aside:
-                figure.savefig(
-                    aside, format=kind, dpi=_DOTS_PER_INCH, metadata=marked(kind, "report")
-                )
-            written.append(str(target if stores.is_url(folder) else Path(folder) / target.name))
+            path = f"{folder.rstrip('/')}/{name}.{kind}"
+            write_figure(figure, path, "report")
+            written.append(path)
     return written

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from ncclean.report.formats import shown_text
-from ncclean.report.pairs import caption_pieces
+from ncclean.report.pairs import caption_parts, caption_pieces, proposed_words
 
 _SHOWN_BYTES = 2_000
 _EDITED_CHARACTERS = 20_000
@@ -27,7 +27,7 @@ def card_of(row: Mapping[str, Any]) -> dict[str, Any]:
     pieces, left_out = caption_pieces(
         text[: 4 * _SHOWN_BYTES], row["part_starts"], row["part_noise_probabilities"], _SHOWN_BYTES
     )
-    proposed = _proposed_words(row)
+    proposed = proposed_words(row)
     words = [shown_text(word, 100)[0] for word in proposed] if proposed else None
     marked = [piece for text_, is_wrong in pieces for piece in _marked(text_, is_wrong, words)]
     return {
@@ -60,7 +60,7 @@ def mended_caption(row: Mapping[str, Any]) -> str | None:
     parts = _without_wrong_parts(row, text)
     if parts is not None:
         return parts
-    proposed = _proposed_words(row)
+    proposed = proposed_words(row)
     if proposed is None:
         return None
     suspect, better = proposed
@@ -73,25 +73,10 @@ def mended_caption(row: Mapping[str, Any]) -> str | None:
     return f"{text[:begin]}{better}{text[end:]}"
 
 
-def _proposed_words(row: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The probably wrong word and a better one; None where the caption is wrong altogether.
-
-    There one word fits better, too, and the caption stays wrong with it.
-    """
-    suspect, better = row["suspect_word"], row["better_word"]
-    if (row["noise_probability"] or 0.0) >= 0.5:
-        return None
-    is_pair = isinstance(suspect, str) and isinstance(better, str) and suspect and better
-    return (suspect, better) if is_pair else None
-
-
 def _without_wrong_parts(row: Mapping[str, Any], text: str) -> str | None:
-    starts, noise = row["part_starts"], row["part_noise_probabilities"]
-    if not (isinstance(starts, list) and isinstance(noise, list) and len(starts) > 1):
+    starts, wrong = caption_parts(row["part_starts"], row["part_noise_probabilities"])
+    if len(starts) < 2:
         return None
-    if len(starts) != len(noise) or starts[0] != 0 or starts != sorted(set(starts)):
-        return None
-    wrong = [isinstance(value, float) and value >= 0.5 for value in noise]
     if not any(wrong) and (row["part_noise_probability"] or 0.0) >= 0.5:
         worst = row["worst_part_number"]
         wrong = [number == worst for number in range(len(starts))]

@@ -8,16 +8,18 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import train_test_split
 
 from ncclean.errors import InputError
 from ncclean.evaluation import linear_probe
 from ncclean.evaluation.linear_probe import (
     ProbeOptions,
     SampleWeights,
-    _fitted,
     choose_c,
     fit_adamw,
     fit_probe,
+    logistic_regression,
 )
 
 
@@ -101,6 +103,23 @@ def test_of_equally_good_penalties_the_strongest_is_taken():
     assert choose_c(image.double().numpy(), labels.numpy()) == 1e-6
 
 
+def test_the_fit_and_its_penalty_are_those_of_scikit_learn():
+    image, labels = clusters(300, 4, 0.9, 0)
+    x, y = image.double().numpy(), labels.numpy()
+    probe = fit_probe(image, labels, 4, ProbeOptions())
+    plain = LogisticRegression(C=probe.regularisation, max_iter=1000).fit(x, y)
+    np.testing.assert_allclose(probe.weights, plain.coef_, atol=1e-4)
+    np.testing.assert_allclose(probe.bias, plain.intercept_, atol=1e-4)
+    train, held = train_test_split(np.arange(300), test_size=60, random_state=0, stratify=y)
+
+    def accuracy_of(c):
+        model = LogisticRegression(C=c, max_iter=1000).fit(x[train], y[train])
+        return model.score(x[held], y[held])
+
+    best = max(map(accuracy_of, 10.0 ** np.arange(-6, 6.1, 0.5)))
+    assert accuracy_of(probe.regularisation) == pytest.approx(best, abs=1 / 60)
+
+
 def test_adamw_follows_the_supplement_and_learns():
     image, labels = clusters(200, 4, 0.3, 0)
     options = ProbeOptions(solver="adamw", epochs=60, learning_rate=0.05, batch_size=64)
@@ -149,9 +168,9 @@ def test_weights_count_images(solver):
     else:
         used = weights > 0
         model = (image[used].double().numpy(), labels[used].numpy(), 1.0)
-        weighted = _fitted(*model, weights[used].numpy())
+        weighted = logistic_regression(*model, weights[used].numpy())
         again = (image[twice].double().numpy(), labels[twice].numpy(), 1.0)
-        plain = _fitted(*again, np.ones(len(twice)))
+        plain = logistic_regression(*again, np.ones(len(twice)))
         np.testing.assert_allclose(weighted.coef_, plain.coef_, atol=2e-3)
         return
     torch.testing.assert_close(weighted.weights, plain.weights, atol=0.02, rtol=0.02)
@@ -188,7 +207,7 @@ def test_labels_that_weigh_nothing_do_not_choose_the_penalty(monkeypatch):
         def score(self, x, y, weights=None):
             return np.average(y == self.right, weights=weights)
 
-    monkeypatch.setattr(linear_probe, "_fitted", lambda x, y, c, w: Model(c))
+    monkeypatch.setattr(linear_probe, "logistic_regression", lambda x, y, c, w: Model(c))
     labels = np.repeat([0, 1], [70, 30])
     assert linear_probe.choose_c(np.zeros((100, 2)), labels) < 1
     assert linear_probe.choose_c(np.zeros((100, 2)), labels, weights=labels.astype(float)) >= 1

@@ -14,7 +14,6 @@ from ncclean.evaluation.ranking import (
     hit_depth,
     recall_at_k,
     retrieval_depths,
-    zeroshot_accuracy,
 )
 
 
@@ -95,17 +94,6 @@ def test_accuracy_by_hand():
     )
     labels = torch.tensor([0, 0, 0, 5])
     assert class_depth(image, weights, labels).tolist() == [0, 1, 0, 5]
-    accuracy = zeroshot_accuracy(image, weights, labels)
-    assert accuracy["acc1"] == 0.5
-    assert accuracy["acc5"] == 0.75
-    # 2/3 of class 0, none of class 5; classes without images do not count.
-    assert accuracy["mean_per_class_recall"] == pytest.approx(1 / 3)
-
-
-def test_five_classes_or_fewer_are_all_among_the_first_five():
-    accuracy = zeroshot_accuracy(torch.eye(3), torch.eye(3).flip(0), torch.arange(3))
-    assert accuracy["acc1"] == pytest.approx(1 / 3)
-    assert accuracy["acc5"] == 1.0
 
 
 def test_recall_by_hand():

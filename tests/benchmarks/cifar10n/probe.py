@@ -29,11 +29,11 @@ from cifar10n.corpora import LABELS, Row, reader, write_corpus
 from cifar10n.estimator import Beginning, parser
 from ncclean.data.benchmark_sets import CLASSIFICATION, find_sets
 from ncclean.errors import InputError
-from ncclean.evaluation.comparison import Metric, paired_differences
+from ncclean.evaluation.comparison import paired_differences
 from ncclean.evaluation.embedding import embed_classes
 from ncclean.evaluation.linear_probe import SampleWeights, fit_probe
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
-from ncclean.evaluation.results import LINEAR_PROBE, classification_outcomes, metrics_of
+from ncclean.evaluation.results import LINEAR_PROBE, Metric, classification_outcomes, metrics_of
 from ncclean.models.estimator import Estimator
 
 _NAMES = list(CLASS_NAMES)
