@@ -14,12 +14,12 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import ncclean
 from ncclean.auditing.audit import Audit
-from ncclean.base.formats import file_size, short_rate
+from ncclean.base.formats import file_size, hours, short_rate
 from ncclean.base.schema import SCORE_COLUMNS
 from ncclean.data.images.folders import Folder
 from ncclean.data.shards import ShardRef
@@ -193,17 +193,18 @@ def render_page(
     command: str,
     title: str,
     style: str,
-    script: str,
-    data: object,
+    script: str = "",
+    data: object = None,
     policy: str | None = None,
+    package: str = __package__ or "ncclean.report",
     **values: object,
 ) -> str:
-    """Render the template named after a command inside the head and end that all pages share.
+    """Render a package's template named after a command inside the head and end of all pages.
 
     `data` is the JSON for the script. A page without a `policy` gets it in a header of HTTP.
     """
     return (
-        _environment()
+        _environment(package)
         .get_template(f"{command}.html")
         .render(
             command=command,
@@ -218,11 +219,12 @@ def render_page(
     )
 
 
-def content_policy(style: str, script: str, images: str = "data:") -> str:
+def content_policy(style: str, script: str = "", images: str = "data:") -> str:
     """The content security policy of a page with one inline style and script, and these images."""
+    scripts = f"script-src '{content_hash(script)}'; " if script else ""
     return (
-        f"default-src 'none'; img-src {images}; style-src '{content_hash(style)}'; "
-        f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; img-src {images}; style-src '{content_hash(style)}'; {scripts}"
+        "base-uri 'none'; form-action 'none'"
     )
 
 
@@ -312,11 +314,11 @@ def _curve(curve: ScoreCurve) -> dict[str, Any]:
     }
 
 
-@lru_cache(maxsize=1)
-def _environment() -> Environment:
-    """The Jinja2 environment of the page templates; every value is escaped."""
+@lru_cache(maxsize=2)
+def _environment(package: str) -> Environment:
+    """The Jinja2 environment of a package's page templates; every value is escaped."""
     environment = Environment(
-        loader=PackageLoader("ncclean.report"),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("ncclean.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -328,6 +330,7 @@ def _environment() -> Environment:
         share=formats.share,
         short_rate=short_rate,
         decimal=formats.decimal,
+        hours=hours,
     )
     return environment
 
