@@ -54,8 +54,9 @@ class EvaluateSimilarity(ModelOptions):
 
         Raises `InputError` if the data cannot be read or holds fewer than two images.
         """
+        from ncclean.base.figure_files import write_figure
         from ncclean.base.output_mark import check_free
-        from ncclean.evaluation.figures import save_similarity_figure
+        from ncclean.evaluation.figures import draw_similarities
         from ncclean.evaluation.similarity import measure_similarity
         from ncclean.storage.run_folder import write_json
 
@@ -66,7 +67,7 @@ class EvaluateSimilarity(ModelOptions):
         files = []
         if self.plot is not None:
             models = [(result.model, result.cosines) for result in results]
-            save_similarity_figure(models, self.plot)
+            write_figure(draw_similarities(models), self.plot, self.name)
             files.append(self.plot)
         if out is not None:
             files.append(write_json(out, values, self.name))

@@ -70,7 +70,7 @@ def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agre
     right, pairs = _ordered_pairs(score[rated], np.nanmean(ratings[rated], axis=1), image[rated])
     paired = len(np.unique(image[rated][pairs > 0]))
     group = _groups(image, images)
-    right, pairs = _sums(group[rated], right), _sums(group[rated], pairs)
+    right, pairs = np.bincount(group[rated], right), np.bincount(group[rated], pairs)
     group = group[row]
 
     def statistics(left_out: int | None = None) -> np.ndarray:
@@ -131,8 +131,3 @@ def _groups(image: np.ndarray, images: np.ndarray) -> np.ndarray:
     place = np.searchsorted(images, image)
     drawn: np.ndarray = np.random.default_rng(0).permutation(np.arange(len(images)) % count)
     return drawn[np.minimum(place, len(images) - 1)]
-
-
-def _sums(group: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """(G,) sums by group."""
-    return np.bincount(group, values)

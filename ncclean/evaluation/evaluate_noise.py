@@ -9,10 +9,11 @@ from typing import Any
 import duckdb
 import numpy as np
 
+from ncclean.base.figure_files import write_figure
 from ncclean.base.progress import SILENT, Progress
 from ncclean.errors import InputError
 from ncclean.evaluation.detection import SortedScores
-from ncclean.evaluation.figures import save_figure
+from ncclean.evaluation.figures import draw_noise
 from ncclean.evaluation.noise_choice import NoiseChoice, NoiseScore
 from ncclean.evaluation.noise_evaluation import (
     BINS,
@@ -27,6 +28,7 @@ from ncclean.evaluation.noise_evaluation import (
 )
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
+from ncclean.storage.quoting import quoted
 
 UNSPECIFIED = "unspecified"  # noise without a kind
 OTHER = "other"
@@ -69,10 +71,11 @@ class TruthTable:
         kinds = [str(name) for name, _ in counts[:_MOST_KINDS]]
         if len(counts) > _MOST_KINDS:
             kinds = [*kinds[:-1], OTHER]
+        listed = f"[{', '.join(map(quoted, kinds))}]::VARCHAR[]"
         connection.execute(
             "CREATE TEMP VIEW judged AS SELECT *, (CASE WHEN is_noisy::BOOLEAN THEN "
             # A kind that is not listed counts as the last one, `other`.
-            f"coalesce(list_position({_listed(kinds)}, coalesce({kind}, '{UNSPECIFIED}')), "
+            f"coalesce(list_position({listed}, coalesce({kind}, '{UNSPECIFIED}')), "
             f"{len(kinds)}) ELSE 0 END)::TINYINT AS _kind "
             f"FROM scores WHERE is_noisy IS NOT NULL AND {ok}"
         )
@@ -193,12 +196,6 @@ class TruthTable:
             raise InputError(f"{what} cannot be evaluated: {first_line(error)}") from error
 
 
-def _listed(names: Sequence[str]) -> str:
-    """The names as a list in SQL."""
-    quoted = ", ".join("'" + name.replace("'", "''") + "'" for name in names)
-    return f"[{quoted}]::VARCHAR[]"
-
-
 def evaluate_noise(
     scores: Sequence[str],
     *,
@@ -232,5 +229,5 @@ def evaluate_noise(
     if not evaluation.scores:
         raise InputError(f"{scores[0]} has no score to evaluate: name one with --score or --column")
     if plot is not None:
-        save_figure(evaluation, figures, plot)
+        write_figure(draw_noise(evaluation, figures), plot, "evaluate noise")
     return evaluation

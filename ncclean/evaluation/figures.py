@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncclean.base.figure_files import STYLE, write_figure
+from ncclean.base.figure_files import STYLE
 from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreFigure
 from ncclean.evaluation.similarity import Similarities
 
@@ -28,12 +28,7 @@ _CLEAN = "#7F7F7F"
 _HISTOGRAM_OF = "similarity"
 
 
-def save_figure(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure], path: str) -> None:
-    """Plot a noise evaluation to a file; its ending is the format. Raises `InputError`."""
-    write_figure(draw(evaluation, scores), path, "evaluate noise")
-
-
-def draw(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]) -> Figure:
+def draw_noise(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]) -> Figure:
     """Plot a noise evaluation in four panels: ROC, precision-recall, distributions, calibration."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -149,11 +144,6 @@ _SERIES = (
     ("hardest", "hardest 5 % of the negatives", "#D55E00", "--"),
     ("positive", "own captions", "#0072B2", "-"),
 )
-
-
-def save_similarity_figure(models: Sequence[tuple[str, Similarities]], path: str) -> None:
-    """Plot the cosines of models to a file; its ending is the format. Raises `InputError`."""
-    write_figure(draw_similarities(models), path, "evaluate similarity")
 
 
 def draw_similarities(models: Sequence[tuple[str, Similarities]]) -> Figure:

@@ -359,8 +359,15 @@ def _card(cause: Cause, folded: list[str]) -> CauseCard:
     examples = []
     for example in cause.examples[:_EXAMPLES]:
         caption, left_out = shown_text(example.caption or "", _LONGEST_EXAMPLE)
-        sample = {"shard": example.shard, "key": example.key or "", "row": example.row}
-        examples.append(ShownExample(**sample, caption=caption, left_out=left_out))
+        examples.append(
+            ShownExample(
+                shard=example.shard,
+                key=example.key or "",
+                row=example.row,
+                caption=caption,
+                left_out=left_out,
+            )
+        )
     safe = dataclasses.replace(
         cause,
         condition=shown_text(cause.condition, _LONGEST_SQL)[0],
