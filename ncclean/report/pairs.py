@@ -251,9 +251,9 @@ def proposed_words(row: Mapping[str, Any]) -> tuple[str, str] | None:
     None where the caption is wrong altogether: it stays wrong with one better word.
     """
     suspect, better = row.get("suspect_word"), row.get("better_word")
-    is_mismatched = (row.get("noise_probability") or 0.0) >= 0.5
-    are_words = isinstance(suspect, str) and isinstance(better, str) and suspect and better
-    return (suspect, better) if are_words and not is_mismatched else None
+    if (row.get("noise_probability") or 0.0) >= 0.5 or not (suspect and better):
+        return None
+    return (suspect, better) if isinstance(suspect, str) and isinstance(better, str) else None
 
 
 def caption_parts(starts: object, noise: object) -> tuple[list[int], list[bool]]:
