@@ -205,7 +205,7 @@ def find_sets(
         ]
         if not fitting:
             raise InputError(
-                f"{source} is not a {kind} set in the layout of clip_benchmark or CyCLIP, and "
+                f"{source} is not a {kind} set in the layout of clip_benchmark, and "
                 f"holds none with {' and '.join(needed)}"
             )
         sets += fitting
