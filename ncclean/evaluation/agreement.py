@@ -74,11 +74,11 @@ def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agre
     group = group[row]
 
     def statistics(left_out: int | None = None) -> np.ndarray:
-        kept = slice(None) if left_out is None else group != left_out
-        there = pairs.sum() - (0 if left_out is None else pairs[left_out])
+        rows = slice(None) if left_out is None else group != left_out
+        compared = pairs.sum() - (0 if left_out is None else pairs[left_out])
         hits = right.sum() - (0 if left_out is None else right[left_out])
-        taus = (kendalltau(x[kept], y[kept], variant=variant).statistic for variant in "bc")
-        return np.array([*taus, hits / there if there else np.nan])
+        taus = (kendalltau(x[rows], y[rows], variant=variant).statistic for variant in "bc")
+        return np.array([*taus, hits / compared if compared else np.nan])
 
     values = statistics()
     count = len(pairs)
@@ -116,8 +116,8 @@ def _ordered_pairs(
     right, pairs = np.zeros(len(score)), np.zeros(len(score))
     order = np.argsort(image, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(image[order])) + 1):
-        for place, row in enumerate(rows[:-1]):
-            others = rows[place + 1 :]
+        for position, row in enumerate(rows[:-1]):
+            others = rows[position + 1 :]
             people = np.sign(rating[row] - rating[others])
             same = np.sign(score[row] - score[others]) * people
             pairs[row] = np.count_nonzero(people)
@@ -128,6 +128,6 @@ def _ordered_pairs(
 def _groups(image: np.ndarray, images: np.ndarray) -> np.ndarray:
     """(N,) group of each row from 0: that of its image, drawn at random where there are many."""
     count = min(len(images), MOST_GROUPS)
-    place = np.searchsorted(images, image)
+    number = np.searchsorted(images, image)
     drawn: np.ndarray = np.random.default_rng(0).permutation(np.arange(len(images)) % count)
-    return drawn[np.minimum(place, len(images) - 1)]
+    return drawn[np.minimum(number, len(images) - 1)]

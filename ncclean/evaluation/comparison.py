@@ -26,6 +26,7 @@ from ncclean.evaluation.results import Evaluation, Metric, aligned, metrics_of
 
 # Drawn at a time: 64 MB of numbers.
 _DRAWN_AT_A_TIME = 1 << 23
+DRAWS = 2000
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,6 @@ def paired_differences(
         ends = min(float(low), difference), max(float(high), difference)
         results.append(Difference(x.name, before, after, difference, *ends))
     return results
-
-
-DRAWS = 2000
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def embed_images(
             keys.append(key)
             notes.append(sample.caption or "")
             sample_keys.append(sample.key)
-            captions.append([one.text for one in sample.captions if one.text is not None])
+            captions.append([c.text for c in sample.captions if c.text is not None])
             pixels.append(decoded.pixels)
             if len(pixels) == options.batch_size:
                 begun.append(space.start_image(torch.stack(pixels)))

@@ -56,11 +56,11 @@ class TruthTable:
     def of(cls, choice: NoiseChoice) -> TruthTable:
         """Open a score table with its truth. Raises `InputError` if it has none."""
         scores = choice.table
-        connection, there = scores.connection, scores.names.types
-        if "is_noisy" not in there:
+        connection, columns = scores.connection, scores.names.types
+        if "is_noisy" not in columns:
             raise InputError(f"{scores.paths[0]} has no column is_noisy: no truth to compare with")
-        kind = "noise_kind::VARCHAR" if "noise_kind" in there else "NULL::VARCHAR"
-        ok = "status = 'ok'" if "status" in there else "true"
+        kind = "noise_kind::VARCHAR" if "noise_kind" in columns else "NULL::VARCHAR"
+        ok = "status = 'ok'" if "status" in columns else "true"
         expressions = [*choice.columns.values(), *choice.conditions.values()]
         scores.prepare(_READ_IF_THERE, expressions)
         noisy = f"FROM scores WHERE is_noisy::BOOLEAN AND {ok}"
@@ -182,8 +182,8 @@ class TruthTable:
         if not rows:
             return None
         sums = np.zeros((3, BINS, len(self.kinds) + 1))
-        for place, kind, *cells in rows:
-            sums[:, place, kind] = cells
+        for bin_, kind, *cells in rows:
+            sums[:, bin_, kind] = cells
         return calibration(sums[0].astype(np.int64), sums[1], sums[2], self.kinds)
 
     def _rows(self, sql: str, what: str = "the table") -> list[tuple[Any, ...]]:

@@ -26,6 +26,13 @@ _COLOURS = (
 _DASHES = ("-", "--", "-.", ":")
 _CLEAN = "#7F7F7F"
 _HISTOGRAM_OF = "similarity"
+_BINS = 60
+# Okabe and Ito's colours suit any colour vision.
+_SERIES = (
+    ("negative", "mean of the negatives", "#7F7F7F", "-"),
+    ("hardest", "hardest 5 % of the negatives", "#D55E00", "--"),
+    ("positive", "own captions", "#0072B2", "-"),
+)
 
 
 def draw_noise(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]) -> Figure:
@@ -135,15 +142,6 @@ def _draw_calibration(panel: Any, evaluation: NoiseEvaluation) -> None:
     ]
     panel.text(0.98, 0.16, "\n".join(lines), ha="right", va="bottom", fontsize=6.5)
     panel.legend(loc="lower right", handletextpad=0.2)
-
-
-_BINS = 60
-# Okabe and Ito's colours suit any colour vision.
-_SERIES = (
-    ("negative", "mean of the negatives", "#7F7F7F", "-"),
-    ("hardest", "hardest 5 % of the negatives", "#D55E00", "--"),
-    ("positive", "own captions", "#0072B2", "-"),
-)
 
 
 def draw_similarities(models: Sequence[tuple[str, Similarities]]) -> Figure:

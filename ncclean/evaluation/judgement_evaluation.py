@@ -39,6 +39,8 @@ from ncclean.scoring.clip_loss import normalised_score
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
 
+_CHUNK = 512
+
 
 @dataclass(frozen=True)
 class JudgedImages:
@@ -147,9 +149,6 @@ def _judged(row: dict[str, int], embedded: EmbeddedImages, names: Sequence[str])
     return JudgedImages(row, embedded.image, captions, dict(missing))
 
 
-_CHUNK = 512
-
-
 @dataclass(frozen=True)
 class JudgedScores:
     """(N,) values of each score, higher is better, NaN for a caption that has none.
@@ -176,15 +175,17 @@ def scores_of_model(
     `prefix` and a blank go before every caption.
     """
     captions = list(dict.fromkeys(judgements.caption))
-    number = {caption: place for place, caption in enumerate(captions)}
+    number = {caption: position for position, caption in enumerate(captions)}
     prompts = [f"{prefix} {caption}" if prefix else caption for caption in captions]
     text = estimator.encode_text(prompts, batch_size).float()
     image = images.image.float().to(text.device)
     rows = np.array([images.row.get(name, -1) for name in judgements.image])
-    there = rows >= 0
+    has_image = rows >= 0
     # Only what was judged counts as a rival: a source may have a name twice.
-    used, i = np.unique(rows[there], return_inverse=True)
-    j = torch.tensor([number[c] for c, has in zip(judgements.caption, there, strict=True) if has])
+    used, i = np.unique(rows[has_image], return_inverse=True)
+    j = torch.tensor(
+        [number[c] for c, has in zip(judgements.caption, has_image, strict=True) if has]
+    )
     image, i2t = image[torch.from_numpy(used)], []
     t2i = torch.full((len(text),), -torch.inf, device=text.device)
     for start in range(0, len(image), _CHUNK):
@@ -193,15 +194,15 @@ def scores_of_model(
         t2i = torch.logaddexp(t2i, logits.logsumexp(dim=0))
     places = torch.from_numpy(i).to(text.device)
     j = j.to(text.device)
-    own = (image[places] * text[j]).sum(dim=1)
+    cosine = (image[places] * text[j]).sum(dim=1)
     scores = {
-        "similarity": own,
-        "neg_clip_loss": normalised_score(own, torch.cat(i2t)[places], t2i[j], estimator.scale),
+        "similarity": cosine,
+        "neg_clip_loss": normalised_score(cosine, torch.cat(i2t)[places], t2i[j], estimator.scale),
     }
     values = {}
     for name, score in scores.items():
         values[name] = np.full(len(rows), np.nan)
-        values[name][there] = score.double().cpu().numpy()
+        values[name][has_image] = score.double().cpu().numpy()
     return JudgedScores(values, images.missing)
 
 
@@ -368,9 +369,11 @@ class JudgementEvaluation:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(judgements.image))}
         image = np.array([numbers[name] for name in judgements.image])
         for name, values in scores.values.items():
-            there = ~np.isnan(values)
+            is_scored = ~np.isnan(values)
             try:
-                figures = agreement(values[there], judgements.ratings[there], image[there])
+                figures = agreement(
+                    values[is_scored], judgements.ratings[is_scored], image[is_scored]
+                )
             except ValueError as error:
                 self.undefined[f"{source}, {name}"] = str(error)
                 continue

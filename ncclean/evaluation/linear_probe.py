@@ -32,6 +32,18 @@ from ncclean.evaluation.ranking import class_depth
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
 
+# CLIP's search: it starts from these values, then halves the step around the best one down to 1/8
+# of a decade.
+_FIRST_C = tuple(10.0**power for power in (-6, -4, -2, 0, 2, 4, 6))
+_LAST_STEP = 1 / 8
+_ITERATIONS = 1000
+_VALIDATION_SHARE = 0.2
+# Smaller products run in one thread: on two cores, several threads took ten times as long to fit
+# 500 embeddings.
+_ONE_THREAD = 100_000_000
+# Finite, so that a zero in a padded matrix product does not make it NaN.
+_NEVER = -1e30
+
 
 @dataclass(frozen=True)
 class SampleWeights:
@@ -81,31 +93,18 @@ def read_sample_weights(
     if len(several):
         name = names[image[several[0]]]
         raise InputError(f"{scores[0]} has several rows of the image {name}: keep one")
-    found = np.full(len(keys), np.nan)
-    found[image] = np.ma.filled(rows["weight"], np.nan)
-    there = found[~np.isnan(found)]
-    if len(there) and not (np.isfinite(there).all() and there.min() >= 0 and there.max() > 0):
+    values = np.full(len(keys), np.nan)
+    values[image] = np.ma.filled(rows["weight"], np.nan)
+    usable = values[~np.isnan(values)]
+    if len(usable) and not (np.isfinite(usable).all() and usable.min() >= 0 and usable.max() > 0):
         raise InputError(
             f"--weights {weights}: weights are numbers from 0 on, not all of them 0; these lie "
-            f"from {there.min():g} to {there.max():g}"
+            f"from {usable.min():g} to {usable.max():g}"
         )
-    if not len(there):
+    if not len(usable):
         raise InputError(f"--weights {weights}: no training image has a value")
-    scaled: np.ndarray = found / there.mean()
+    scaled: np.ndarray = values / usable.mean()
     return scaled
-
-
-# CLIP's search: it starts from these values, then halves the step around the best one down to 1/8
-# of a decade.
-_FIRST_C = tuple(10.0**power for power in (-6, -4, -2, 0, 2, 4, 6))
-_LAST_STEP = 1 / 8
-_ITERATIONS = 1000
-_VALIDATION_SHARE = 0.2
-# Smaller products run in one thread: on two cores, several threads took ten times as long to fit
-# 500 embeddings.
-_ONE_THREAD = 100_000_000
-# Finite, so that a zero in a padded matrix product does not make it NaN.
-_NEVER = -1e30
 
 
 @dataclass(frozen=True)

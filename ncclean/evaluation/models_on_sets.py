@@ -53,24 +53,24 @@ _DIRECTIONS = (
 )
 
 
-def zeroshot(options: EmbeddingOptions, estimator: Estimator, one: EvaluationSet) -> Evaluation:
+def zeroshot(options: EmbeddingOptions, estimator: Estimator, dataset: EvaluationSet) -> Evaluation:
     """Evaluate zero-shot classification with the prompts of a set."""
 
     def encode(prompts: list[str]) -> torch.Tensor:
         return estimator.encode_text(prompts, options.batch_size)
 
-    names = one.classnames()
-    weights = classifier_weights(encode, names, one.templates())
-    test = embed_classes(estimator, one.shards("test"), len(names), options, one.label)
+    names = dataset.classnames()
+    weights = classifier_weights(encode, names, dataset.templates())
+    test = embed_classes(estimator, dataset.shards("test"), len(names), options, dataset.label)
     depth = class_depth(test.image, weights, test.labels)
     table = classification_outcomes(test, depth.cpu().numpy())
-    return _evaluation(estimator, one, ZEROSHOT, table, test.skipped, classes=len(names))
+    return _evaluation(estimator, dataset, ZEROSHOT, table, test.skipped, classes=len(names))
 
 
 def retrieval_of(
     estimator: Estimator,
     space: EmbeddingSpace,
-    one: EvaluationSet,
+    dataset: EvaluationSet,
     options: EmbeddingOptions,
     captions_per_image: int | None = None,
 ) -> Evaluation:
@@ -78,10 +78,12 @@ def retrieval_of(
 
     `space` is the estimator itself or an embedding space on top of it.
     """
-    test = embed_dataset(space, one.shards("test"), options, captions_per_image)
+    test = embed_dataset(space, dataset.shards("test"), options, captions_per_image)
     depths = retrieval_depths(test.image, test.text, test.text_to_image)
     table = retrieval_outcomes(test, depths)
-    result = _evaluation(estimator, one, RETRIEVAL, table, test.skipped, captions=len(test.text))
+    result = _evaluation(
+        estimator, dataset, RETRIEVAL, table, test.skipped, captions=len(test.text)
+    )
     if len(test.image) < FOLDS * FOLD_IMAGES:
         return result
     folds = fold_recall(test.image, test.text, test.text_to_image)
@@ -97,25 +99,29 @@ def linear_probe(
     set_epochs: Mapping[str, int],
     weighting: SampleWeights | None,
     estimator: Estimator,
-    one: EvaluationSet,
+    dataset: EvaluationSet,
 ) -> Evaluation:
     """Train a linear classifier on embeddings of split `train`, and measure it on `test`.
 
     `set_epochs` are the epochs of some sets by name. A training image without a weight is left out.
     """
-    names = one.classnames()
+    names = dataset.classnames()
     train, test = (
-        embed_classes(estimator, one.shards(split), len(names), options, one.label)
+        embed_classes(estimator, dataset.shards(split), len(names), options, dataset.label)
         for split in ("train", "test")
     )
-    epochs = set_epochs.get(one.name, probe_options.epochs)
+    epochs = set_epochs.get(dataset.name, probe_options.epochs)
     probe_options = dataclasses.replace(probe_options, epochs=epochs)
     image, labels, weights, unweighted = train.image, train.labels, None, 0
     if weighting is not None:
-        found = weighting.of(train.keys, train.sample_keys)
-        there = ~torch.isnan(found)
-        unweighted = len(there) - int(there.sum())
-        image, labels, weights = image[there.to(image.device)], labels[there], found[there]
+        values = weighting.of(train.keys, train.sample_keys)
+        has_weight = ~torch.isnan(values)
+        unweighted = len(has_weight) - int(has_weight.sum())
+        image, labels, weights = (
+            image[has_weight.to(image.device)],
+            labels[has_weight],
+            values[has_weight],
+        )
     probe = fit_probe(image, labels, len(names), probe_options, weights)
     depth = probe.depth(test.image, test.labels)
     table = classification_outcomes(test, depth.cpu().numpy())
@@ -132,13 +138,13 @@ def linear_probe(
     else:
         settings |= dataclasses.asdict(probe_options)
     return _evaluation(
-        estimator, one, LINEAR_PROBE, table, skipped, classes=len(names), settings=settings
+        estimator, dataset, LINEAR_PROBE, table, skipped, classes=len(names), settings=settings
     )
 
 
 def _evaluation(
     estimator: Estimator,
-    one: EvaluationSet,
+    dataset: EvaluationSet,
     task: str,
     table: Any,
     skipped: dict[str, int],
@@ -152,7 +158,7 @@ def _evaluation(
         metric.name: float(metric.value()[0]) for metric in metrics_of(task, table, classes)
     }
     return Evaluation(
-        dataset=one.name,
+        dataset=dataset.name,
         model=model.model,
         pretrained=model.pretrained,
         task=task,
@@ -196,7 +202,7 @@ def retrieval_task(
         RETRIEVAL,
         benchmark_sets.RETRIEVAL,
         ("test",),
-        lambda m, one: retrieval_of(m, m, one, options, captions_per_image),
+        lambda model, dataset: retrieval_of(model, model, dataset, options, captions_per_image),
         source_options,
     )
 
@@ -231,25 +237,27 @@ def evaluate(
     """
     sets = find_sets(data, task.kind, task.splits, task.source_options)
     for name in expected:
-        if name not in {one.name for one in sets}:
-            there = ", ".join(one.name for one in sets)
-            raise InputError(f"there is no set {name}: these are {there}")
+        if name not in {dataset.name for dataset in sets}:
+            listed = ", ".join(dataset.name for dataset in sets)
+            raise InputError(f"there is no set {name}: these are {listed}")
     total = len(sets) * len(models)
     check_out(out, total)
     check_free_results(out, (), command, overwrite)
-    for one in sets:  # a missing shard must not come up after an hour
+    for dataset in sets:  # a missing shard must not come up after an hour
         for split in task.splits:
-            one.shards(split)
+            dataset.shards(split)
     results: list[Evaluation] = []
     for model in models:
         progress.say(f"loading {model.model}")
         estimator = model.load()
         about = estimator.identity
-        names = [file_name(one.name, about.pretrained, about.model, task.name) for one in sets]
+        names = [
+            file_name(dataset.name, about.pretrained, about.model, task.name) for dataset in sets
+        ]
         check_free_results(out, names, command, overwrite)
-        for one in sets:
-            progress.say(f"{estimator.identity.model}: {one.name}")
-            results.append(task.measure(estimator, one))
+        for dataset in sets:
+            progress.say(f"{estimator.identity.model}: {dataset.name}")
+            results.append(task.measure(estimator, dataset))
             progress.advance(len(results), total, "results")
     files = []
     if out is not None:

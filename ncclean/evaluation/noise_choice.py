@@ -90,21 +90,21 @@ class NoiseChoice:
     conditions: dict[str, Expression] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        there = self.table.names.types
+        columns = self.table.names.types
         for score in BUILT_IN_SCORES:
-            if score.column in there:
+            if score.column in columns:
                 self._add(score)
         for rule in RULES:
-            if set(rule.columns) <= set(there):
+            if set(rule.columns) <= set(columns):
                 self._add_rule(rule)
 
     def add_columns(self, texts: Sequence[str], *, higher_is_noisier: bool) -> None:
         """Add columns to evaluate as noise scores. Raises `InputError` for an unknown one."""
-        there = self.table.names.types
+        columns = self.table.names.types
         for text in texts:
             name = self.table.names.named(text)
             if name is None:
-                raise InputError(missing_column(text, there))
+                raise InputError(missing_column(text, columns))
             if name not in self.scores:
                 self._add(NoiseScore(name, higher_is_noisier))
 

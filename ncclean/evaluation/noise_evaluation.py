@@ -21,6 +21,8 @@ from ncclean.evaluation.detection import (
 from ncclean.evaluation.noise_choice import NoiseScore, threshold_at_rate
 
 BINS = 10
+ALL = "all"  # every kind of noise together
+_HISTOGRAM_BINS = 40
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,6 @@ def _side(pairs: np.ndarray, probability: np.ndarray, kinds: list[str]) -> SideC
         noisy=int(counts[1:].sum()),
         by_kind={kind: int(count) for kind, count in zip(kinds, counts[1:], strict=True)},
     )
-
-
-ALL = "all"  # every kind of noise together
-_HISTOGRAM_BINS = 40
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,13 @@ import torch.nn.functional as F
 
 # Similarities that exist at a time: 128 MB of float32.
 _MOST_SIMILARITIES = 1 << 25
+TOP = 5
+# Prompts encoded in one call: enough to fill a device, few enough for its memory.
+_PROMPTS_AT_A_TIME = 4096
+KS = (1, 5, 10)
+# The "1K test" of MS-COCO: the 5,000 test images as five galleries of 1,000.
+FOLDS = 5
+FOLD_IMAGES = 1000
 
 
 def hit_depth(
@@ -45,11 +52,6 @@ def hit_depth(
     return torch.cat(depths)
 
 
-TOP = 5
-# Prompts encoded in one call: enough to fill a device, few enough for its memory.
-_PROMPTS_AT_A_TIME = 4096
-
-
 def classifier_weights(
     encode: Callable[[list[str]], torch.Tensor], classnames: Sequence[str], templates: Sequence[str]
 ) -> torch.Tensor:
@@ -77,12 +79,6 @@ def class_depth(
     """
     classes = torch.arange(len(weights), device=weights.device)
     return hit_depth(image, weights, labels, classes, TOP, chunk)
-
-
-KS = (1, 5, 10)
-# The "1K test" of MS-COCO: the 5,000 test images as five galleries of 1,000.
-FOLDS = 5
-FOLD_IMAGES = 1000
 
 
 @dataclass(frozen=True)

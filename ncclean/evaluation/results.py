@@ -41,6 +41,8 @@ _IDENTITY = ["query", "image", "number", "label"]
 
 
 _DENSE_STRATA = 64
+LANGUAGE = "en"
+_NAMED = ("dataset", "model", "pretrained", "task")
 
 
 @dataclass(frozen=True)
@@ -176,10 +178,6 @@ def _table(**columns: object) -> pa.Table:
         for field in schema.OUTCOMES
     ]
     return pa.table(arrays, schema=schema.OUTCOMES)
-
-
-LANGUAGE = "en"
-_NAMED = ("dataset", "model", "pretrained", "task")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,8 +331,8 @@ def read_results(source: str) -> list[Evaluation]:
 
 
 def _places(out: str, names: Sequence[str]) -> list[UPath]:
-    place = stores.location(out)
-    return [place] if out.endswith(".json") else [place / name for name in names]
+    path = stores.location(out)
+    return [path] if out.endswith(".json") else [path / name for name in names]
 
 
 def _outcomes_of(path: UPath) -> UPath:

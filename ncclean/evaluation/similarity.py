@@ -82,12 +82,12 @@ def similarities(
     caption of its own and one of another image.
     """
     owners = text_to_image.to(text.device)
-    own = torch.bincount(owners, minlength=len(image))
+    captions = torch.bincount(owners, minlength=len(image))
     if (
-        len(own) != len(image)
+        len(captions) != len(image)
         or not len(image)
-        or int(own.min()) < 1
-        or len(text) == int(own.max())
+        or int(captions.min()) < 1
+        or len(text) == int(captions.max())
     ):
         raise ValueError("every image needs a caption of its own and one of another image")
     positive, negative, hardest = [], [], []
@@ -95,15 +95,15 @@ def similarities(
         similarity = image[start : start + chunk] @ text.T
         rows = torch.arange(start, start + len(similarity), device=text.device)
         is_own = owners == rows[:, None]
-        owned = own[rows]
+        owned = captions[rows]
         others = len(text) - owned
         # Two sums instead of a difference of sums: matched cosines are few among many.
         positive.append(torch.where(is_own, similarity, 0.0).sum(dim=1) / owned)
         negative.append(torch.where(is_own, 0.0, similarity).sum(dim=1) / others)
         counts = (others * hardest_share).ceil().long().clamp_min(1)
         top = torch.where(is_own, -torch.inf, similarity).topk(int(counts.max()), dim=1).values
-        kept = torch.arange(top.shape[1], device=top.device) < counts[:, None]
-        hardest.append(torch.where(kept, top, 0.0).sum(dim=1) / counts)
+        is_among = torch.arange(top.shape[1], device=top.device) < counts[:, None]
+        hardest.append(torch.where(is_among, top, 0.0).sum(dim=1) / counts)
     return Similarities(*(torch.cat(parts).cpu() for parts in (positive, negative, hardest)))
 
 
@@ -173,11 +173,11 @@ def measure_similarity(
 def _shards(source: str) -> list[ShardRef]:
     """The shards of a retrieval set's test split, or of any source that `score` takes."""
     folder = stores.location(source.rstrip("/") or source)
-    one = None if source.startswith("@") or "{" in source or "*" in source else read_set(folder)
-    if one is None:
+    dataset = None if source.startswith("@") or "{" in source or "*" in source else read_set(folder)
+    if dataset is None:
         return resolve_shards([source])
-    if one.kind != RETRIEVAL:
+    if dataset.kind != RETRIEVAL:
         raise InputError(
-            f"{source} is a {one.kind} set, whose images have no captions: name a retrieval set"
+            f"{source} is a {dataset.kind} set, whose images have no captions: name a retrieval set"
         )
-    return one.shards("test")
+    return dataset.shards("test")

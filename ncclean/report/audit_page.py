@@ -36,6 +36,7 @@ _LONGEST_CAPTION = 4_000  # bytes
 _LONGEST_WORD = 100
 _ALL_PICTURES = 24_000_000  # bytes as base64; a phone opens such a page in a second
 _NO_PICTURE = Thumbnail(reason="no picture: the page was made without --shards")
+PAGE, SAMPLE = "audit.html", "sample.parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +124,6 @@ def _name(pairs: Sequence[AuditPair], design: Design) -> str:
     """A name of the sample, under which a browser keeps its answers."""
     text = repr([(pair.uid, pair.caption_number) for pair in pairs]) + repr(design.to_json())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-PAGE, SAMPLE = "audit.html", "sample.parquet"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ from ncclean.report.formats import shown_text
 from ncclean.report.table import ScoreTable
 
 _EXAMPLE_CHARACTERS = 200
+MOST_SHOWN = 300
+_LONGEST_NAME = 200  # bytes; of tables of others, a name may have a megabyte
+_MOST_KINDS = 8
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,6 @@ def count_pairs(table: ScoreTable) -> PairCounts:
         "FROM pairs WHERE status <> 'ok' GROUP BY status ORDER BY pairs DESC, status"
     )
     return PairCounts(rows, ok, shards, expected, calibrated, tuple(Failure(*f) for f in failures))
-
-
-MOST_SHOWN = 300
-_LONGEST_NAME = 200  # bytes; of tables of others, a name may have a megabyte
 
 
 @dataclass(frozen=True)
@@ -122,9 +121,6 @@ def shard_table(table: ScoreTable, most: int = MOST_SHOWN) -> ShardTable:
         rows=tuple(ShardRow(shown_text(str(row[0]), _LONGEST_NAME)[0], *row[1:]) for row in rows),
         quantiles=tuple(quantiles) if quantiles else None,
     )
-
-
-_MOST_KINDS = 8
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from ncclean.storage.run_facts import RunFacts
 
 _TAIL = 2e-4  # share of the pairs that may lie beyond each end of the axis
 _FEWEST_BINS, _MOST_BINS = 16, 144
+_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,6 @@ def _range(*histograms: np.ndarray | None) -> tuple[int, int]:
 def _join(wanted: float) -> int:
     """The number of fine bins to join, as a power of two so that bins align."""
     return int(2 ** max(0, round(math.log2(wanted))))
-
-
-_STEPS = 1000
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from ncclean.base.visible_text import visible
 
 NONE = "\N{EN DASH}"
 _MINUS = "\N{MINUS SIGN}"
+_SPACES = re.compile(r"[ \t\n]+")
 
 
 def count(value: float | None) -> str:
@@ -40,9 +41,6 @@ def decimal(value: float | None, digits: int = 3) -> str:
     if value is None or not math.isfinite(value):
         return NONE
     return f"{value:.{digits}f}".replace("-", _MINUS)
-
-
-_SPACES = re.compile(r"[ \t\n]+")
 
 
 def shown_text(text: str, most_bytes: int) -> tuple[str, int]:

@@ -52,7 +52,7 @@ class Measurements:
     def to_json(self) -> dict[str, Any]:
         """The numbers that `ncclean report --json` prints."""
         facts, overlap, curve = self.facts, self.overlap, self.curve("noise_probability")
-        kept = curve.kept(curve.pairs)[curve.start] if curve else None
+        pairs = curve.kept(curve.pairs)[curve.start] if curve else None
         wrong = None
         if curve is not None and curve.wrong is not None:
             wrong = float(curve.kept(curve.wrong)[curve.start])
@@ -68,7 +68,7 @@ class Measurements:
             "shift": facts.shift,
             "null_median": self.cosines.null_median if self.cosines else None,
             "expected_mismatched": self.counts.expected_mismatched,
-            "kept_at_half": None if kept is None else int(kept),
+            "kept_at_half": None if pairs is None else int(pairs),
             "expected_mismatched_kept_at_half": wrong,
             "rules": {rule.name: overlap.both(i, i) for i, rule in rules},
             "jaccard": {

@@ -33,6 +33,11 @@ from ncclean.report.plots import NARROW, WIDE, cosine_drawing, lay_out, threshol
 from ncclean.report.thumbnails import Thumbnail, Thumbnails
 from ncclean.storage.decisions import Pair
 
+LARGEST_PAGE = 5_000_000  # bytes
+_MEANINGS = {column.name: column.meaning for column in SCORE_COLUMNS}
+_LONGEST_KEY = 4096  # bytes
+_PLACEHOLDER = Thumbnail(reason="no pictures: the report was made without --shards")
+
 
 @dataclass(frozen=True)
 class ReadyQuery:
@@ -110,12 +115,6 @@ def command(sql: str, paths: Sequence[str], join: Sequence[str] = ()) -> str:
     """The shell command that runs a query; its SQL needs no escaping in double quotes."""
     joins = [word for table in join for word in ("--join", table)]
     return f'ncclean query "{sql}" {shlex.join([*paths, *joins])}'
-
-
-LARGEST_PAGE = 5_000_000  # bytes
-_MEANINGS = {column.name: column.meaning for column in SCORE_COLUMNS}
-_LONGEST_KEY = 4096  # bytes
-_PLACEHOLDER = Thumbnail(reason="no pictures: the report was made without --shards")
 
 
 @dataclass(frozen=True)
@@ -270,8 +269,8 @@ def original_of(pair: ShownPair, shard: ShardRef | None) -> str:
     key = shown_text(pair.key, _LONGEST_KEY)[0]  # a pasted line break runs a command
     if shard is None:
         return f"{pair.shard} {key}"
-    place = shard.recorded().url
-    return f"{place}/{key}.*" if shard.layout == Folder.name else f"{place} {key}"
+    url = shard.recorded().url
+    return f"{url}/{key}.*" if shard.layout == Folder.name else f"{url} {key}"
 
 
 def _source(page: Page, name: str) -> ShardRef | None:

@@ -37,6 +37,56 @@ WRONG_SENTENCE = (
     "noise_probability < 0.5 AND part_noise_probability >= 0.5 AND len(part_starts) > 1"
 )
 _PARTS = "part_starts, part_noise_probabilities"
+_SHOWN_SCORES = (
+    "noise_probability",
+    "similarity",
+    "null_p_value",
+    "neg_clip_loss",
+    "ncu_confidence",
+    "ncu_split",
+    "disncl_clean",
+    "osa_weight",
+    "osa_noisy",
+    "clean_posterior",
+    "i2t_rank",
+    "t2i_rank",
+    "block",
+    "part_noise_probability",
+    "worst_part_similarity",
+    "mean_part_similarity",
+    "part_count",
+    "near_miss_probability",
+    "near_miss_score",
+    "word_margin",
+    "suspect_word",
+    "better_word",
+    "is_noisy",
+    "noise_kind",
+)
+MOST_CARDS = 20
+_LONGEST_LABEL, _LONGEST_EXAMPLE, _LONGEST_SQL = 120, 400, 2000  # bytes
+_EXAMPLES = 6
+# A group in words, by its kind; others are a name and a value.
+_GROUPS = {
+    "word": "Captions with the word “{}”",
+    "phrase": "Captions with “{}”",
+    "host": "Images from {}",
+    "folder of the url": "Images from {}",
+    "ending of the url": "Files that end in .{}",
+    "shape of the caption": "Captions of the shape “{}”",
+    "length of the caption": "Captions of {}",
+    "image size": "Images of {} pixels",
+    "word in a cluster": "Captions with {}",
+    "word in a region": "Captions with {}",
+    "exchanged words": "Captions with {}, each for the other",
+    "language": "Captions in {}",
+    "shard": "Shard {}",
+}
+_OUTCOMES = {
+    "mismatch": "are mismatched",
+    "near miss": "have a wrong word",
+    "wrong sentence": "have a wrong sentence",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,34 +131,6 @@ class ShownPair(Pictured):
         return kind[:_LONGEST_KIND] if self.scores["is_noisy"] else "clean"
 
 
-_SHOWN_SCORES = (
-    "noise_probability",
-    "similarity",
-    "null_p_value",
-    "neg_clip_loss",
-    "ncu_confidence",
-    "ncu_split",
-    "disncl_clean",
-    "osa_weight",
-    "osa_noisy",
-    "clean_posterior",
-    "i2t_rank",
-    "t2i_rank",
-    "block",
-    "part_noise_probability",
-    "worst_part_similarity",
-    "mean_part_similarity",
-    "part_count",
-    "near_miss_probability",
-    "near_miss_score",
-    "word_margin",
-    "suspect_word",
-    "better_word",
-    "is_noisy",
-    "noise_kind",
-)
-
-
 def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
     """Choose at most `per_group` pairs of every group, no pair twice, the same ones every time.
 
@@ -122,12 +144,12 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
 
     def take(group: str, condition: str, order: str, most: int) -> None:
         # Positions first: captions are read for the chosen pairs only.
-        places = table.rows(
+        positions = table.rows(
             f"SELECT {_PLACE} FROM pairs WHERE {condition} ORDER BY {order}, {_PLACE} "
             f"LIMIT {most + len(chosen)}"
         )
-        new = [place for place in places if place not in chosen]
-        chosen.update((place, group) for place in new[:most])
+        new = [position for position in positions if position not in chosen]
+        chosen.update((position, group) for position in new[:most])
 
     if calibrated:
         take("worst", "noise_probability >= 0.5", "noise_probability DESC, similarity", per_group)
@@ -167,8 +189,8 @@ def _read(table: ScoreTable, chosen: dict[_Place, str]) -> list[ShownPair]:
     by_place = {row[:3]: row for row in reversed(values)}
     joined = _joined_scores(table, shards, rows)
     pairs = [
-        _pair(group, by_place[place], joined.get(place, {}), table.further, caption_bytes)
-        for place, group in chosen.items()
+        _pair(group, by_place[position], joined.get(position, {}), table.further, caption_bytes)
+        for position, group in chosen.items()
     ]
     return sorted(pairs, key=lambda pair: GROUPS.index(pair.group))
 
@@ -212,7 +234,7 @@ def _pair(
     ) = row[:13]
     ends = np.cumsum([13, len(_SHOWN_SCORES), len(RULES)]).tolist()
     values, flags = row[ends[0] : ends[1]], row[ends[1] : ends[2]]
-    uid, *own = row[ends[2] :]
+    uid, *further_values = row[ends[2] :]
     pieces, left_out = caption_pieces(str(text or ""), starts, noise, caption_bytes)
     if text is not None and isinstance(length, int):
         left_out += length - len(str(text))
@@ -232,7 +254,7 @@ def _pair(
         flags=tuple(rule.name for rule, flag in zip(RULES, flags, strict=True) if flag),
         uid=str(uid),
         caption_number=caption_number if isinstance(caption_number, int) else 0,
-        further=_values(zip(further, own, strict=True)),
+        further=_values(zip(further, further_values, strict=True)),
     )
 
 
@@ -257,7 +279,7 @@ def proposed_words(row: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def caption_parts(starts: object, noise: object) -> tuple[list[int], list[bool]]:
-    """Where the parts of a caption begin, and whether each is probably wrong.
+    """The starts of the parts of a caption, and whether each is probably wrong.
 
     A table may say anything of its parts: one that makes no sense has a single part.
     """
@@ -275,41 +297,15 @@ def caption_pieces(
     """The parts of a caption made safe, cut to about `most_bytes`; the number of characters cut."""
     starts, wrong = caption_parts(starts, noise)
     pieces, left_out = [], 0
-    for (begin, end), is_wrong in zip(pairwise([*starts, len(text)]), wrong, strict=True):
+    for (start, end), is_wrong in zip(pairwise([*starts, len(text)]), wrong, strict=True):
         piece, cut = (
-            shown_text(text[begin:end], max(most_bytes, 0)) if begin < len(text) else ("", 0)
+            shown_text(text[start:end], max(most_bytes, 0)) if start < len(text) else ("", 0)
         )
         most_bytes -= len(piece.encode("utf-8", "replace")) + 1
         left_out += cut
         if piece:
             pieces.append((piece, is_wrong))
     return tuple(pieces), left_out
-
-
-MOST_CARDS = 20
-_LONGEST_LABEL, _LONGEST_EXAMPLE, _LONGEST_SQL = 120, 400, 2000  # bytes
-_EXAMPLES = 6
-# A group in words, by its kind; others are a name and a value.
-_GROUPS = {
-    "word": "Captions with the word “{}”",
-    "phrase": "Captions with “{}”",
-    "host": "Images from {}",
-    "folder of the url": "Images from {}",
-    "ending of the url": "Files that end in .{}",
-    "shape of the caption": "Captions of the shape “{}”",
-    "length of the caption": "Captions of {}",
-    "image size": "Images of {} pixels",
-    "word in a cluster": "Captions with {}",
-    "word in a region": "Captions with {}",
-    "exchanged words": "Captions with {}, each for the other",
-    "language": "Captions in {}",
-    "shard": "Shard {}",
-}
-_OUTCOMES = {
-    "mismatch": "are mismatched",
-    "near miss": "have a wrong word",
-    "wrong sentence": "have a wrong sentence",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,12 +337,12 @@ def cards_of(causes: Sequence[Cause]) -> tuple[CauseCard, ...]:
         if cause.folded_into is not None:
             folded.setdefault(cause.folded_into, []).append(_title(cause))
     listed = [cause for cause in causes if cause.folded_into is None]
-    shown = [
+    first = [
         cause
         for is_cause in (True, False)
-        for cause in [one for one in listed if one.is_cause == is_cause][:MOST_CARDS]
+        for cause in [cause for cause in listed if cause.is_cause == is_cause][:MOST_CARDS]
     ]
-    return tuple(_card(cause, folded.get(cause.number, [])) for cause in shown)
+    return tuple(_card(cause, folded.get(cause.number, [])) for cause in first)
 
 
 def _title(cause: Cause) -> str:

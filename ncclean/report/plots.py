@@ -17,6 +17,12 @@ from ncclean.report.curves import CosineDistribution, ScoreCurve
 from ncclean.storage.run_facts import RunFacts
 
 _HEADROOM = 1.04  # above the highest point
+_MARKER_LABEL_PIXELS = 150
+_CURVE_POINTS = 200
+_MARGIN, _MARKER_LINES = 14, 44  # above a panel without and with markers
+_X_AXIS, _STRIP, _GAP = 44, 74, 22
+_COUNT_TICKS = 5
+_SHARES = ((0.0, "0"), (0.5, "½"), (1.0, "1"))
 
 
 @dataclass(frozen=True)
@@ -127,13 +133,13 @@ def cosine_drawing(cosines: CosineDistribution, facts: RunFacts) -> Drawing:
 def threshold_drawing(curve: ScoreCurve) -> Drawing:
     """Plot of the pairs that each threshold keeps, expected matches and mismatches stacked."""
     thresholds = curve.grid.thresholds
-    kept = curve.kept(curve.pairs)
+    remaining = curve.kept(curve.pairs)
     if curve.wrong is None:
-        series: tuple[Series, ...] = (Series("right", "area", "kept", thresholds, kept),)
+        series: tuple[Series, ...] = (Series("right", "area", "kept", thresholds, remaining),)
     else:
-        right = kept - curve.kept(curve.wrong)
+        right = remaining - curve.kept(curve.wrong)
         series = (
-            Series("kept", "area", "kept, expected to be mismatched", thresholds, kept),
+            Series("kept", "area", "kept, expected to be mismatched", thresholds, remaining),
             Series("right", "area", "kept, expected to match", thresholds, right),
         )
     side = "below" if curve.keeps_below else "at or above"
@@ -144,14 +150,6 @@ def threshold_drawing(curve: ScoreCurve) -> Drawing:
         panels=(Panel("pairs kept", max(curve.total, 1), series),),
         x_note=f"pairs {side} it are kept",
     )
-
-
-_MARKER_LABEL_PIXELS = 150
-_CURVE_POINTS = 200
-_MARGIN, _MARKER_LINES = 14, 44  # above a panel without and with markers
-_X_AXIS, _STRIP, _GAP = 44, 74, 22
-_COUNT_TICKS = 5
-_SHARES = ((0.0, "0"), (0.5, "½"), (1.0, "1"))
 
 
 @dataclass(frozen=True)

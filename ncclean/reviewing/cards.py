@@ -64,13 +64,13 @@ def mended_caption(row: Mapping[str, Any]) -> str | None:
     if proposed is None:
         return None
     suspect, better = proposed
-    place = _word(text, suspect)
-    if place is None:
+    match = _word(text, suspect)
+    if match is None:
         return None
-    if place[0][:1].isupper():
+    if match[0][:1].isupper():
         better = better[:1].upper() + better[1:]
-    begin, end = place.span()
-    return f"{text[:begin]}{better}{text[end:]}"
+    start, end = match.span()
+    return f"{text[:start]}{better}{text[end:]}"
 
 
 def _without_wrong_parts(row: Mapping[str, Any], text: str) -> str | None:
@@ -81,9 +81,9 @@ def _without_wrong_parts(row: Mapping[str, Any], text: str) -> str | None:
         worst = row["worst_part_number"]
         wrong = [number == worst for number in range(len(starts))]
     ends = pairwise([*starts, len(text)])
-    kept = [text[a:b] for (a, b), is_wrong in zip(ends, wrong, strict=True) if not is_wrong]
-    mended = "".join(kept).strip()
-    return mended if mended and len(kept) < len(starts) else None
+    pieces = [text[a:b] for (a, b), is_wrong in zip(ends, wrong, strict=True) if not is_wrong]
+    mended = "".join(pieces).strip()
+    return mended if mended and len(pieces) < len(starts) else None
 
 
 def _word(text: str, word: str) -> re.Match[str] | None:
@@ -93,11 +93,11 @@ def _word(text: str, word: str) -> re.Match[str] | None:
 def _marked(piece: str, is_wrong: bool, words: list[str] | None) -> list[tuple[str, str]]:
     """Texts with `part`, `word` or nothing, for how each is marked."""
     kind = "part" if is_wrong else ""
-    place = _word(piece, words[0]) if words is not None else None
-    if place is None:
+    match = _word(piece, words[0]) if words is not None else None
+    if match is None:
         return [(piece, kind)]
-    begin, end = place.span()
-    split = [(piece[:begin], kind), (piece[begin:end], "word"), (piece[end:], kind)]
+    start, end = match.span()
+    split = [(piece[:start], kind), (piece[start:end], "word"), (piece[end:], kind)]
     return [(text, mark) for text, mark in split if text]
 
 

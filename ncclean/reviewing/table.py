@@ -26,6 +26,21 @@ from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import identifier, quoted
 
+# Null in all rows where the estimator cannot tell.
+PROBABILITIES = ("near_miss_probability", "part_noise_probability")
+_WITHIN = (1 << 40) - 1  # of a place: the row in its file
+_OPEN_VIEWS = 8
+_BINS = 64
+_BATCH = 5_000
+# What a card shows; columns that a table lacks are null.
+CARD_COLUMNS = (
+    "uid", "caption_number", "shard", "key", "row", "status", "error", "text", "url",
+    "similarity", "noise_probability", "near_miss_probability", "part_noise_probability",
+    "suspect_word", "better_word", "worst_part_number", "part_starts", "part_noise_probabilities",
+    "pair_group", "image_group", "better_captions", "better_images", "is_noisy", "noise_kind",
+    *PLACE_COLUMNS,
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class View:
@@ -41,9 +56,6 @@ class View:
     score: str | None = None
     needs: tuple[str, ...] = ()
 
-
-# Null in all rows where the estimator cannot tell.
-PROBABILITIES = ("near_miss_probability", "part_noise_probability")
 
 _MISMATCHED = View(
     "suspects",
@@ -131,21 +143,6 @@ def order_by(score: str) -> str:
     """ORDER BY that begins with the pairs a score calls noisy."""
     facts = SCORE_FACTS[score]
     return f"{identifier(score)} {'ASC' if facts.higher_is_cleaner else 'DESC'} NULLS LAST"
-
-
-_WITHIN = (1 << 40) - 1  # of a place: the row in its file
-_OPEN_VIEWS = 8
-_BINS = 64
-_BATCH = 5_000
-
-# What a card shows; columns that a table lacks are null.
-CARD_COLUMNS = (
-    "uid", "caption_number", "shard", "key", "row", "status", "error", "text", "url",
-    "similarity", "noise_probability", "near_miss_probability", "part_noise_probability",
-    "suspect_word", "better_word", "worst_part_number", "part_starts", "part_noise_probabilities",
-    "pair_group", "image_group", "better_captions", "better_images", "is_noisy", "noise_kind",
-    *PLACE_COLUMNS,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -361,14 +358,14 @@ class ReviewTable:
             f"({', '.join(str(place & _WITHIN) for place in places)})"
         )
         wanted = set(places)
-        found = {}
+        by_place = {}
         for file, row, *values in rows:
             place = (numbers[file] << 40) | row
             if place in wanted:
                 fields = dict(zip(CARD_COLUMNS, values, strict=True))
                 fields["caption_number"] = fields["caption_number"] or 0
-                found[place] = {"place": place, **fields}
-        return found
+                by_place[place] = {"place": place, **fields}
+        return by_place
 
     def _view(self, request: Request) -> View:
         if request.view not in self.views:
