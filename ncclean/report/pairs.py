@@ -20,8 +20,8 @@ from ncclean.report.table import ScoreTable
 from ncclean.report.thumbnails import Pictured
 from ncclean.storage.quoting import identifier
 
-_Place = tuple[str, int, int]
-_PLACE = "shard, row, caption_number"
+_Position = tuple[str, int, int]
+_POSITION = "shard, row, caption_number"
 GROUPS = ("worst", "borderline", "wrong sentence", "almost right", "best", "failed")
 _LONGEST_CAPTION = 2000  # bytes
 _ALL_CAPTIONS = 700_000  # bytes; the page has 5 MB for everything
@@ -140,12 +140,12 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
     if per_group == 0:
         return ()
     calibrated = table.rows("SELECT count(noise_probability) FROM pairs WHERE status = 'ok'")[0][0]
-    chosen: dict[_Place, str] = {}
+    chosen: dict[_Position, str] = {}
 
     def take(group: str, condition: str, order: str, most: int) -> None:
         # Positions first: captions are read for the chosen pairs only.
         positions = table.rows(
-            f"SELECT {_PLACE} FROM pairs WHERE {condition} ORDER BY {order}, {_PLACE} "
+            f"SELECT {_POSITION} FROM pairs WHERE {condition} ORDER BY {order}, {_POSITION} "
             f"LIMIT {most + len(chosen)}"
         )
         new = [position for position in positions if position not in chosen]
@@ -170,7 +170,7 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
     return tuple(_read(table, chosen))
 
 
-def _read(table: ScoreTable, chosen: dict[_Place, str]) -> list[ShownPair]:
+def _read(table: ScoreTable, chosen: dict[_Position, str]) -> list[ShownPair]:
     """The chosen pairs by group, and within a group in the order of the choice."""
     if not chosen:
         return []
@@ -179,17 +179,17 @@ def _read(table: ScoreTable, chosen: dict[_Place, str]) -> list[ShownPair]:
     shards = sorted({shard for shard, _, _ in chosen})
     rows = sorted({row for _, row, _ in chosen})
     values = table.rows(
-        f"SELECT {_PLACE}, key, status, left(error, 300), left(text, {_READ_CHARACTERS}), "
+        f"SELECT {_POSITION}, key, status, left(error, 300), left(text, {_READ_CHARACTERS}), "
         f"length(text), left(url, {_LONGEST_NAME}), width, height, {_PARTS}, "
         f"{', '.join(_SHOWN_SCORES)}, {conditions}, uid"
         f"{''.join(f', {identifier(name)}' for name in table.further)} FROM pairs "
         "WHERE list_contains(?, shard) AND list_contains(?, row)",
         [shards, rows],
     )
-    by_place = {row[:3]: row for row in reversed(values)}
+    by_position = {row[:3]: row for row in reversed(values)}
     joined = _joined_scores(table, shards, rows)
     pairs = [
-        _pair(group, by_place[position], joined.get(position, {}), table.further, caption_bytes)
+        _pair(group, by_position[position], joined.get(position, {}), table.further, caption_bytes)
         for position, group in chosen.items()
     ]
     return sorted(pairs, key=lambda pair: GROUPS.index(pair.group))
@@ -197,13 +197,13 @@ def _read(table: ScoreTable, chosen: dict[_Place, str]) -> list[ShownPair]:
 
 def _joined_scores(
     table: ScoreTable, shards: list[str], rows: list[int]
-) -> dict[_Place, dict[str, object]]:
+) -> dict[_Position, dict[str, object]]:
     """The scores of joined tables."""
     names = list(table.joined_scores)
     if not names:
         return {}
     values = table.rows(
-        f"SELECT {_PLACE}, {', '.join(map(identifier, names))} FROM joined_pairs "
+        f"SELECT {_POSITION}, {', '.join(map(identifier, names))} FROM joined_pairs "
         "WHERE list_contains(?, shard) AND list_contains(?, row)",
         [shards, rows],
     )
