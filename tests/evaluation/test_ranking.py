@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from open_clip import build_zero_shot_classifier
+from open_clip_train.train import get_clip_metrics
 
 from ncclean.evaluation import ranking
 from ncclean.evaluation.ranking import (
@@ -82,7 +84,40 @@ def test_weights_are_the_normalised_mean_of_the_prompts(monkeypatch, at_a_time):
     torch.testing.assert_close(weights, torch.tensor([[0.5**0.5, 0.5**0.5], [0.6, 0.8]]))
 
 
-def test_accuracy_by_hand():
+class FixedModel:
+    """A text tower with one fixed embedding for each token."""
+
+    table = F.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+
+    def encode_text(self, tokens, normalize):
+        return self.table[tokens]
+
+
+def test_weights_are_those_of_open_clip():
+    names, articles = ["cat", "dog", "owl"], ["a", "the"]
+    prompts = [f"{article} {name}" for name in names for article in articles]
+
+    def tokenizer(texts):
+        return torch.tensor([prompts.index(text) for text in texts])
+
+    weights = classifier_weights(
+        lambda texts: FixedModel.table[tokenizer(texts)], names, ["a {c}", "the {c}"]
+    )
+    expected = build_zero_shot_classifier(FixedModel(), tokenizer, names, ["a {}", "the {}"])
+    torch.testing.assert_close(weights, expected.T)
+
+
+def test_recall_is_that_of_open_clip():
+    generator = torch.Generator().manual_seed(1)
+    image = F.normalize(torch.randn(50, 8, generator=generator), dim=1)
+    text = F.normalize(image + torch.randn(50, 8, generator=generator), dim=1)
+    expected = get_clip_metrics(image, text, 1.0)
+    recall = recall_at_k(image, text, torch.arange(50))
+    assert recall.pop("rsum") == pytest.approx(100 * sum(recall.values()))
+    assert recall == pytest.approx({name: expected[name] for name in recall})
+
+
+def test_class_depth_by_hand():
     weights = torch.eye(6)
     image = torch.tensor(
         [
