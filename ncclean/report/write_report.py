@@ -41,6 +41,11 @@ class WrittenReport:
     out: str
     figures: list[str] = field(default_factory=list)
 
+    @property
+    def failed_shards(self) -> dict[str, str]:
+        """Shards that could not be read up to a chosen pair, with the reason."""
+        return self.page.thumbnails.failed_shards if self.page.thumbnails is not None else {}
+
     def to_json(self) -> dict[str, Any]:
         page, pictures = self.page, self.page.thumbnails or Thumbnails()
         return {
@@ -49,8 +54,8 @@ class WrittenReport:
             "decided": page.decided,
             "pairs_shown": len(page.pairs),
             "pictures": pictures.count,
-            "shards_failed": len(pictures.failed_shards),
-            "failed_shards": pictures.failed_shards,
+            "shards_failed": len(self.failed_shards),
+            "failed_shards": self.failed_shards,
             "missing_shards": pictures.missing_shards,
             "figures": self.figures,
             "bytes": self.bytes,
