@@ -2,8 +2,8 @@
 
 `ncclean.score(...)`, `ncclean.select(...)` and so on are the commands as functions, made from their
 declarations (`ncclean_pipelines.functions`) when one is first used: importing `ncclean` stays
-instant. `__init__.pyi` tells editors and type checkers what they take. `ncclean.webdataset` brings a
-selection into a training loop.
+instant. `__init__.pyi` tells editors and type checkers what they take. `ncclean.webdataset` brings
+a selection into a training loop.
 """
 
 import importlib
