@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.explain import Explain
 
-from ncclean.errors import InputError, ResumeError
-from ncclean.explaining import saved_sums as module
+from ncclean.errors import InputError
 from ncclean.explaining.cause_table import read_causes
 from ncclean.explaining.explain_scores import explain_scores
 from ncclean.explaining.options import ExplainOptions
@@ -129,37 +128,6 @@ def test_columns_given_are_groups_too(tmp_path):
     assert [c for c in found.folded if c.kind == "blur"]
 
 
-def test_a_killed_run_goes_on(tmp_path, monkeypatch):
-    scores, out = write(tmp_path / "scores.parquet", planted()), tmp_path / "causes.parquet"
-    request = Explain(scores=[scores], out=str(out))
-    real, calls = module.group_sums, []
-
-    def dies(connection, kind, *rest):
-        if kind.name == "word":
-            raise KeyboardInterrupt
-        return real(connection, kind, *rest)
-
-    monkeypatch.setattr(module, "group_sums", dies)
-    with pytest.raises(KeyboardInterrupt):
-        request.run()
-    assert not out.exists()
-    assert (tmp_path / "causes.parquet.work" / "pairs.parquet").exists()
-    with pytest.raises(ResumeError):
-        Explain(scores=[scores], out=str(out), options=ExplainOptions(min_pairs=60)).run()
-
-    def counts(connection, kind, *rest):
-        calls.append(kind.name)
-        return real(connection, kind, *rest)
-
-    monkeypatch.setattr(module, "group_sums", counts)
-    resumed = request.run().summary
-    assert "shard" not in calls
-    assert "word" in calls
-    assert not (tmp_path / "causes.parquet.work").exists()
-    whole = explain_scores([scores], str(tmp_path / "again.parquet"))
-    assert [c.to_json() for c in resumed.causes] == [c.to_json() for c in whole.causes]
-
-
 def test_what_another_command_wrote_is_refused(tmp_path):
     scores = write(tmp_path / "scores.parquet", planted())
     with pytest.raises(InputError, match="in the way"):
@@ -221,9 +189,9 @@ def test_hostile_captions_and_hosts_are_named_as_they_are(tmp_path):
     json.dumps(found.to_json())
 
 
-def test_a_screen_in_buckets_finds_the_same(tmp_path, monkeypatch):
+def test_a_screen_of_very_many_groups_finds_the_same(tmp_path, monkeypatch):
     whole = explain(tmp_path, planted())
-    monkeypatch.setattr("ncclean.explaining.aggregates._ALL_BUCKETS", 5)
+    monkeypatch.setattr("ncclean.explaining.aggregates._ALL_GROUPS", 5)
     monkeypatch.setattr("ncclean.explaining.aggregates._SAMPLED", 20)
     screened = explain(tmp_path, planted())
     assert [(c.kind, c.label) for c in whole.causes] == [(c.kind, c.label) for c in screened.causes]
