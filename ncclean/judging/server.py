@@ -26,7 +26,7 @@ from ncclean.judging.prompt import Prompt
 from ncclean.judging.reply import Judgement, read_reply
 
 if TYPE_CHECKING:
-    from openai import APIConnectionError, APIStatusError
+    from openai import APIStatusError
 
 _RETRIES = 6  # by `openai`, within some 25 seconds if the server names no time to wait
 _FIRST_RETRIES = 2  # until the server has sent anything
@@ -44,8 +44,8 @@ class JudgeStopped(InputError):
     """The server cannot be asked, or no longer: the message says why."""
 
 
-class _LargeAnswer(Exception):
-    """An answer is larger than any judgement."""
+class _NoAnswer(Exception):
+    """A request got no answer in time, or one larger than any judgement: the message says which."""
 
 
 class JudgeServer:
@@ -112,6 +112,9 @@ class JudgeServer:
                 except Exception as error:
                     if type(error).__name__ not in _NOT_REACHED:
                         _unanswered.get().append(error)
+                    if isinstance(error, asyncio.TimeoutError):
+                        what = f"timeout: no answer within {server._timeout:g} s"
+                        raise _NoAnswer(what) from error
                     raise
                 server._is_reached = True
                 return response
@@ -146,14 +149,17 @@ class JudgeServer:
                 body = self._request(picture, caption, fields, unanswered)
             except concurrent.futures.CancelledError:
                 break
-            except (asyncio.TimeoutError, _LargeAnswer) as error:
+            except _NoAnswer as error:
                 failures += 1
                 if failures >= _TRIES:
-                    return self._failed(error, unanswered)
+                    return _no_reply(str(error), unanswered)
             except openai.APIConnectionError as error:
-                if type(error.__cause__).__name__ not in _NOT_REACHED:
-                    return self._failed(error.__cause__, unanswered)
-                self._check_reached(error)
+                cause = error.__cause__ or error
+                if type(cause).__name__ not in _NOT_REACHED:
+                    # Some versions of the library wrap whatever is raised.
+                    is_ours = isinstance(cause, _NoAnswer)
+                    return _no_reply(str(cause) if is_ours else "connection cut", unanswered)
+                self._check_patience(f"cannot be reached: {self._cleaned(one_line(cause))}")
             except openai.APIStatusError as error:
                 message, status = self._message(error), error.status_code
                 is_refused = status in (400, 422) or "response_format" in message
@@ -192,21 +198,6 @@ class JudgeServer:
 
         return str(asyncio.run_coroutine_threadsafe(ask(), self._loop).result().text)
 
-    def _failed(self, cause: BaseException | None, unanswered: list[Exception]) -> Judgement:
-        """Return the outcome of a request that had no answer, or one that is none."""
-        if isinstance(cause, _LargeAnswer):
-            return _no_reply(str(cause), unanswered)
-        if isinstance(cause, asyncio.TimeoutError):
-            return _no_reply(f"timeout: no answer within {self._timeout:g} s", unanswered)
-        return _no_reply("connection cut", unanswered)
-
-    def _check_reached(self, error: APIConnectionError) -> None:
-        """Raise `JudgeStopped` if nothing has been there for long, or never was."""
-        what = f"cannot be reached: {self._cleaned(one_line(error.__cause__ or error))}"
-        if not self._is_reached:
-            raise JudgeStopped(f"the judge at {self.url} {what}")
-        self._check_patience(what)
-
     def _wait(self, error: APIStatusError, why: str) -> None:
         """Wait where `openai` no longer does. Raises `JudgeStopped` where that takes too long."""
         self._check_patience(f"is busy {why}")
@@ -217,6 +208,9 @@ class JudgeServer:
         self._stopping.wait(seconds or _PAUSE)
 
     def _check_patience(self, what: str) -> None:
+        """Raise `JudgeStopped` if nothing has come for long, or nothing is there."""
+        if not self._is_reached:
+            raise JudgeStopped(f"the judge at {self.url} {what}")
         seconds = time.monotonic() - self._answered_at
         if seconds >= self._patience:
             raise JudgeStopped(f"the judge at {self.url} {what}, for {seconds:,.0f} s now")
@@ -283,13 +277,13 @@ def _without(fields: Mapping[str, Any], message: str) -> dict[str, Any] | None:
 async def _read_answer(response: Any) -> None:
     """Read a response of httpx, of whichever major version the judge's library takes.
 
-    Raises `_LargeAnswer` for one that does not fit into memory.
+    Raises `_NoAnswer` for one that does not fit into memory.
     """
     content = bytearray()
     async for piece in response.aiter_bytes():
         content += piece
         if len(content) > _LARGEST_ANSWER:
-            raise _LargeAnswer(f"an answer of more than {_LARGEST_ANSWER >> 20} MB")
+            raise _NoAnswer(f"an answer of more than {_LARGEST_ANSWER >> 20} MB")
     response._content = bytes(content)  # as its `aread`, which does not read it again
 
 

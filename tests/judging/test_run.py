@@ -7,11 +7,13 @@ import random
 import time
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.audit import Audit
 
 from ncclean.auditing.sample import read_design
+from ncclean.base import stores
 from ncclean.errors import InputError, ResumeError
 from ncclean.judging.options import JudgeOptions
 from tests import object_store
@@ -50,7 +52,14 @@ def auditing(scored, corpus, out, judge, *, pairs=60, seed=0, overwrite=False, *
 
 
 def rows(out):
-    return pq.read_table(out / "judge.parquet").to_pylist()
+    written = stores.read_bytes(stores.location(f"{out}/judge.parquet"))
+    return pq.read_table(pa.BufferReader(written)).to_pylist()
+
+
+def files(out):
+    """The names of all files below a folder of this machine or a store."""
+    folder = stores.location(str(out))
+    return [path.name for path in folder.rglob("*") if path.is_file()]
 
 
 def answers(judged):
@@ -266,10 +275,12 @@ def test_a_server_that_is_away_is_one_sentence_at_once(scored, corpus, tmp_path)
     assert time.monotonic() - begin < 10
 
 
+@pytest.mark.parametrize("out", ["s3://corpus/audit", None])
 def test_a_server_that_goes_away_stops_the_run_which_then_goes_on(
-    scored, corpus, tmp_path, estimator_judge, asked_alone, monkeypatch
+    scored, corpus, tmp_path, out, estimator_judge, asked_alone, monkeypatch
 ):
     monkeypatch.setattr("ncclean.judging.server._PATIENCE", 1.0)
+    out = out or tmp_path
     count = 0
 
     def behave(asked):
@@ -277,16 +288,21 @@ def test_a_server_that_goes_away_stops_the_run_which_then_goes_on(
         count += 1
         return estimator_judge(asked) if count <= 25 else Reply(status=503, error="down")
 
-    with serving(behave) as first, pytest.raises(InputError, match=r"busy.*same command goes on"):
-        auditing(scored, corpus, tmp_path, first).run()
-    assert not (tmp_path / "judge.parquet").exists()
-    with serving(estimator_judge) as second:  # at another address
-        result = auditing(scored, corpus, tmp_path, second).run()
-    assert sum(first.answered.values()) == 25
-    assert not set(first.answered) & {(one.picture, one.text) for one in second.asked}
-    assert len(second.asked) == result.summary.asked == 35
-    assert rows(tmp_path) == asked_alone
-    assert not (tmp_path / ".ncclean").exists()
+    with object_store.s3():
+        stops = pytest.raises(InputError, match=r"busy.*same command goes on")
+        with serving(behave) as first, stops:
+            auditing(scored, corpus, out, first).run()
+        assert "judge.parquet" not in files(out)
+        with serving(estimator_judge) as second:  # at another address
+            result = auditing(scored, corpus, out, second).run()
+        assert sum(first.answered.values()) == 25
+        assert not set(first.answered) & {(one.picture, one.text) for one in second.asked}
+        assert len(second.asked) == result.summary.asked == 35
+        assert rows(out) == asked_alone
+        assert files(out) == ["judge.parquet"]
+        with serving(lambda asked: says("partly")) as third:
+            auditing(scored, corpus, out, third).run()
+            assert not third.asked
 
 
 def test_the_budget_leaves_a_smaller_sample_and_more_tokens_go_on(
@@ -377,30 +393,3 @@ def test_pictures_are_small_jpegs(scored, corpus, tmp_path):
         pictures = [Image.open(io.BytesIO(asked.picture)) for asked in judge.asked]
     assert {picture.format for picture in pictures} == {"JPEG"}
     assert max(max(picture.size) for picture in pictures) == 48
-
-
-def test_the_output_may_be_in_an_object_store(
-    scored, corpus, estimator_judge, asked_alone, monkeypatch
-):
-    monkeypatch.setattr("ncclean.judging.server._PATIENCE", 0.5)
-    out = "s3://corpus/audit"
-    count = 0
-
-    def behave(asked):
-        nonlocal count
-        count += 1
-        return estimator_judge(asked) if count <= 25 else Reply(status=503, error="down")
-
-    with object_store.s3():
-        with serving(behave) as first, pytest.raises(InputError, match="same command goes on"):
-            auditing(scored, corpus, out, first).run()
-        with serving(estimator_judge) as second:
-            auditing(scored, corpus, out, second).run()
-        assert len(second.asked) == 35
-        system = object_store.filesystem()
-        assert [path.rsplit("/", 1)[1] for path in system.find("corpus/audit")] == ["judge.parquet"]
-        with system.open("corpus/audit/judge.parquet") as file:
-            assert pq.read_table(file).to_pylist() == asked_alone
-        with serving(lambda asked: says("partly")) as third:
-            auditing(scored, corpus, out, third).run()
-            assert not third.asked
