@@ -1,9 +1,11 @@
 """Sums of the values by group and stratum, in bounded memory, however many values there are.
 
-A corpus of 100 million pairs has hundreds of millions of phrases and hosts. DuckDB adds them up in
-one pass a kind, into a table that it puts on disk as it grows. Where very many groups have enough
-pairs, those are read in which the values exceed what is expected of them; some others, taken by
-their hash, show how groups without a cause differ.
+A corpus of 100 million pairs has hundreds of millions of phrases and hosts. They are counted in two
+passes. The first adds up the values by a hash of the group's value, in `BUCKETS` buckets. Only
+groups of buckets in which the values exceed those expected are added up by themselves in the
+second: a group with a cause makes its bucket one of them, whatever falls into it beside. Some
+other buckets, taken by their number, show how groups without a cause differ. Where all buckets are
+few, all groups are added up.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ from dataclasses import dataclass
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 
 from ncclean.explaining.kinds import LENGTHS, Kind
 from ncclean.explaining.pairs import Values
 
+BUCKETS = 1 << 22
 STRATA = len(LENGTHS)
-_ALL_GROUPS = 50_000  # so many are all read
+_ALL_BUCKETS = 50_000  # so many are all looked at
 _SCREEN = 2.0  # standard deviations
-_SAMPLED = 5_000  # groups, whatever their excess, of which the spread is taken
+_SAMPLED = 5_000  # buckets without any excess, of which the spread is taken
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Groups:
     """The groups of one kind: `values` (G,), (G, S) `pairs`, (V, G, S) `sums`.
 
     `is_typical` (G,) marks those that were not chosen for their excess. `tested` is the number of
-    groups with enough pairs, of which these are some or all.
+    groups with enough pairs, or a bound on it.
     """
 
     kind: Kind
@@ -112,38 +116,61 @@ def group_sums(
 
     `values` are columns of the view `pairs`, `own` those that exceed wherever there is a cause.
     """
-    sums = "".join(f", sum({name}::DOUBLE) AS s{n}" for n, name in enumerate(values))
-    value = f"unnest({kind.value})" if kind.several else kind.value
-    connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE sums AS SELECT value, stratum, count(*) AS pairs{sums} "
-        f"FROM (SELECT {value} AS value, stratum, {', '.join(values)} FROM pairs) "
-        "WHERE value IS NOT NULL GROUP BY value, stratum"
-    )
-    enough = f"FROM sums GROUP BY value HAVING sum(pairs) >= {min_pairs}"
-    ((tested,),) = connection.execute(f"SELECT count(*) FROM (SELECT value {enough})").fetchall()
-    step = 1 if tested <= _ALL_GROUPS else max(1, tested // _SAMPLED)
+    screened = [n for n, name in enumerate(values) if name in own]
     # Captions of a length may all be of one group, whose mean is then that of its stratum.
     overall = totals.sums.sum(axis=1, keepdims=True) / max(totals.pairs.sum(), 1)
-    expected = np.minimum(totals.means, overall).tolist()
-    exceeds = " OR ".join(
-        f"sum(s{n} - pairs * {expected[n]}[stratum + 1]) > "
-        f"{_SCREEN} * sqrt({float(totals.variances[n].max())!r} * sum(pairs))"
-        for n, name in enumerate(values)
-        if name in own
+    expected = np.minimum(totals.means, overall)
+    excess = ", ".join(
+        f"{values[n]} - list_value({', '.join(map(repr, map(float, expected[n])))})"
+        f"[stratum + 1] AS x{n}"
+        for n in screened
     )
-    rows = connection.execute(
-        f"SELECT sums.*, is_typical FROM sums JOIN (SELECT value, hash(value) % {step} = 0 "
-        f"AS is_typical {enough} AND (is_typical OR {exceeds})) USING (value)"
-    ).fetchnumpy()
-    connection.execute("DROP TABLE sums")
+    buckets = _columns(
+        connection.execute(
+            f"SELECT (hash(value) % {BUCKETS})::INT AS bucket, count(*) AS pairs"
+            f"{''.join(f', sum(x{n}) AS x{n}' for n in screened)} "
+            f"FROM ({_source(kind, excess)}) GROUP BY 1 HAVING count(*) >= {min_pairs}"
+        )
+    )
+    number, pairs = buckets["bucket"].astype(np.int32), buckets["pairs"]
+    is_typical = np.ones(len(number), bool)
+    chosen = is_typical.copy()
+    if len(number) > _ALL_BUCKETS:
+        is_typical = number % max(1, len(number) // _SAMPLED) == 0
+        chosen = is_typical.copy()
+        for n in screened:
+            deviation = np.sqrt(totals.variances[n].max() * pairs)
+            chosen |= buckets[f"x{n}"] > _SCREEN * deviation
+    source = _source(kind, ", ".join(["stratum", *values]))
+    sums = "".join(f", sum({name}::DOUBLE) AS s{n}" for n, name in enumerate(values))
+    connection.register("looked_at", pa.table({"looked_at": number[chosen]}))
+    rows = _columns(
+        connection.execute(
+            f"SELECT value, stratum, (hash(value) % {BUCKETS})::INT AS bucket, count(*) AS pairs"
+            f"{sums} FROM ({source}) WHERE bucket IN (FROM looked_at) GROUP BY value, stratum"
+            f" QUALIFY sum(count(*)) OVER (PARTITION BY value) >= {min_pairs}"
+        )
+    )
+    connection.unregister("looked_at")
     names, first, at = np.unique(
-        np.asarray(rows["value"], object), return_index=True, return_inverse=True
+        rows["value"].astype(object), return_index=True, return_inverse=True
     )
-    strata = np.asarray(rows["stratum"], int)
     counts = np.zeros((len(names), STRATA))
     summed = np.zeros((len(values), len(names), STRATA))
+    strata = rows["stratum"].astype(int)
     counts[at, strata] = rows["pairs"]
     for n in range(len(values)):
         summed[n, at, strata] = rows[f"s{n}"]
-    is_typical = np.asarray(rows["is_typical"], bool)[first]
-    return Groups(kind, names.tolist(), counts, summed, is_typical, tested)
+    tested = len(names) if chosen.all() else int((pairs // min_pairs).sum())
+    of_typical = np.isin(rows["bucket"][first], number[is_typical])
+    return Groups(kind, names.tolist(), counts, summed, of_typical, tested)
+
+
+def _source(kind: Kind, columns: str) -> str:
+    """SQL for the pairs of each value: `value` and columns."""
+    value = f"unnest({kind.value})" if kind.several else kind.value
+    return f"SELECT * FROM (SELECT {value} AS value, {columns} FROM pairs) WHERE value IS NOT NULL"
+
+
+def _columns(result: duckdb.DuckDBPyConnection) -> dict[str, np.ndarray]:
+    return {name: np.asarray(column) for name, column in result.fetchnumpy().items()}

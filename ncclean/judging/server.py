@@ -102,7 +102,7 @@ class JudgeServer:
 
         server = self
 
-        class BoundedClient(openai.DefaultAsyncHttpxClient):  # type: ignore[misc]
+        class BoundedClient(openai.DefaultAsyncHttpxClient):
             async def send(self, request: Any, **options: Any) -> Any:
                 if server._stopping.is_set():
                     raise asyncio.CancelledError
@@ -141,7 +141,7 @@ class JudgeServer:
         import openai
 
         self._answered_at = self._answered_at or time.monotonic()
-        before, failures = self._answers, 0
+        failures = rounds = before = 0
         fields = _fields(self._prompt.schema()) if self._settled is None else self._settled
         unanswered: list[Exception] = []
         while not self._stopping.is_set():
@@ -170,7 +170,10 @@ class JudgeServer:
                         continue
                 else:
                     self._check_status(error, message)
-                if status in _BUSY and (status == 429 or self._answers == before):
+                # Others may have been answered before the server went away: not in a second round.
+                is_alone = status != 429 and rounds > 0 and self._answers > before
+                if status in _BUSY and not is_alone:
+                    rounds, before = rounds + 1, self._answers
                     self._wait(error, f"({status}: {message})")
                     continue
                 what = f"server error {status}" if status >= 500 else f"rejected: {message}"

@@ -189,9 +189,9 @@ def test_hostile_captions_and_hosts_are_named_as_they_are(tmp_path):
     json.dumps(found.to_json())
 
 
-def test_a_screen_of_very_many_groups_finds_the_same(tmp_path, monkeypatch):
+def test_a_screen_in_buckets_finds_the_same(tmp_path, monkeypatch):
     whole = explain(tmp_path, planted())
-    monkeypatch.setattr("ncclean.explaining.aggregates._ALL_GROUPS", 5)
+    monkeypatch.setattr("ncclean.explaining.aggregates._ALL_BUCKETS", 5)
     monkeypatch.setattr("ncclean.explaining.aggregates._SAMPLED", 20)
     screened = explain(tmp_path, planted())
     assert [(c.kind, c.label) for c in whole.causes] == [(c.kind, c.label) for c in screened.causes]
