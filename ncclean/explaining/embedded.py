@@ -83,7 +83,7 @@ class Embedded:
         order = np.lexsort((place, member))
         members, ends = np.unique(member[order], return_index=True)
         several = zip(members, np.split(order, ends[1:]), strict=False)
-        return {int(one): (place[rows], image[rows], text[rows]) for one, rows in several}
+        return {int(key): (place[rows], image[rows], text[rows]) for key, rows in several}
 
     def write_clusters(
         self, out: Path, clusters: int | None, seed: int, progress: Progress

@@ -104,7 +104,7 @@ def explain_scores(
     `ncclean review`, are written beside `out` too. Raises `InputError` for a table without
     probabilities.
     """
-    begin = time.perf_counter()
+    started = time.perf_counter()
     options = options or ExplainOptions()
     path = stores.location(out)
     clusters, fixes = clusters_path(path), fixes_path(path)
@@ -119,38 +119,38 @@ def explain_scores(
             with prepared_pairs(
                 folder, scores, join, options.by, table, memory_limit, progress
             ) as pairs:
-                found = _find(pairs, options, embedded, progress)
+                search = _find(pairs, options, embedded, progress)
         except duckdb.Error as error:
             raise_if_full(folder / "pairs.parquet", error)
             raise InputError(f"the causes cannot be found: {first_line(error)}") from error
     metadata = {"pairs": str(pairs.scored)}
-    if found.fixes is not None:
-        write_decisions(fixes, found.fixes, COMMAND)
+    if search.fixes is not None:
+        write_decisions(fixes, search.fixes, COMMAND)
         metadata["fixes"] = fixes.name
-    write_causes(path, found.causes, metadata)
+    write_causes(path, search.causes, metadata)
     remove_leftovers(path.parent, {path.name})
-    listed = [cause for cause in found.causes if cause.folded_into is None]
+    listed = [cause for cause in search.causes if cause.folded_into is None]
     return Explained(
         causes=tuple(cause for cause in listed if cause.is_cause),
         uncertain=tuple(cause for cause in listed if not cause.is_cause),
-        folded=tuple(cause for cause in found.causes if cause.folded_into is not None),
+        folded=tuple(cause for cause in search.causes if cause.folded_into is not None),
         outcomes=tuple(outcome.name for outcome in pairs.values.outcomes),
         unknown=tuple(pairs.unknown),
         rows=pairs.rows,
         pairs=pairs.scored,
-        tested=found.tested,
-        left_out=found.left_out,
-        seconds=time.perf_counter() - begin,
+        tested=search.tested,
+        left_out=search.left_out,
+        seconds=time.perf_counter() - started,
         out=out,
         clusters=table,
-        fixes=None if found.fixes is None else str(fixes),
-        fixed=None if found.fixes is None else len(found.fixes),
+        fixes=None if search.fixes is None else str(fixes),
+        fixed=None if search.fixes is None else len(search.fixes),
         joined=dict(pairs.joined),
     )
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Search:
     """The causes, uncertain groups, and what is folded into either.
 
     `fixes` are decisions, None where none can be.
@@ -164,7 +164,7 @@ class _Found:
 
 def _find(
     pairs: Pairs, options: ExplainOptions, embedded: Embedded | None, progress: Progress
-) -> _Found:
+) -> _Search:
     """Test all groups, choose the causes among those that stand out, and say how to mend them."""
     values, connection = pairs.values, pairs.connection
     totals = Totals.read(connection, values)
@@ -203,4 +203,4 @@ def _find(
     proposals = propose(connection, listed, group_of, folded.causes, values, embedded, progress)
     causes = described(connection, folded, verdicts, pairs.cluster_table, proposals.texts)
     fixes = None if embedded is None else fixes_of(connection, proposals.shifts.values())
-    return _Found(causes, tested, candidates.left_out, fixes)
+    return _Search(causes, tested, candidates.left_out, fixes)

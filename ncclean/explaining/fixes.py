@@ -124,14 +124,14 @@ def fixes_of(connection: duckdb.DuckDBPyConnection, shifts: Iterable[Shift]) -> 
     runs = pa.concat_tables([_RUNS.empty_table(), *map(_run, shifts)])
     connection.register("shifted", runs.append_column("rank", pa.array(range(len(runs)))))
     decisions = connection.sql(
-        "SELECT own.uid, coalesce(own.caption_number, 0) AS caption_number, "
+        "SELECT pair.uid, coalesce(pair.caption_number, 0) AS caption_number, "
         f"if(regexp_matches(other.text, '{_NOT_BLANK}'), '{CORRECT}', '{DROP}') AS decision, "
         f"if(decision = '{CORRECT}', other.text, NULL) AS caption, "
-        f"'ncclean {COMMAND}' AS reviewer, own.shard, own.key "
-        "FROM shifted JOIN pairs AS own ON own.place = shifted.place "
+        f"'ncclean {COMMAND}' AS reviewer, pair.shard, pair.key "
+        "FROM shifted JOIN pairs AS pair ON pair.place = shifted.place "
         "LEFT JOIN pairs AS other ON other.place = shifted.source "
-        "QUALIFY row_number() OVER (PARTITION BY own.shard, own.key, "
-        "coalesce(own.caption_number, 0) ORDER BY rank) = 1 ORDER BY rank"
+        "QUALIFY row_number() OVER (PARTITION BY pair.shard, pair.key, "
+        "coalesce(pair.caption_number, 0) ORDER BY rank) = 1 ORDER BY rank"
     ).to_arrow_table()
     connection.unregister("shifted")
     time = pa.array([datetime.now(timezone.utc)] * len(decisions), FIXES.field("time").type)

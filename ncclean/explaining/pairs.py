@@ -138,12 +138,12 @@ def prepared_pairs(
                 of_images[name] = sql, identifier(column)
         progress.say("reading the score table")
         table.prepare(columns, expressions.values())
-        known = ", ".join(
+        finite = ", ".join(
             f"count(*) FILTER (status = 'ok' AND isfinite(({outcome.value})::DOUBLE))"
             for outcome in outcomes
         )
         rows, scored, *counts = table.connection.execute(
-            f"SELECT count(*), count(*) FILTER (status = 'ok'), {known} FROM scores"
+            f"SELECT count(*), count(*) FILTER (status = 'ok'), {finite} FROM scores"
         ).fetchall()[0]
         are_known = [count > 0 or not scored for count in counts]
         if not any(are_known):
@@ -227,11 +227,11 @@ def pairs_query(
     selected += [f"{sql} AS {name}" for name, (source, sql) in DERIVED.items() if source in columns]
     selected += [f"{sql} AS {identifier(name)}" for name, sql in further.items()]
     for number, outcome in enumerate(values.outcomes):
-        own, weight = _share(outcome.value), _share(outcome.weight)
-        selected.append(f"({own} * {weight})::FLOAT AS {values.of(number)}")
-        for one in outcome.evidence:
-            sql = f"{weight} * {_meaning(connection, one, own, weight)}"
-            selected.append(f"({sql})::FLOAT AS {values.evidence(number, one)}")
+        value, weight = _share(outcome.value), _share(outcome.weight)
+        selected.append(f"({value} * {weight})::FLOAT AS {values.of(number)}")
+        for evidence in outcome.evidence:
+            sql = f"{weight} * {_meaning(connection, evidence, value, weight)}"
+            selected.append(f"({sql})::FLOAT AS {values.evidence(number, evidence)}")
     # Outside, `tokens` is ours, not a column of the table.
     pairs = f"SELECT {', '.join(selected)} FROM scores WHERE status = 'ok'"
     return f"SELECT *, {strata}::UTINYINT AS stratum FROM ({pairs})"

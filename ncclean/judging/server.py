@@ -93,6 +93,7 @@ class JudgeServer:
         threading.Thread(target=self._loop.run_forever, name="ncclean-judge", daemon=True).start()
         self._stopping = threading.Event()
         self._is_reached = False
+        self._pausing: set[Any] = set()  # tasks that wait before they ask again
         self._answers, self._answered_at = 0, 0.0
         self._settled: dict[str, Any] | None = None  # fields that the server has answered
 
@@ -104,8 +105,10 @@ class JudgeServer:
 
         class BoundedClient(openai.DefaultAsyncHttpxClient):
             async def send(self, request: Any, **options: Any) -> Any:
+                task = asyncio.current_task()
                 if server._stopping.is_set():
                     raise asyncio.CancelledError
+                server._pausing.discard(task)
                 try:
                     sending = super().send(request, **options)
                     response = await asyncio.wait_for(sending, server._timeout)
@@ -116,6 +119,8 @@ class JudgeServer:
                         what = f"timeout: no answer within {server._timeout:g} s"
                         raise _NoAnswer(what) from error
                     raise
+                finally:
+                    server._pausing.add(task)
                 server._is_reached = True
                 return response
 
@@ -125,6 +130,11 @@ class JudgeServer:
     def stop(self) -> None:
         """End all waiting: requests that are under way are not repeated."""
         self._stopping.set()
+        self._loop.call_soon_threadsafe(self._end_pauses)
+
+    def _end_pauses(self) -> None:
+        for task in self._pausing:
+            task.cancel()
 
     def close(self) -> None:
         """Close the connections."""
@@ -195,9 +205,12 @@ class JudgeServer:
 
         async def ask() -> Any:
             _unanswered.set(unanswered)
-            return await client.chat.completions.with_raw_response.create(
-                model=self._model, messages=messages, extra_body=fields
-            )
+            try:
+                return await client.chat.completions.with_raw_response.create(
+                    model=self._model, messages=messages, extra_body=fields
+                )
+            finally:
+                self._pausing.discard(asyncio.current_task())
 
         return str(asyncio.run_coroutine_threadsafe(ask(), self._loop).result().text)
 

@@ -161,6 +161,17 @@ def test_a_server_is_asked_no_longer_once_stopped():
         assert not judge.asked
 
 
+def test_a_pause_ends_when_the_server_is_asked_no_longer():
+    busy, asked = Reply(status=429, headers={"Retry-After": "60"}), threading.Event()
+    with serving(lambda _: asked.set() or busy) as judge:
+        server = asking(judge)
+        threading.Thread(target=lambda: (asked.wait(), time.sleep(1), server.stop())).start()
+        begin = time.monotonic()
+        with pytest.raises(JudgeStopped):
+            server.ask(PICTURE, "a ball")
+    assert time.monotonic() - begin < 30
+
+
 @pytest.mark.parametrize("url", ["localhost:8000/v1", "ftp://host/v1", "http://", "http://[::1/v1"])
 def test_a_url_is_http(url):
     with pytest.raises(InputError, match="--judge takes a URL"):
