@@ -51,10 +51,9 @@ from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.evaluation.ranking import recall_at_k
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import SPACES
-from ncclean.training.feature_cache import CachedFeatures
+from ncclean.training.batches import CachedFeatures
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
-from ncclean.training.objectives.disncl import filtered
-from ncclean.training.objectives.disncl_objective import Disncl
+from ncclean.training.objectives.disncl import Disncl, filtered
 from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer
 

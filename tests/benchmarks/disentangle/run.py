@@ -28,7 +28,7 @@ from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import read_heads
-from ncclean.training.feature_cache import encode_features
+from ncclean.training.batches import encode_features
 
 _BATCH = 128
 _FEWEST = 40

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ncclean.training.objectives.bayes import BayesOptions
-from ncclean.training.objectives.disncl import DisnclOptions
+from ncclean.training.objectives.options import DisnclOptions
 from repair.forgetting import Forgetting
 
 LEFT_ALONE, CLIP_ON_ALL, ORACLE = "left alone", "clip on all", "oracle"

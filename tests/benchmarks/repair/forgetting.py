@@ -17,8 +17,7 @@ from torch import nn
 from ncclean.scoring.ncu import clean_confidence
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.ncu import forget_split
-from ncclean.training.objectives.ncu_objective import Ncu
+from ncclean.training.objectives.ncu import Ncu, forget_split
 from ncclean.training.objectives.ncu_targets import realigned, realignment_logits, realignment_loss
 from ncclean.training.objectives.options import NcuOptions
 from ncclean.training.objectives.similarity import cosines

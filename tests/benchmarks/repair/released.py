@@ -15,8 +15,13 @@ from torch import nn
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.osa import cleanliness_weight, estimate_shift
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
-from ncclean.training.objectives.ncu import forget_split, hardest_negative_terms, separation_loss
-from ncclean.training.objectives.ncu_objective import UNLEARNING, Ncu
+from ncclean.training.objectives.ncu import (
+    UNLEARNING,
+    Ncu,
+    forget_split,
+    hardest_negative_terms,
+    separation_loss,
+)
 from ncclean.training.objectives.ncu_targets import (
     ReleasedTargets,
     Targets,
@@ -24,8 +29,7 @@ from ncclean.training.objectives.ncu_targets import (
     transport_problem,
 )
 from ncclean.training.objectives.options import NcuOptions, Variant
-from ncclean.training.objectives.osa import osa_loss
-from ncclean.training.objectives.osa_objective import ReleasedOsa, StartEstimator, released_weights
+from ncclean.training.objectives.osa import ReleasedOsa, StartEstimator, osa_loss, released_weights
 from ncclean.training.transport import masked_sinkhorn
 
 # Of the losses.

@@ -48,7 +48,7 @@ from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
 from ncclean.models.heads import headed
 from ncclean.models.text_tower import token_lengths
-from ncclean.training.feature_cache import CachedFeatures
+from ncclean.training.batches import CachedFeatures
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer

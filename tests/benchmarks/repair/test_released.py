@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ncclean.training.objectives.base import GlobalBatch
-from ncclean.training.objectives.ncu_objective import Ncu
+from ncclean.training.objectives.ncu import Ncu
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.registry import make_objective
 from repair.released import NCU, NCU_TRAINING, OSA, PartlyReleasedNcu, PartlyReleasedOsa

@@ -33,9 +33,8 @@ from speed.feed import free_estimator, score
 from ncclean.base.config import ScoreOptions
 from ncclean.data.decode import Preprocessing
 from ncclean.data.shards import resolve_shards
-from ncclean.models.devices import pin, unpin
+from ncclean.models.devices import LOW_PRECISION, pin, unpin
 from ncclean.models.estimator import Estimator
-from ncclean.models.precision import LOW_PRECISION
 from ncclean.models.tokens import TokenCache
 
 _CAPTION = "a photo of a red bicycle that leans against a white wall"

@@ -26,9 +26,10 @@ from results import Report, Row, Target
 from towers import Towers, demo_towers, random_vit_b_32
 
 from ncclean.data.weighted_loader import TrainBatch, WeightedLoader
-from ncclean.training.objectives.ncu import NcuOptions
-from ncclean.training.objectives.registry import METHODS, ObjectiveOptions, make_objective
-from ncclean.training.trainer import StepReport, Trainer, TrainOptions
+from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
+from ncclean.training.objectives.registry import METHODS, make_objective
+from ncclean.training.options import TrainOptions
+from ncclean.training.trainer import StepReport, Trainer
 from ncclean.training.transport import masked_sinkhorn
 from speed.transport import simulated_problem
 
