@@ -22,8 +22,9 @@ from ncclean.base.progress import SILENT, Progress
 from ncclean.base.stores import absolute
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
-from ncclean.neighbour_search.blocks import embedded_blocks, read_reference
+from ncclean.neighbour_search.blocks import embedded_blocks
 from ncclean.neighbour_search.options import NeighbourOptions
+from ncclean.neighbour_search.reference import read_reference
 from ncclean.neighbour_search.search import find_neighbours
 from ncclean.neighbour_search.table import (
     NeighboursSummary,
@@ -86,7 +87,7 @@ def run_search(
         _working_folder(path, identity, overwrite) as (work, record),
         open_runner(tasks, processes) as runner,
     ):
-        pairs, neighbours = find_neighbours(
+        neighbours = find_neighbours(
             blocks,
             options,
             work,
@@ -95,13 +96,11 @@ def run_search(
             progress=progress,
             reference=vectors,
         )
-        images = len(vectors) if vectors is not None else 0
-        seconds = time.perf_counter() - begin
-        summary = summarize(neighbours, out, seconds, images)
+        summary = summarize(neighbours, out, time.perf_counter() - begin)
         progress.say("writing")
         metadata = neighbour_metadata(options, summary)
         record.append(_WRITING)  # from here on a table at `out` is this search's own
-        write_neighbours(path, pairs, neighbours, metadata, uids)
+        write_neighbours(path, neighbours, metadata, uids)
         remove_leftovers(path.parent, {path.name})
         runner.everywhere(work.forget)
     return summary

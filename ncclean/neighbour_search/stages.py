@@ -1,18 +1,35 @@
-"""Stages of a search: tasks that each write a file, here or on a cluster, each done once."""
+"""Stages of a search: tasks and queries that each write a file of arrays, each done once.
+
+Tasks run here or on a cluster. What is computed of all pairs at once, such as groups and their
+sizes, are queries of DuckDB, which sorts on the disk what exceeds its memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 
 from ncclean.base.formats import counted
 from ncclean.base.progress import Progress
-from ncclean.neighbour_search.chunked import VALUES, chunks
+from ncclean.base.scratch import scratch_folder
+from ncclean.errors import InputError
 from ncclean.runners.runner import Runner
 from ncclean.storage.array_files import ArrayFolder, Arrays, Shapes
+
+CHUNK_ROWS = 4096  # of vectors
+VALUES = 1 << 18  # of numbers
+SQL_MEMORY = "64MB"
+
+
+def chunks(count: int, size: int = CHUNK_ROWS) -> Iterator[slice]:
+    """Consecutive slices that cover `count` rows."""
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
 
 
 class Stages:
@@ -57,30 +74,53 @@ class Stages:
             yield arrays
         self._names.add(name)
 
-    def joined(self, name: str, names: Sequence[str], columns: Mapping[str, str]) -> Arrays:
-        """Concatenate arrays of several files into a new one; `columns` maps new names to theirs.
+    def select(self, name: str, query: str, **columns: Any) -> Arrays:
+        """Write the columns of a query to a file, in the order of its rows; returns them, mapped.
 
-        Returns them, mapped.
+        The query reads the table `numbered`, of the `columns` and the number of each `row`, int32.
+        Raises `InputError` if the disk has no room to sort them.
         """
         if not self.has(name):
-            files = [self.work.load(one) for one in names]
-            shapes = {
-                new: ((sum(len(file[old]) for file in files),), files[0][old].dtype)
-                for new, old in columns.items()
-            }
-            with self.writing(name, shapes) as arrays:
-                for new, old in columns.items():
-                    begin = 0
-                    for file in files:
-                        arrays[new][begin : begin + len(file[old])] = file[old]
-                        begin += len(file[old])
+            with scratch_folder() as folder:
+                config: dict[str, Any] = {
+                    "memory_limit": SQL_MEMORY,
+                    "temp_directory": str(folder),
+                    "threads": 1,
+                }
+                try:
+                    with duckdb.connect(config=config) as connection:
+                        connection.register("columns", pa.table(columns))
+                        connection.execute(
+                            "CREATE TABLE result AS WITH numbered AS (SELECT *, "
+                            f"(row_number() OVER () - 1)::INT AS row FROM columns) {query}"
+                        )
+                        self._write(name, connection.table("result"))
+                except duckdb.Error as error:
+                    raise InputError(f"cannot sort {name} in {folder}: {error}") from error
         return self.work.load(name)
 
-    def scattered(self, names: Sequence[str], column: str, out: np.ndarray) -> None:
-        """Collect into (n,) `out` a column whose values are spread over files by pair."""
-        for file in map(self.work.load, names):
-            for rows in chunks(len(file["pairs"]), VALUES):
-                out[file["pairs"][rows]] = file[column][rows]
+    def _write(self, name: str, result: duckdb.DuckDBPyRelation) -> None:
+        count = len(result)
+        with result.to_arrow_reader(VALUES) as reader:
+            shapes = {
+                field.name: ((count,), field.type.to_pandas_dtype()) for field in reader.schema
+            }
+            with self.writing(name, shapes) as arrays:
+                start = 0
+                for batch in reader:
+                    for column, values in zip(batch.schema.names, batch.columns, strict=True):
+                        arrays[column][start : start + len(batch)] = values
+                    start += len(batch)
+
+    def gather(self, name: str, files: Sequence[str], shapes: Shapes) -> Arrays:
+        """Write columns whose values are spread over files by `rows`; returns them, mapped."""
+        if not self.has(name):
+            with self.writing(name, shapes) as arrays:
+                for file in map(self.work.load, files):
+                    for some in chunks(len(file["rows"]), VALUES):
+                        for column, values in arrays.items():
+                            values[file["rows"][some]] = file[column][some]
+        return self.work.load(name)
 
     def save(self, name: str, **arrays: Any) -> None:
         """Write a file that later tasks share, unless it exists."""
@@ -93,3 +133,36 @@ class Stages:
         gone = [name for name in self._names if name.startswith(prefixes)]
         self.work.remove(gone)
         self._names.difference_update(gone)
+
+
+class DisjointSets:
+    """Sets of rows that are joined by pairs; (n,) `parent` begins as each row itself."""
+
+    def __init__(self, parent: np.ndarray) -> None:
+        self._parent = parent
+        for rows in chunks(len(parent), VALUES):
+            parent[rows] = np.arange(rows.start, rows.stop)
+
+    def join(self, one: np.ndarray, other: np.ndarray) -> None:
+        """Merge the sets of (m,) rows with the sets of (m,) other rows (union-find)."""
+        while True:
+            one, other = self._find(one), self._find(other)
+            apart = one != other
+            if not apart.any():
+                return
+            one, other = one[apart], other[apart]
+            np.minimum.at(self._parent, np.maximum(one, other), np.minimum(one, other))
+
+    def finish(self) -> None:
+        """Make every row's `parent` the first row of its set."""
+        for rows in chunks(len(self._parent), VALUES):
+            self._find(np.arange(rows.start, rows.stop))
+
+    def _find(self, rows: np.ndarray) -> np.ndarray:
+        """The first row of the set of each, as far as they are joined; paths are halved."""
+        while True:
+            above: np.ndarray = self._parent[rows]
+            higher = self._parent[above]
+            if np.array_equal(above, higher):
+                return above
+            self._parent[rows] = higher
