@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ncclean.neighbour_search.blocks import Block
+from ncclean.neighbour_search.blocks import EmbeddedBlock
 from ncclean.neighbour_search.corpus import SIDES, Corpus, Direction, Distinct
 from ncclean.neighbour_search.inverted_lists import TIE, Nearest, nearest_of
 from ncclean.neighbour_search.stages import Stages, chunks
@@ -135,7 +135,7 @@ def better_block(work: ArrayFolder, number: int, direction: Direction) -> None:
 
 
 def better_of_all(
-    stages: Stages, blocks: Sequence[Block], corpus: Corpus, groups: Arrays
+    stages: Stages, blocks: Sequence[EmbeddedBlock], corpus: Corpus, groups: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
     """Count better matches of every pair by comparing every image with every caption."""
     stages.progress.say("comparing images with captions")

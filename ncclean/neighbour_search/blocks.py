@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -31,28 +30,19 @@ class BlockPairs:
     left_out: int = 0
 
 
-class Block(Protocol):
-    """Consecutive pairs of a corpus that can be read again and again. Travels to workers."""
-
-    @property
-    def dim(self) -> int:
-        """Width of the vectors of the block."""
-        ...
-
-    def read(self) -> BlockPairs:
-        """Read the vectors and the identifiers of the block. Raises `InputError`."""
-        ...
-
-
 @dataclass(frozen=True)
 class EmbeddedBlock:
-    """The pairs of consecutive shards of embeddings, with vectors of `dim` dimensions."""
+    """The pairs of consecutive shards of embeddings, with vectors of `dim` dimensions.
+
+    They can be read again and again, also by other processes.
+    """
 
     shards: tuple[ShardRef, ...]
     keys: tuple[str, str] | None
     dim: int
 
     def read(self) -> BlockPairs:
+        """Read the vectors and the identifiers of the block. Raises `InputError`."""
         several = [self._read(shard) for shard in self.shards]
         if len(several) == 1:
             return several[0]
@@ -73,10 +63,10 @@ class EmbeddedBlock:
         facts = pairs.facts.select([*IDENTIFIERS, "text"])
         if not pairs.ok.all():
             facts = facts.filter(pa.array(pairs.ok))
-        if not pairs.ok.any():
-            nothing = np.empty((0, self.dim), np.float16)
-            return BlockPairs(nothing, nothing, facts, len(pairs.problems))
-        image, text = (side.astype(np.float16, copy=False) for side in (pairs.image, pairs.text))
+        image, text = (
+            side.reshape(-1, self.dim).astype(np.float16, copy=False)
+            for side in (pairs.image, pairs.text)
+        )
         return BlockPairs(image, text, facts, len(pairs.problems))
 
 

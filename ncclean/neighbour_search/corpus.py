@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ncclean.errors import InputError
-from ncclean.neighbour_search.blocks import IDENTIFIERS, Block
+from ncclean.neighbour_search.blocks import IDENTIFIERS, EmbeddedBlock
 from ncclean.neighbour_search.stages import VALUES, DisjointSets, Stages, chunks
 from ncclean.storage.array_files import ArrayFolder, Arrays
 
@@ -93,7 +93,7 @@ class Corpus:
         return max(1, min(k, len(self.distinct[direction.index]) - direction.is_within))
 
 
-def read_corpus(stages: Stages, blocks: Sequence[Block]) -> Corpus:
+def read_corpus(stages: Stages, blocks: Sequence[EmbeddedBlock]) -> Corpus:
     """Read every block of the corpus and find the classes of equal rows.
 
     Captions are equal if they or their vectors are.
@@ -159,7 +159,7 @@ def write_classes(stages: Stages, side: str, firsts: Sequence[np.ndarray]) -> No
             arrays["starts"][-1] = count
 
 
-def read_block(work: ArrayFolder, number: int, block: Block) -> None:
+def read_block(work: ArrayFolder, number: int, block: EmbeddedBlock) -> None:
     """Read a block of pairs: identifiers, cosines, hashes of vectors and captions."""
     read = block.read()
     pairs = read.facts.select(list(IDENTIFIERS))
@@ -213,7 +213,7 @@ def digests(contents: Iterable[bytes | None]) -> pa.Array:
 
 
 def distinct_vectors(
-    work: ArrayFolder, block: Block, start: int
+    work: ArrayFolder, block: EmbeddedBlock, start: int
 ) -> dict[str, tuple[int, np.ndarray]]:
     """By side, (m, d) float16 vectors of a block, one a class that begins in it; the first class.
 

@@ -148,8 +148,9 @@ class InvertedLists:
     @classmethod
     def load(cls, work: ArrayFolder, side: str) -> InvertedLists:
         """The distinct images or captions of a corpus."""
-        ids, centroids = work.load(f"ids-{side}")["row"], work.load("learnt")[f"{side}_lists"]
-        return cls(centroids, **work.load(f"lists-{side}"), ids=ids)
+        centroids, by_list = work.load("learnt")[f"{side}_lists"], work.load(f"by-list-{side}")
+        starts = np.searchsorted(by_list["list"], np.arange(len(centroids) + 1, dtype=np.int32))
+        return cls(centroids, starts=starts, ids=by_list["row"], **work.load(f"lists-{side}"))
 
     def __len__(self) -> int:
         return len(self.ids)

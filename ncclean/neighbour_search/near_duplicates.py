@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import connected_components
 from ncclean.neighbour_search.corpus import Direction
 from ncclean.neighbour_search.inverted_lists import TIE, InvertedLists, NearestHeap, nearest_of
 from ncclean.neighbour_search.stages import VALUES, DisjointSets, Stages, chunks
-from ncclean.neighbour_search.whitening import Whitening
+from ncclean.neighbour_search.whitening import whitened
 from ncclean.storage.array_files import ArrayFolder
 
 # Cosine from which two are near-duplicates, by modality, in the whitened space and in the model's.
@@ -49,7 +49,7 @@ def group_side(
     """
     if stages.has(name):
         return
-    count = len(stages.work.load(f"ids-{side}")["row"])
+    count = len(stages.work.load(f"by-list-{side}")["row"])
     arguments = [(side, rows, threshold, effort) for rows in tasks]
     text = f"comparing {side} near-duplicates"
     names = stages.run(text, f"pairs-{side}", find_duplicates, arguments)
@@ -94,13 +94,12 @@ def find_duplicates(
 ) -> None:
     """Connect near-duplicates of consecutive rows in the order of lists by a spanning forest."""
     lists = InvertedLists.load(work, side)
-    space = Whitening.of(work.load("learnt"), f"{side}_space_")
-    vectors, ids = lists.read(rows), lists.ids[rows]
-    queries = space.apply(vectors)
+    learnt, vectors, ids = work.load("learnt"), lists.read(rows), lists.ids[rows]
+    queries = whitened(learnt, side, vectors)
     found, held = np.empty((2, 0), np.int64), 0
     pairs = [found]
     for members, asking in lists.probed(vectors, effort):
-        listed, theirs = space.apply(lists.read(members)), lists.ids[members]
+        listed, theirs = whitened(learnt, side, lists.read(members)), lists.ids[members]
         asking = asking[np.argsort(ids[asking])]
         for some in chunks(len(asking), max(min(_PRODUCTS // len(theirs), _QUERIES), 1)):
             asked = asking[some]
@@ -134,7 +133,7 @@ def group_components(
 ) -> None:
     """Group the rows of some components; write the representative of each, and its cosine."""
     lists = InvertedLists.load(work, side)
-    space = Whitening.of(work.load("learnt"), f"{side}_space_")
+    learnt = work.load("learnt")
     ends = component_starts(work, side)[components.start : components.stop + 1].tolist()
     members = work.load(f"components-{side}")["row"][ends[0] : ends[-1]]
     representative, similarity = members.copy(), np.ones(len(members), np.float32)
@@ -143,7 +142,7 @@ def group_components(
         of_component = members[here]
 
         def read(rows: slice | np.ndarray, ids: np.ndarray = of_component) -> np.ndarray:
-            return space.apply(lists.take(ids[rows]))
+            return whitened(learnt, side, lists.take(ids[rows]))
 
         limit = threshold - TIE if linkage == "representative" else _ANY
         places, similarity[here] = leaders(read, len(of_component), limit)
@@ -214,11 +213,11 @@ def join_single_images(stages: Stages, tasks: int) -> None:
             groups[name][:] = array
         joined = join_single_rows(groups["representative"], is_single, later[order], earlier[order])
         lists = InvertedLists.load(stages.work, "image")
-        space = Whitening.of(stages.work.load("learnt"), "image_space_")
+        learnt = stages.work.load("learnt")
         for some in chunks(len(joined)):
             single = joined[some]
             pairs = (single, groups["representative"][single])
-            sides = (space.apply(lists.take(ids)) for ids in pairs)
+            sides = (whitened(learnt, "image", lists.take(ids)) for ids in pairs)
             groups["similarity"][single] = np.einsum("nd,nd->n", *sides)
 
 

@@ -22,7 +22,7 @@ from ncclean.errors import InputError, ShardError
 from ncclean.neighbour_search.blocks import embedded_blocks
 from ncclean.neighbour_search.inverted_lists import InvertedLists, NearestHeap
 from ncclean.neighbour_search.stages import Stages, chunks
-from ncclean.neighbour_search.whitening import Whitening
+from ncclean.neighbour_search.whitening import whitened
 from ncclean.storage.array_files import ArrayFolder, Arrays
 
 # Cosine from which an image counts as one of the reference, whitened and in the model's own space.
@@ -105,16 +105,15 @@ def reference_matches(
 def reference_block(work: ArrayFolder, number: int, rows: slice, whiten: bool) -> None:
     """The nearest reference image of consecutive images in the order of lists, and its cosine."""
     lists, reference = InvertedLists.load(work, "image"), work.load("reference")["image"]
-    space = Whitening.of(work.load("learnt"), "image_space_")
-    queries = lists.read(rows)
-    plain, whitened = NearestHeap(queries, 1), NearestHeap(space.apply(queries), 1)
+    learnt, queries = work.load("learnt"), lists.read(rows)
+    plain, white = NearestHeap(queries, 1), NearestHeap(whitened(learnt, "image", queries), 1)
     for piece in chunks(len(reference)):
         vectors, numbers = reference[piece].astype(np.float32), np.arange(piece.start, piece.stop)
         plain.add(vectors, numbers)
         if whiten:
-            whitened.add(space.apply(vectors), numbers)
+            white.add(whitened(learnt, "image", vectors), numbers)
     nearest = plain.nearest()
-    compared = whitened.nearest() if whiten else nearest
+    compared = white.nearest() if whiten else nearest
     work.save(
         f"reference-{number}",
         {"rows": lists.ids[rows], "similarity": nearest.cosines[:, 0],

@@ -153,12 +153,11 @@ def _is_being_written(out: UPath) -> bool:
 
 def _run_name(record: RunRecord) -> str:
     """A name that the run has as long as it is resumed."""
-    for entry in record.entries:
-        if entry["kind"] == "name":
-            return str(entry["value"])
-    name = uuid.uuid4().hex
-    record.append("name", value=name)
-    return name
+    names = [entry["value"] for entry in record.entries if entry["kind"] == "name"]
+    if not names:
+        names = [uuid.uuid4().hex]
+        record.append("name", value=names[0])
+    return str(names[0])
 
 
 def _check_writable(out: UPath) -> None:

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from ncclean.base.progress import SILENT, Progress
 from ncclean.neighbour_search.better_matches import better_among_neighbours, better_of_all
-from ncclean.neighbour_search.blocks import Block
+from ncclean.neighbour_search.blocks import EmbeddedBlock
 from ncclean.neighbour_search.corpus import (
     ACROSS,
     SIDES,
@@ -29,6 +29,7 @@ from ncclean.neighbour_search.corpus import (
 )
 from ncclean.neighbour_search.inverted_lists import (
     TIE,
+    Nearest,
     likely_nprobe,
     nearest_of,
     search_lists,
@@ -45,7 +46,6 @@ from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.neighbour_search.reference import CONTAMINATED, reference_matches
 from ncclean.neighbour_search.stages import Stages
 from ncclean.neighbour_search.training import (
-    Sample,
     duplicate_recall,
     fill_lists,
     is_exact,
@@ -116,7 +116,7 @@ class Neighbours:
 
 
 def find_neighbours(
-    blocks: Sequence[Block],
+    blocks: Sequence[EmbeddedBlock],
     options: NeighbourOptions,
     work: ArrayFolder,
     runner: Runner,
@@ -143,7 +143,7 @@ def find_neighbours(
     # Products with one list are too small for several threads, which wait for one another.
     with threadpool_limits(None if exact else 1):
         queries = learn(stages, blocks, corpus, options, whiten=whiten, exact=exact)
-        sample = fill_lists(stages, blocks, corpus, queries, options.k)
+        nearest = fill_lists(stages, blocks, corpus, queries, options.k)
         lists = {side: len(work.load("learnt")[f"{side}_lists"]) for side in SIDES}
         tasks = {
             side: task_rows(len(corpus.distinct[side]), corpus.dim, options.k,
@@ -162,13 +162,17 @@ def find_neighbours(
         def search(direction: Direction) -> None:
             name, index = direction.name, direction.index
             nprobe[name] = (
-                lists[index] if exact else nprobe_of(stages, sample, direction, options.recall)
+                lists[index]
+                if exact
+                else nprobe_of(stages, nearest[name], direction, options.recall)
             )
             k = corpus.width(direction, options.k)
             what = f"{index} neighbours" if direction.is_within else f"{index} by {direction.query}"
             arguments = [(direction, rows, k, nprobe[name]) for rows in tasks[direction.query]]
             stages.run(f"searching {what}", f"near-{name}", search_lists, arguments)
-            recalls[name] = recall(stages, direction, sample, len(arguments))
+            recalls[name] = recall(
+                stages, direction, queries[direction.query], nearest[name], len(arguments)
+            )
 
         for direction in WITHIN:
             search(direction)
@@ -203,17 +207,19 @@ def find_neighbours(
     }  # fmt: skip
     for here, there in (("image", "text"), ("text", "image")):
         within, across = f"{here}-{here}", f"{there}-{here}"
+        index, duplicates = "flat (exact)", 1.0
+        if not exact:
+            visited = f"{nprobe[within]} and {nprobe[across]} visited"
+            index = f"ivf ({lists[here]} lists, {visited})"
+            white = nearest[f"{here}_whitened-{here}"]
+            duplicates = duplicate_recall(stages, white, here, thresholds[here])
         facts |= {
             f"distinct_{here}s": len(corpus.distinct[here]),
             f"{here}_threshold": thresholds[here],
-            f"index_{here}": "flat (exact)" if exact else (
-                f"ivf ({lists[here]} lists, {nprobe[within]} and {nprobe[across]} visited)"
-            ),
+            f"index_{here}": index,
             f"{here}_recall": recalls[within],
-            f"{here}_duplicate_recall": 1.0 if exact else duplicate_recall(
-                stages, sample, here, thresholds[here]
-            ),
-        }  # fmt: skip
+            f"{here}_duplicate_recall": duplicates,
+        }
     if reference is not None:
         facts |= {"reference_images": len(reference), "contamination_threshold": contaminated}
     repeated = stages.select(
@@ -237,15 +243,15 @@ def find_neighbours(
     )
 
 
-def recall(stages: Stages, direction: Direction, sample: Sample, tasks: int) -> float:
-    """Recall of the search: the share of the sample's exact neighbours that were found.
+def recall(
+    stages: Stages, direction: Direction, asked: np.ndarray, exact: Nearest, tasks: int
+) -> float:
+    """Recall of the search: the share of the exact neighbours of (q,) queries that were found.
 
     Ties with the k-th count as found.
     """
-    exact = sample.exact[direction.name]
     if not exact.ids.size:
         return 1.0
-    asked = sample.ids[direction.query]
     cosines = np.full(exact.cosines.shape, -np.inf, np.float32)
     for number in range(tasks):
         rows, nearest = nearest_of(stages.work, direction, number)

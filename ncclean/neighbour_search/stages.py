@@ -7,6 +7,7 @@ sizes, are queries of DuckDB, which sorts on the disk what exceeds its memory.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from ncclean.base.formats import counted
 from ncclean.base.progress import Progress
-from ncclean.base.scratch import scratch_folder
+from ncclean.base.scratch import process_folder
 from ncclean.errors import InputError
 from ncclean.runners.runner import Runner
 from ncclean.storage.array_files import ArrayFolder, Arrays, Shapes
@@ -81,23 +82,25 @@ class Stages:
         Raises `InputError` if the disk has no room to sort them.
         """
         if not self.has(name):
-            with scratch_folder() as folder:
-                config: dict[str, Any] = {
-                    "memory_limit": SQL_MEMORY,
-                    "temp_directory": str(folder),
-                    "threads": 1,
-                }
-                try:
-                    with duckdb.connect(config=config) as connection:
-                        connection.register("columns", pa.table(columns))
-                        connection.execute(
-                            "CREATE TABLE result AS WITH numbered AS (SELECT *, "
-                            f"(row_number() OVER () - 1)::INT AS row FROM columns) {query}"
-                        )
-                        self._write(name, connection.table("result"))
-                except duckdb.Error as error:
-                    raise InputError(f"cannot sort {name} in {folder}: {error}") from error
+            try:
+                self._sql.register("columns", pa.table(columns))
+                self._sql.execute(
+                    "CREATE TABLE result AS WITH numbered AS (SELECT *, "
+                    f"(row_number() OVER () - 1)::INT AS row FROM columns) {query}"
+                )
+                self._write(name, self._sql.table("result"))
+                self._sql.execute("DROP TABLE result")
+            except duckdb.Error as error:
+                raise InputError(f"cannot sort {name}: {error}") from error
+            self._sql.unregister("columns")
         return self.work.load(name)
+
+    @functools.cached_property
+    def _sql(self) -> duckdb.DuckDBPyConnection:
+        folder = str(process_folder())
+        return duckdb.connect(
+            config={"memory_limit": SQL_MEMORY, "temp_directory": folder, "threads": 1}
+        )
 
     def _write(self, name: str, result: duckdb.DuckDBPyRelation) -> None:
         count = len(result)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import faiss
 import numpy as np
 import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
-from ncclean.neighbour_search.blocks import Block
+from ncclean.neighbour_search.blocks import EmbeddedBlock
 from ncclean.neighbour_search.corpus import (
     ACROSS,
     SIDES,
@@ -32,7 +31,7 @@ from ncclean.neighbour_search.inverted_lists import (
 from ncclean.neighbour_search.near_duplicates import GROUPING_EFFORT
 from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.neighbour_search.stages import VALUES, Stages, chunks
-from ncclean.neighbour_search.whitening import SAMPLE_ROWS, Whitening
+from ncclean.neighbour_search.whitening import SAMPLE_ROWS, Whitening, whitened
 from ncclean.storage.array_files import ArrayFolder, Arrays
 
 EXACT_BELOW = 100_000
@@ -46,18 +45,6 @@ _WHITENED = tuple(Direction(f"{side}_whitened", side) for side in SIDES)
 _MEASURED = (*WITHIN, *ACROSS, *_WHITENED)
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Vectors that the search is measured with.
-
-    `ids` are those of the sample by side, `exact` their k nearest by direction, and by side those
-    in the whitened space.
-    """
-
-    ids: dict[str, np.ndarray]
-    exact: dict[str, Nearest]
-
-
 def is_exact(options: NeighbourOptions, pairs: int) -> bool:
     """Whether the search compares everything: `auto` does so below 100,000 pairs."""
     return options.index == "flat" or (options.index == "auto" and pairs < EXACT_BELOW)
@@ -69,7 +56,7 @@ def lists_of(rows: int, exact: bool) -> int:
 
 
 def learn(
-    stages: Stages, blocks: Sequence[Block], corpus: Corpus, options: NeighbourOptions,
+    stages: Stages, blocks: Sequence[EmbeddedBlock], corpus: Corpus, options: NeighbourOptions,
     *, whiten: bool, exact: bool,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Train inverted lists and whitening on a random sample; returns ids of queries by side."""
@@ -103,21 +90,22 @@ def learn(
                 rows = _draw(len(sample), most, np.random.default_rng(options.seed))
                 return sample[rows]  # type: ignore[no-any-return]
 
-            space = Whitening.fit(some(SAMPLE_ROWS)) if whiten else Whitening.none(corpus.dim)
-            learnt |= space.arrays(f"{side}_space_")
+            if whiten:
+                space = Whitening.fit(some(SAMPLE_ROWS))
+                learnt |= {f"{side}_mean": space.mean, f"{side}_axes": space.axes}
             for name, count in wanted.items():
                 if name.startswith(side):
                     members = some(TRAINING_ROWS_PER_LIST * count)
                     learnt[name] = train_lists(members, count, options.seed)
             asked[side] = sample[np.searchsorted(rows[side], queries[side])]
-            asked[f"{side}_whitened"] = space.apply(asked[side])
+            asked[f"{side}_whitened"] = whitened(learnt, side, asked[side])
     stages.save("learnt", **learnt)
     stages.save("queries", **asked)
     stages.drop("sample-")
     return queries
 
 
-def sample_block(work: ArrayFolder, number: int, block: Block, start: int) -> None:
+def sample_block(work: ArrayFolder, number: int, block: EmbeddedBlock, start: int) -> None:
     """The block's share of the training sample: vectors of the sampled rows, in order."""
     rows, sampled = work.load("sample-rows"), {}
     for side, (begin, vectors) in distinct_vectors(work, block, start).items():
@@ -127,9 +115,14 @@ def sample_block(work: ArrayFolder, number: int, block: Block, start: int) -> No
 
 
 def fill_lists(
-    stages: Stages, blocks: Sequence[Block], corpus: Corpus, queries: dict[str, np.ndarray], k: int
-) -> Sample:
-    """Write all distinct vectors by list, and the clusters; search the sample exactly."""
+    stages: Stages, blocks: Sequence[EmbeddedBlock], corpus: Corpus,
+    queries: Mapping[str, np.ndarray], k: int,
+) -> dict[str, Nearest]:  # fmt: skip
+    """Write all distinct vectors by list, and the clusters; search the sample exactly.
+
+    Returns the k nearest of the (q,) `queries` of each side, by direction, and by side those in the
+    whitened space.
+    """
     if not stages.has("lists-image", "lists-text", "clusters", "truth"):
         arguments = [(*block, k) for block in zip(blocks, corpus.starts, strict=False)]
         names = stages.run("assigning lists", "assign", assign_block, arguments)
@@ -141,26 +134,26 @@ def fill_lists(
         clusters = pa.chunked_array([pa.array(file[name]) for file in files])
         stages.select("clusters", "SELECT cluster FROM numbered ORDER BY row", cluster=clusters)
         truth: Arrays = {}
-        for name in (direction.name for direction in _MEASURED):
+        for direction in _MEASURED:
+            name, is_within = direction.name, direction not in ACROSS
             cosines = np.stack([file[f"{name}_cosines"] for file in files])
             ids = np.stack([file[f"{name}_ids"] for file in files]).astype(np.int64)
-            merged = faiss.merge_knn_results(cosines, ids, keep_max=True)
-            truth[f"{name}_cosines"], truth[f"{name}_ids"] = merged
+            nearest = Nearest(*faiss.merge_knn_results(cosines, ids, keep_max=True))
+            if is_within:
+                nearest = nearest.without(queries[direction.index])
+            width = min(k, len(corpus.distinct[direction.index]) - is_within)
+            for kind, values in nearest._asdict().items():
+                truth[f"{name}_{kind}"] = values[:, :width]
         stages.save("truth", **truth)
         stages.drop("assign-")
-    truth, exact = stages.work.load("truth"), {}
-    for direction in _MEASURED:
-        name, index = direction.name, direction.index
-        nearest = Nearest(truth[f"{name}_cosines"], truth[f"{name}_ids"].astype(np.int32))
-        is_within = direction in (*WITHIN, *_WHITENED)
-        if is_within:
-            nearest = nearest.without(queries[index])
-        width = min(k, len(corpus.distinct[index]) - is_within)
-        exact[name] = Nearest(nearest.cosines[:, :width], nearest.ids[:, :width])
-    return Sample(queries, exact)
+    truth = stages.work.load("truth")
+    return {
+        direction.name: Nearest(truth[f"{direction.name}_cosines"], truth[f"{direction.name}_ids"])
+        for direction in _MEASURED
+    }
 
 
-def assign_block(work: ArrayFolder, number: int, block: Block, start: int, k: int) -> None:
+def assign_block(work: ArrayFolder, number: int, block: EmbeddedBlock, start: int, k: int) -> None:
     """Assign a block's distinct vectors to their nearest lists; search the sample exactly.
 
     The (q, k + 1) nearest of a sample of images, of captions and, whitened, of the same side.
@@ -168,7 +161,6 @@ def assign_block(work: ArrayFolder, number: int, block: Block, start: int, k: in
     learnt, queries = work.load("learnt"), work.load("queries")
     arrays: Arrays = {}
     for side, (begin, vectors) in distinct_vectors(work, block, start).items():
-        space = Whitening.of(learnt, f"{side}_space_")
         heaps = {
             direction: NearestHeap(queries[direction.query], k + 1)
             for direction in _MEASURED
@@ -178,7 +170,8 @@ def assign_block(work: ArrayFolder, number: int, block: Block, start: int, k: in
             chunk = vectors[rows].astype(np.float32)
             ids = np.arange(begin + rows.start, begin + rows.stop)
             for direction, heap in heaps.items():
-                heap.add(space.apply(chunk) if direction in _WHITENED else chunk, ids)
+                is_plain = direction not in _WHITENED
+                heap.add(chunk if is_plain else whitened(learnt, side, chunk), ids)
         for direction, heap in heaps.items():
             nearest = heap.nearest()
             arrays[f"{direction.name}_cosines"] = nearest.cosines
@@ -193,19 +186,12 @@ def _merge(stages: Stages, files: Sequence[Arrays], side: str) -> None:
     """Merge the vectors of all blocks into one file, in the order of lists, then of ids."""
     if stages.has(f"lists-{side}"):
         return
-    lists = [file[f"{side}_lists"] for file in files]
-    query = "SELECT row FROM numbered ORDER BY list, row"
-    columns = {"list": pa.chunked_array([pa.array(numbers) for numbers in lists])}
-    ids = stages.select(f"ids-{side}", query, **columns)["row"]
+    lists = pa.chunked_array([pa.array(file[f"{side}_lists"]) for file in files])
+    query = "SELECT list, row FROM numbered ORDER BY list, row"
+    ids = stages.select(f"by-list-{side}", query, list=lists)["row"]
     count, dim = len(ids), files[0][f"{side}_vectors"].shape[1]
-    trained = len(stages.work.load("learnt")[f"{side}_lists"])
-    shapes = {
-        "vectors": ((count, dim), np.float16), "place": ((count,), np.int32),
-        "starts": ((trained + 1,), np.int64),
-    }  # fmt: skip
+    shapes = {"vectors": ((count, dim), np.float16), "place": ((count,), np.int32)}
     with stages.writing(f"lists-{side}", shapes) as merged:
-        sizes = [np.bincount(numbers, minlength=trained) for numbers in lists]
-        merged["starts"][1:] = np.cumsum(np.sum(sizes, axis=0))
         for rows in chunks(count, VALUES):
             merged["place"][ids[rows]] = np.arange(rows.start, rows.stop)
         begin = 0
@@ -217,9 +203,8 @@ def _merge(stages: Stages, files: Sequence[Arrays], side: str) -> None:
             begin += len(vectors)
 
 
-def nprobe_of(stages: Stages, sample: Sample, direction: Direction, recall: float) -> int:
-    """The fewest lists that hold the share `recall` of the true neighbours of the sample."""
-    exact = sample.exact[direction.name]
+def nprobe_of(stages: Stages, exact: Nearest, direction: Direction, recall: float) -> int:
+    """The fewest lists that hold the share `recall` of the exact neighbours of the sample."""
     if not exact.ids.size:
         return 1
     rank, most = _rank(stages, direction, exact.ids)
@@ -228,9 +213,11 @@ def nprobe_of(stages: Stages, sample: Sample, direction: Direction, recall: floa
     return int(enough[0]) + 1 if len(enough) else most
 
 
-def duplicate_recall(stages: Stages, sample: Sample, side: str, threshold: float) -> float:
-    """The share of queries with a near-duplicate whose nearest one is in a list they visit."""
-    exact = sample.exact[f"{side}_whitened-{side}"]
+def duplicate_recall(stages: Stages, exact: Nearest, side: str, threshold: float) -> float:
+    """The share of queries with a near-duplicate whose nearest one is in a list they visit.
+
+    `exact` are the whitened neighbours of the sample.
+    """
     if not exact.ids.shape[1]:
         return float("nan")
     has_one = exact.cosines[:, 0] >= threshold

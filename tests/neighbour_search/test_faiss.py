@@ -13,7 +13,7 @@ from ncclean.neighbour_search.inverted_lists import InvertedLists, nearest_lists
 from ncclean.neighbour_search.near_duplicates import GROUPING_EFFORT
 from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.neighbour_search.search import find_neighbours
-from ncclean.neighbour_search.whitening import Whitening
+from ncclean.neighbour_search.whitening import whitened
 from ncclean.runners.runner import InProcess
 from ncclean.storage.array_files import ArrayFolder
 from tests.neighbour_search import simulated
@@ -119,7 +119,7 @@ def test_groups_are_those_of_one_row_at_a_time(tmp_path, monkeypatch, whiten, li
         tmp_path, memory_bytes=1 << 18, whiten=whiten, linkage=linkage, image_threshold=threshold
     )
     lists, vectors = InvertedLists.load(work, "image"), vectors_of(work, "image")
-    white = Whitening.of(work.load("learnt"), "image_space_").apply(vectors)
+    white = whitened(work.load("learnt"), "image", vectors)
     visited = np.zeros((len(vectors), len(lists.centroids)), bool)
     probes = nearest_lists(vectors, lists.centroids, GROUPING_EFFORT)
     np.put_along_axis(visited, probes, True, axis=1)

@@ -89,9 +89,7 @@ def measure(folder: Path, pairs: int, seed: int) -> dict[str, Any]:
     copies = _altered([members[uids[row]][1] for row in altered])
     rows = []
     for whiten, thresholds in _THRESHOLDS.items():
-        space = (
-            Whitening.fit(image.astype(np.float32)) if whiten else Whitening.none(image.shape[1])
-        )
+        space = Whitening.fit(image.astype(np.float32)) if whiten else None
         for threshold in thresholds:
             found = find_neighbours(
                 blocks, NeighbourOptions(whiten=whiten, image_threshold=threshold),
@@ -146,7 +144,7 @@ def _altered(images: list[bytes]) -> dict[str, np.ndarray]:
 
 
 def _share_reaching(
-    image: np.ndarray, copy: np.ndarray, space: Whitening, threshold: float, *, plain: bool
+    image: np.ndarray, copy: np.ndarray, space: Whitening | None, threshold: float, *, plain: bool
 ) -> float:
     """Share of the copies whose cosine with the image reaches the threshold.
 
@@ -154,7 +152,8 @@ def _share_reaching(
     without a given threshold.
     """
     image = image.astype(np.float32)
-    reached = np.einsum("nd,nd->n", space.apply(image), space.apply(copy)) >= threshold
+    sides = (image, copy) if space is None else (space.apply(image), space.apply(copy))
+    reached = np.einsum("nd,nd->n", *sides) >= threshold
     if plain:
         reached |= np.einsum("nd,nd->n", image, copy) >= SAME_IMAGE_COSINE
     return float(reached.mean())
