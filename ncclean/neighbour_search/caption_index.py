@@ -68,7 +68,7 @@ class CaptionIndex:
         """Open what `build` has made in the folder `work`."""
         self._blocks = blocks
         self._centroids = work.load("caption-lists")["centroids"]
-        self._files = [work.load(f"captions-{number}") for number in range(len(blocks))]
+        self._files = [work.load(f"caption-rows-{number}") for number in range(len(blocks))]
 
     @classmethod
     def build(
@@ -91,7 +91,7 @@ class CaptionIndex:
                 raise InputError("the embeddings hold no usable caption")
             stages.save("caption-lists", centroids=train_lists(sample, lists, _SEED))
             stages.drop("sample-")
-        stages.run("indexing captions", "captions", _write, [(block,) for block in blocks])
+        stages.run("indexing captions", "caption-rows", _write, [(block,) for block in blocks])
         return cls(blocks, work)
 
     def rows_of(self, uid: str) -> list[Row]:
@@ -193,7 +193,7 @@ def _write(work: ArrayFolder, number: int, block: EmbeddedBlock) -> None:
     by_uid = np.argsort(uid)
     shard_of, row_of = np.concatenate(places, axis=1)[:, by_uid]
     work.save(
-        f"captions-{number}",
+        f"caption-rows-{number}",
         {
             "vectors": np.concatenate(vectors)[first],
             "starts": np.searchsorted(lists[order], np.arange(len(centroids) + 1)),

@@ -84,7 +84,7 @@ def group_side(
 
 
 def component_starts(work: ArrayFolder, side: str) -> np.ndarray:
-    """Where each component begins among the rows that have near-duplicates, and their number."""
+    """Starts of the components among the rows that have near-duplicates, and these rows' number."""
     parent = work.load(f"components-{side}")["parent"]
     return np.append(np.flatnonzero(np.diff(parent, prepend=-1)), len(parent))
 

@@ -37,8 +37,9 @@ from ncclean.runners.process_runner import processes_worth
 from ncclean.storage.array_files import ArrayFolder
 from ncclean.storage.run_record import RUN, RunRecord
 
-# What this process holds beside the tasks, however many pairs there are: libraries and chunks.
-DRIVER_BYTES = 256 << 20
+# What this process holds beside the tasks, however many pairs there are: libraries, chunks, and
+# what DuckDB sorts in memory.
+DRIVER_BYTES = 320 << 20
 _LEAST_TASK_BYTES = 64 << 20
 _COMMAND, _WRITING = "neighbours", "writing"
 

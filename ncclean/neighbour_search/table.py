@@ -38,24 +38,18 @@ def write_neighbours(
         use_dictionary=["shard"],
     ) as writer:  # fmt: skip
         for rows in chunks(count, ROW_GROUP_ROWS):
-            columns: dict[str, Any] = neighbours.columns(rows)
-            for name in ("image_group", "text_group", "pair_group"):
-                columns[name] = _taken(uids, columns[name])
-            if reference is not None:
-                columns["nearest_reference"] = reference.take(columns["nearest_reference"])
             pairs = neighbours.corpus.pairs.slice(rows.start, rows.stop - rows.start)
-            columns |= {name: pairs[name] for name in IDENTIFIERS}
-            arrays = [_array(field, columns.get(field.name), pairs) for field in schema.NEIGHBOURS]
-            writer.write_table(pa.table(arrays, schema=schema.NEIGHBOURS))
-
-
-def _array(field: pa.Field, values: Any, pairs: pa.Table) -> Any:
-    """A column of the table; null where a value is NaN, or all if there are none."""
-    if values is None:
-        return pa.nulls(len(pairs), field.type)
-    return (
-        pa.array(values, field.type, from_pandas=True) if isinstance(values, np.ndarray) else values
-    )
+            columns = {name: pairs[name] for name in IDENTIFIERS}
+            for name, values in neighbours.columns(rows).items():
+                if name.endswith("_group"):
+                    columns[name] = _taken(uids, values)
+                elif name == "nearest_reference" and reference is not None:
+                    columns[name] = reference.take(pa.array(values))
+                else:
+                    columns[name] = pa.array(values, from_pandas=True)  # NaN is null
+            arrays = [columns.get(name, pa.nulls(len(pairs))) for name in schema.NEIGHBOURS.names]
+            table = pa.table(arrays, names=schema.NEIGHBOURS.names)
+            writer.write_table(table.cast(schema.NEIGHBOURS))
 
 
 def _taken(uids: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
