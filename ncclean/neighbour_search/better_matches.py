@@ -124,7 +124,7 @@ def better_block(work: ArrayFolder, number: int, direction: Direction) -> None:
     counts = count_better_among(
         pairs,
         Nearest(nearest.cosines[rows], nearest.ids[rows]),
-        work.load("firsts")["own"],
+        work.load("own")["own"],
         groups[direction.query],
         groups[direction.index],
         Distinct.load(work, direction.index),

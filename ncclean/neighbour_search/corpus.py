@@ -105,18 +105,12 @@ def read_corpus(stages: Stages, blocks: Sequence[EmbeddedBlock]) -> Corpus:
     if not len(pairs):
         raise InputError("the embeddings hold no usable pair")
     stages.progress.say("looking for copies")
-    firsts = stages.select(
-        "firsts",
-        "SELECT own, min(row) OVER (PARTITION BY image) AS image, min(row) OVER (PARTITION BY text)"
-        " AS text, min(row) OVER (PARTITION BY coalesce(caption, text)) AS caption FROM numbered "
-        "ORDER BY row",
-        **{name: pairs[name] for name in ("own", "image", "text", "caption")},
-    )
-    write_classes(stages, "image", [firsts["image"]])
-    write_classes(stages, "text", [firsts["text"], firsts["caption"]])
+    own = stages.select("own", "SELECT own FROM numbered ORDER BY row", own=pairs["own"])["own"]
+    write_classes(stages, pairs, "image", ["image"])
+    write_classes(stages, pairs, "text", ["text", "coalesce(caption, text)"])
     return Corpus(
         pairs,
-        firsts["own"],
+        own,
         {side: Distinct.load(stages.work, side) for side in SIDES},
         blocks[0].dim,
         np.cumsum([0, *map(len, tables)]).tolist(),
@@ -124,16 +118,19 @@ def read_corpus(stages: Stages, blocks: Sequence[EmbeddedBlock]) -> Corpus:
     )
 
 
-def write_classes(stages: Stages, side: str, firsts: Sequence[np.ndarray]) -> None:
-    """Write which rows are equal, from the (n,) first rows that are equal to each in some way."""
+def write_classes(stages: Stages, pairs: pa.Table, side: str, keys: Sequence[str]) -> None:
+    """Write which pairs are equal, which those are that share any of several keys."""
     if stages.has(f"classes-{side}"):
         return
-    count = len(firsts[0])
-    with stages.work.scratch({"parent": ((count,), np.int32)}) as scratch:
+    count = len(pairs)
+    digests = {name: pairs[name] for name in ("image", "text", "caption")}
+    shape = (count,), np.int32
+    with stages.work.scratch({"first": shape, "parent": shape}) as scratch:
         sets = DisjointSets(parent := scratch["parent"])
-        for first in firsts:
+        for key in keys:
+            stages.first_rows(key, scratch["first"], **digests)
             for rows in chunks(count, VALUES):
-                sets.join(np.arange(rows.start, rows.stop), first[rows])
+                sets.join(np.arange(rows.start, rows.stop), scratch["first"][rows])
         sets.finish()
         query = "SELECT row FROM numbered ORDER BY parent, row"
         members = stages.select(f"members-{side}", query, parent=parent)["row"]
@@ -236,25 +233,36 @@ def pair_groups(stages: Stages, corpus: Corpus) -> Arrays:
     """
     if stages.has("pair-groups"):
         return stages.work.load("pair-groups")
-    shapes = dict.fromkeys(SIDES, ((len(corpus),), np.int32))
-    with stages.work.scratch(shapes) as groups:
+    names = (*SIDES, "pair", "same_image", "image_size", "text_size", "pair_size", "images")
+    shapes = dict.fromkeys(names, ((len(corpus),), np.int32))
+    with stages.writing("pair-groups", shapes) as groups:
         for side, classes in corpus.distinct.items():
             representative = stages.work.load(f"groups-{side}")["representative"]
             for rows in chunks(len(corpus), VALUES):
                 groups[side][rows] = classes.first[representative[classes.labels[rows]]]
-        columns: dict[str, object] = dict(groups)
-        same_image, numbers = "row", corpus.pairs["caption_number"]
-        if pyarrow.compute.max(numbers).as_py():
-            same_image = "min(row) OVER (PARTITION BY shard, key)"
-            columns |= {name: corpus.pairs[name] for name in ("shard", "key")}
-        return stages.select(
-            "pair-groups",
-            f"""SELECT image, text, min(row) OVER (PARTITION BY image, text) AS pair, same_image,
-            (count(*) OVER (PARTITION BY image))::INT AS image_size,
-            (count(*) OVER (PARTITION BY text))::INT AS text_size,
-            (count(*) OVER (PARTITION BY image, text))::INT AS pair_size,
-            (sum((same_image = row)::INT) OVER (PARTITION BY image))::INT AS images
-            FROM (SELECT image, text, row, {same_image} AS same_image FROM numbered)
-            ORDER BY row""",
-            **columns,
+        sides = {side: groups[side] for side in SIDES}
+        for name, by in (("image", "image"), ("text", "text"), ("pair", "(image, text)")):
+            stages.first_rows(by, groups[name], groups[f"{name}_size"], **sides)
+        samples = {name: corpus.pairs[name] for name in ("shard", "key", "caption_number")}
+        if pyarrow.compute.max(samples["caption_number"]).as_py():
+            stages.first_rows("(shard, key)", groups["same_image"], **samples)
+        else:
+            stages.first_rows("row", groups["same_image"], **samples)
+        for rows in chunks(len(corpus), VALUES):
+            is_first = groups["same_image"][rows] == np.arange(rows.start, rows.stop)
+            firsts, images = np.unique(groups["image"][rows][is_first], return_counts=True)
+            groups["images"][firsts] += images.astype(np.int32)
+        for rows in chunks(len(corpus), VALUES):
+            groups["images"][rows] = groups["images"][groups["image"][rows]]
+    return stages.work.load("pair-groups")
+
+
+def repeated_uids(stages: Stages, corpus: Corpus) -> int:
+    """Count the pairs whose uid an earlier pair has."""
+    with stages.work.scratch({"first": ((len(corpus),), np.int32)}) as scratch:
+        first = scratch["first"]
+        stages.first_rows("uid", first, uid=corpus.pairs["uid"])
+        return sum(
+            int(np.count_nonzero(first[rows] != np.arange(rows.start, rows.stop)))
+            for rows in chunks(len(corpus), VALUES)
         )

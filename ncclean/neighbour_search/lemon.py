@@ -149,7 +149,7 @@ def lemon_block(work: ArrayFolder, number: int, side: str, k: int) -> None:
         return lists.take(labels[rows])
 
     terms = disagreement(
-        pairs, queries, nearest, distinct, vectors, work.load("firsts")["own"],
+        pairs, queries, nearest, distinct, vectors, work.load("own")["own"],
         [shared["pair"], shared["same_image"]], lists.vectors.shape[1], LemonParameters(k=k),
     )  # fmt: skip
     work.save(f"lemon-{side}-{number}", {"rows": pairs, side: terms})

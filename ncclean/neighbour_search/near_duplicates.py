@@ -54,17 +54,15 @@ def group_side(
     text = f"comparing {side} near-duplicates"
     names = stages.run(text, f"pairs-{side}", find_duplicates, arguments)
     if not stages.has(f"components-{side}"):
-        with stages.work.scratch({"parent": ((count,), np.int32)}) as arrays:
+        shape = (count,), np.int32
+        with stages.work.scratch({"parent": shape, "size": shape}) as arrays:
             sets = DisjointSets(arrays["parent"])
             for file in map(stages.work.load, names):
                 sets.join(file["one"], file["other"])
             sets.finish()
-            stages.select(
-                f"components-{side}",
-                "SELECT row, parent FROM numbered QUALIFY count(*) OVER (PARTITION BY parent) > 1 "
-                "ORDER BY parent, row",
-                parent=arrays["parent"],
-            )
+            stages.first_rows("parent", arrays["parent"], arrays["size"], **arrays)
+            query = "SELECT row, parent FROM numbered WHERE size > 1 ORDER BY parent, row"
+            stages.select(f"components-{side}", query, **arrays)
     starts = component_starts(stages.work, side)
     begins = np.arange(0, starts[-1], _TASK_ROWS)
     bounds = np.unique([*np.searchsorted(starts, begins), len(starts) - 1])
@@ -192,26 +190,23 @@ def join_single_images(stages: Stages, tasks: int) -> None:
     if stages.has("groups-image"):
         return
     before = stages.work.load("leaders-image")
-    is_single = stages.select(
-        "single-images",
-        "SELECT (count(*) OVER (PARTITION BY representative) = 1)::UTINYINT AS is_single "
-        "FROM numbered ORDER BY row",
-        representative=before["representative"],
-    )["is_single"]
+    shapes = {name: (array.shape, array.dtype) for name, array in before.items()}
+    numbers = dict.fromkeys(("first", "size"), shapes["representative"])
     near: list[np.ndarray] = [np.empty((3, 0))]
-    for number in range(tasks):
-        queries, (cosines, ids) = nearest_of(stages.work, Direction("image", "image"), number)
-        is_near = (cosines >= SAME_IMAGE_COSINE) & (ids < queries[:, None]) & (ids >= 0)
-        row, place = np.nonzero(is_near & (is_single[queries] > 0)[:, None])
-        near.append(np.stack([queries[row], -cosines[row, place], ids[row, place]]))
-    later, minus, earlier = np.concatenate(near, axis=1)
-    order = np.lexsort((minus, later))
-    with stages.writing(
-        "groups-image", {name: (array.shape, array.dtype) for name, array in before.items()}
-    ) as groups:
+    with stages.work.scratch(numbers) as scratch, stages.writing("groups-image", shapes) as groups:
         for name, array in before.items():
             groups[name][:] = array
-        joined = join_single_rows(groups["representative"], is_single, later[order], earlier[order])
+        stages.first_rows("representative", scratch["first"], scratch["size"], **before)
+        for number in range(tasks):
+            queries, (cosines, ids) = nearest_of(stages.work, Direction("image", "image"), number)
+            is_near = (cosines >= SAME_IMAGE_COSINE) & (ids < queries[:, None]) & (ids >= 0)
+            row, place = np.nonzero(is_near & (scratch["size"][queries] == 1)[:, None])
+            near.append(np.stack([queries[row], -cosines[row, place], ids[row, place]]))
+        later, minus, earlier = np.concatenate(near, axis=1)
+        order = np.lexsort((minus, later))
+        joined = join_single_rows(
+            groups["representative"], scratch["size"], later[order], earlier[order]
+        )
         lists = InvertedLists.load(stages.work, "image")
         learnt = stages.work.load("learnt")
         for some in chunks(len(joined)):
@@ -222,18 +217,18 @@ def join_single_images(stages: Stages, tasks: int) -> None:
 
 
 def join_single_rows(
-    representative: np.ndarray, is_single: np.ndarray, later: np.ndarray, earlier: np.ndarray
+    representative: np.ndarray, sizes: np.ndarray, later: np.ndarray, earlier: np.ndarray
 ) -> np.ndarray:
     """Add rows without near-duplicates to a group that they are near in another space.
 
-    `representative` (u,) is written to; `is_single` (u,) tells which rows were alone in their
-    group. Each of (c,) `later` rows is near an `earlier` one there, most similar first. A row joins
-    the first of them that is a representative, so every member still is near the first of its
-    group. Returns the rows that have joined one.
+    `representative` (u,) is written to; `sizes` (u,) are those of each row's group before. Each of
+    (c,) `later` rows is near an `earlier` one there, most similar first. A row joins the first of
+    them that is a representative, so every member still is near the first of its group. Returns the
+    rows that have joined one.
     """
     joined = []
     for row, other in np.stack([later, earlier], axis=1).astype(np.int64).tolist():
-        is_alone = is_single[row] and representative[row] == row
+        is_alone = sizes[row] == 1 and representative[row] == row
         if is_alone and representative[other] == other:
             representative[row] = other
             joined.append(row)

@@ -26,6 +26,7 @@ from ncclean.neighbour_search.corpus import (
     Direction,
     pair_groups,
     read_corpus,
+    repeated_uids,
 )
 from ncclean.neighbour_search.inverted_lists import (
     TIE,
@@ -222,13 +223,7 @@ def find_neighbours(
         }
     if reference is not None:
         facts |= {"reference_images": len(reference), "contamination_threshold": contaminated}
-    repeated = stages.select(
-        "repeated-uids",
-        "SELECT coalesce(sum(times - 1), 0)::BIGINT AS uids "
-        "FROM (SELECT count(*) AS times FROM numbered GROUP BY uid)",
-        uid=corpus.pairs["uid"],
-    )
-    facts["repeated_uids"] = int(repeated["uids"][0])
+    facts["repeated_uids"] = repeated_uids(stages, corpus)
     return Neighbours(
         corpus=corpus,
         groups=groups,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -79,21 +79,61 @@ class Stages:
         """Write the columns of a query to a file, in the order of its rows; returns them, mapped.
 
         The query reads the table `numbered`, of the `columns` and the number of each `row`, int32.
-        Raises `InputError` if the disk has no room to sort them.
+        It may sort, which takes little memory, but not group rows. Raises `InputError` if the disk
+        has no room.
         """
         if not self.has(name):
-            try:
-                self._sql.register("columns", pa.table(columns))
-                self._sql.execute(
-                    "CREATE TABLE result AS WITH numbered AS (SELECT *, "
-                    f"(row_number() OVER () - 1)::INT AS row FROM columns) {query}"
-                )
-                self._write(name, self._sql.table("result"))
-                self._sql.execute("DROP TABLE result")
-            except duckdb.Error as error:
-                raise InputError(f"cannot sort {name}: {error}") from error
-            self._sql.unregister("columns")
+            with self._result(query, columns) as result:
+                count, start = len(result), 0
+                with result.to_arrow_reader(VALUES) as reader:
+                    kinds = {field.name: field.type.to_pandas_dtype() for field in reader.schema}
+                    shapes = {column: ((count,), kind) for column, kind in kinds.items()}
+                    with self.writing(name, shapes) as arrays:
+                        for batch in reader:
+                            for column in arrays:
+                                arrays[column][start : start + len(batch)] = batch[column]
+                            start += len(batch)
         return self.work.load(name)
+
+    def first_rows(
+        self, by: str, first: np.ndarray, sizes: np.ndarray | None = None, **columns: Any
+    ) -> None:
+        """Write to (n,) `first`, for each row, the first row with equal values of `by`.
+
+        `by` is SQL of the `columns`. To (n,) `sizes`, zeros before, go the numbers of such rows.
+        """
+        query = (
+            f"SELECT row, value IS DISTINCT FROM lag(value) OVER () AS is_first FROM (SELECT row, "
+            f"{by} AS value FROM numbered ORDER BY value, row)"
+        )
+        with self._result(query, columns) as result, result.to_arrow_reader(VALUES) as reader:
+            last = -1  # the first row that equals the last one so far
+            for batch in reader:
+                rows = np.asarray(batch["row"])
+                is_first = batch["is_first"].to_numpy(zero_copy_only=False)
+                starts = np.flatnonzero(is_first)
+                firsts = np.append(last, rows[starts])
+                first[rows] = firsts[np.cumsum(is_first)]
+                if sizes is not None:
+                    sizes[firsts] += np.diff(starts, prepend=0, append=len(rows)).astype(np.int32)
+                last = int(firsts[-1])
+        for some in chunks(len(first) if sizes is not None else 0, VALUES):
+            sizes[some] = sizes[first[some]]
+
+    @contextlib.contextmanager
+    def _result(self, query: str, columns: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyRelation]:
+        """The result of a query over `numbered`, kept on the disk."""
+        try:
+            self._sql.register("columns", pa.table(dict(columns)))
+            self._sql.execute(
+                "CREATE TABLE result AS WITH numbered AS (SELECT *, "
+                f"(row_number() OVER () - 1)::INT AS row FROM columns) {query}"
+            )
+            yield self._sql.table("result")
+            self._sql.execute("DROP TABLE result")
+            self._sql.unregister("columns")
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise InputError(f"cannot sort {', '.join(columns)}: {error}") from error
 
     @functools.cached_property
     def _sql(self) -> duckdb.DuckDBPyConnection:
@@ -101,19 +141,6 @@ class Stages:
         return duckdb.connect(
             config={"memory_limit": SQL_MEMORY, "temp_directory": folder, "threads": 1}
         )
-
-    def _write(self, name: str, result: duckdb.DuckDBPyRelation) -> None:
-        count = len(result)
-        with result.to_arrow_reader(VALUES) as reader:
-            shapes = {
-                field.name: ((count,), field.type.to_pandas_dtype()) for field in reader.schema
-            }
-            with self.writing(name, shapes) as arrays:
-                start = 0
-                for batch in reader:
-                    for column, values in zip(batch.schema.names, batch.columns, strict=True):
-                        arrays[column][start : start + len(batch)] = values
-                    start += len(batch)
 
     def gather(self, name: str, files: Sequence[str], shapes: Shapes) -> Arrays:
         """Write columns whose values are spread over files by `rows`; returns them, mapped."""

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from ncclean.base.progress import SILENT
 from ncclean.base.scratch import scratch_folder
 from ncclean.neighbour_search import corpus as corpus_module
+from ncclean.neighbour_search import stages as stages_module
 from ncclean.neighbour_search.corpus import (
     Distinct,
     caption_digests,
@@ -30,18 +32,20 @@ def stages(folder):
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.sampled_from([1, 7, 1 << 18]))
 def test_classes_are_numbered_by_first_occurrence(labels, values):
     expected = distinct_of(np.array(labels))
-    first = expected.first[expected.labels]
+    pairs = pa.table({"image": labels, "text": range(len(labels)), "caption": labels})
     with scratch_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus_module, "VALUES", values)
-        write_classes(stages(folder), "image", [first])
-        classes = Distinct.load(ArrayFolder(str(folder)), "image")
-        for field in dataclasses.fields(Distinct):
-            np.testing.assert_array_equal(
-                getattr(classes, field.name), getattr(expected, field.name), err_msg=field.name
-            )
-    some = np.arange(len(classes))[::2]
-    rows = [row for label in some for row in np.flatnonzero(expected.labels == label)]
-    assert classes.rows_of(some).tolist() == rows
+        patch.setattr(stages_module, "VALUES", values)
+        for side, keys in (("image", ["image"]), ("text", ["text", "caption"])):
+            write_classes(stages(folder), pairs, side, keys)
+            classes = Distinct.load(ArrayFolder(str(folder)), side)
+            for field in dataclasses.fields(Distinct):
+                np.testing.assert_array_equal(
+                    getattr(classes, field.name), getattr(expected, field.name), err_msg=field.name
+                )
+        some = np.arange(len(classes))[::2]
+        rows = [row for label in some for row in np.flatnonzero(expected.labels == label)]
+        assert classes.rows_of(some).tolist() == rows
 
 
 def test_equal_captions_are_one_class_whatever_their_embeddings(tmp_path):

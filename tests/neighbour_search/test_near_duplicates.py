@@ -50,9 +50,9 @@ def test_a_row_that_is_near_two_joins_the_most_similar_one_even_if_they_are_not_
 
 def test_single_rows_join_representatives_of_the_other_space():
     representative = np.array([0, 0, 2, 3, 4, 5])
-    is_single = np.array([0, 0, 1, 1, 1, 1])
+    sizes = np.array([2, 2, 1, 1, 1, 1])
     later, earlier = np.array([1, 2, 2, 3, 4, 5]), np.array([0, 1, 0, 2, 3, 4])
-    joined = join_single_rows(representative, is_single, later, earlier)
+    joined = join_single_rows(representative, sizes, later, earlier)
     # 2 is near 1, no representative, then 0; 3 is near 2, which is none any more; 5 near 4 that
     # has joined 3.
     assert representative.tolist() == [0, 0, 0, 3, 3, 5]

@@ -31,6 +31,20 @@ def test_a_query_is_written_in_the_order_of_its_rows(tmp_path, rows):
     assert sorted_rows["row"].dtype == np.int32
 
 
+@pytest.mark.parametrize("values", [1, 7, 1 << 18])
+@pytest.mark.parametrize("most", [1, 9, 400])
+def test_the_first_row_with_an_equal_value(tmp_path, monkeypatch, values, most):
+    monkeypatch.setattr(stages_module, "VALUES", values)
+    one, other = np.random.default_rng(most).integers(0, most, (2, 300))
+    first, sizes = np.zeros((2, 300), np.int32)
+    stages(tmp_path).first_rows("(one, other)", first, sizes, one=one, other=other)
+    _, firsts, inverse, counts = np.unique(
+        [one, other], axis=1, return_index=True, return_inverse=True, return_counts=True
+    )
+    np.testing.assert_array_equal(first, firsts[inverse.ravel()])
+    np.testing.assert_array_equal(sizes, counts[inverse.ravel()])
+
+
 def test_a_query_is_not_run_again(tmp_path):
     one = stages(tmp_path).select("sorted", BY_KEY, key=np.array([3, 1, 2]))
     other = stages(tmp_path).select("sorted", BY_KEY, key=np.array([7]))
@@ -44,7 +58,7 @@ def test_what_exceeds_the_memory_is_sorted_on_the_disk(tmp_path, monkeypatch):
     sorted_rows = stages(tmp_path).select("sorted", BY_KEY, key=keys)
     np.testing.assert_array_equal(sorted_rows["key"], np.arange(1_000_000))
     monkeypatch.setattr(stages_module, "SQL_MEMORY", "1MB")
-    with pytest.raises(InputError, match="cannot sort again"):
+    with pytest.raises(InputError, match="cannot sort key"):
         stages(tmp_path).select("again", BY_KEY, key=keys)
     assert not (tmp_path / "again.arrays").exists()
 
