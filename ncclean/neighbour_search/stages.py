@@ -79,8 +79,8 @@ class Stages:
         """Write the columns of a query to a file, in the order of its rows; returns them, mapped.
 
         The query reads the table `numbered`, of the `columns` and the number of each `row`, int32.
-        It may sort, which takes little memory, but not group rows. Raises `InputError` if the disk
-        has no room.
+        It may sort, but not group rows or look across them, for which DuckDB needs more memory.
+        Raises `InputError` if the disk has no room.
         """
         if not self.has(name):
             with self._result(query, columns) as result:
@@ -117,7 +117,9 @@ class Stages:
                 if sizes is not None:
                     sizes[firsts] += np.diff(starts, prepend=0, append=len(rows)).astype(np.int32)
                 last = int(firsts[-1])
-        for some in chunks(len(first) if sizes is not None else 0, VALUES):
+        if sizes is None:
+            return
+        for some in chunks(len(first), VALUES):
             sizes[some] = sizes[first[some]]
 
     @contextlib.contextmanager
