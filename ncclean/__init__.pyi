@@ -79,6 +79,7 @@ def score(
     decode_on: Literal['cpu', 'device'] = 'cpu',
     draft: bool = False,
     max_pixels: int = 89478485,
+    exif: bool = True,
     embeddings: str | None = None,
     calibrate_by: str | None = None,
     signals: Literal['language', 'image'] | Sequence[Literal['language', 'image']] | None = None,

@@ -171,7 +171,7 @@ def embed_images(
     skipped: Counter[str] = Counter()
     begun: deque[Callable[[], torch.Tensor]] = deque()
     batches: list[torch.Tensor] = []
-    decoder = ImageDecoder(space.preprocessing)
+    decoder = ImageDecoder(space.preprocessing, exif=False)
     for shard in shards:
         is_kept = None if keep is None else functools.partial(keep, shard)
         stream = decoded_shard(shard, decoder, options.decode_threads, annotation, is_kept)
