@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import spearmanr
-
-from ncclean.evaluation.noise_detection import detection_report
+from sklearn.metrics import roc_auc_score
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def compare_beliefs(beliefs: Mapping[str, np.ndarray], is_noisy: np.ndarray) -> 
         comparable = (is_noisy >= 0) & np.isfinite(belief)
         values, noisy = belief[comparable], is_noisy[comparable] == 1
         both = noisy.any() and not noisy.all()
-        auroc = detection_report(-values, noisy, 0.0).auroc if both else math.nan
+        auroc = float(roc_auc_score(noisy, -values)) if both else math.nan
         reports.append(BeliefReport(name, auroc, _mean(values[~noisy]), _mean(values[noisy])))
     correlation = {
         a: {b: _rank_correlation(beliefs[a], beliefs[b]) for b in beliefs} for a in beliefs

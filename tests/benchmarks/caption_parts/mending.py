@@ -37,7 +37,7 @@ from ncclean.data.options import CorpusOptions, LoaderOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import resolve_shards
 from ncclean.data.synthetic.corpus import write_corpus
-from ncclean.evaluation.retrieval import recall_at_k
+from ncclean.evaluation.ranking import recall_at_k
 from ncclean.models.estimator import Estimator
 from ncclean.selection.policy import Policy
 from ncclean.training.objectives.options import ObjectiveOptions

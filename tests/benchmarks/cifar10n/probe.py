@@ -29,12 +29,11 @@ from cifar10n.corpora import LABELS, Row, reader, write_corpus
 from cifar10n.estimator import Beginning, parser
 from ncclean.data.benchmark_sets import CLASSIFICATION, find_sets
 from ncclean.errors import InputError
-from ncclean.evaluation.bootstrap import Metric, paired_differences
+from ncclean.evaluation.comparison import paired_differences
 from ncclean.evaluation.embedding import embed_classes
-from ncclean.evaluation.linear_probe import fit_probe
+from ncclean.evaluation.linear_probe import SampleWeights, fit_probe
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
-from ncclean.evaluation.outcomes import LINEAR_PROBE, classification_outcomes, metrics_of
-from ncclean.evaluation.sample_weights import SampleWeights
+from ncclean.evaluation.results import LINEAR_PROBE, Metric, classification_outcomes, metrics_of
 from ncclean.models.estimator import Estimator
 
 _NAMES = list(CLASS_NAMES)
@@ -56,9 +55,8 @@ def write_set(folder: Path, data: Path, rows: dict[str, list[Row]], label: str) 
                     (place / name).write_bytes(read(row["file"]))
                 column = label if split == "train" else "clean"
                 writer.writerow([name, _NAMES.index(row[column])])
-    (folder / "classes.py").write_text(
-        f"classes = {_NAMES!r}\ntemplates = ['a photo of a {{}}.']\n"
-    )
+    (folder / "classnames.txt").write_text("\n".join(_NAMES))
+    (folder / "zeroshot_classification_templates.txt").write_text("a photo of a {c}.")
     return folder
 
 

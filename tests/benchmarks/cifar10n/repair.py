@@ -24,7 +24,7 @@ from cifar10n.figures import audited_threshold, image_embeddings
 from ncclean.base.config import ScoreOptions
 from ncclean.data.decode import DecodedImage, ImageDecoder
 from ncclean.data.options import LoaderOptions
-from ncclean.evaluation.zeroshot import classifier_weights
+from ncclean.evaluation.ranking import classifier_weights
 from ncclean.models.estimator import Estimator
 from ncclean.selection.policy import Policy
 from ncclean.training.objectives.options import Method, NcuOptions, ObjectiveOptions

@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from command import NCCLEAN
+from sklearn.metrics import roc_auc_score
 
 from compare import process as compare_process
 from compare.corpus import DUPLICATES
 from compare.peers import DRIVERS
 from compare.process import Finished
 from ncclean.data.synthetic.captions import _COLOUR_WORDS, _SHAPE_WORDS
-from ncclean.evaluation.noise_detection import detection_report
 
 Row = dict[str, Any]
 Truth = Mapping[str, Mapping[str, Any]]
@@ -262,8 +262,8 @@ def spoilt_row(
     spoilt = {key: facts.get("copy") == kind for key, facts in truth.items()
               if facts.get("copy") in (None, kind)}  # fmt: skip
     keys = [key for key in spoilt if scores.get(key) is not None]
-    report = detection_report([-scores[key] for key in keys], [spoilt[key] for key in keys], 0.0)
-    row: Row = {"kind": "spoilt", "tool": tool, "spoilt": kind, "auroc": report.auroc}
+    auroc = float(roc_auc_score([spoilt[key] for key in keys], [-scores[key] for key in keys]))
+    row: Row = {"kind": "spoilt", "tool": tool, "spoilt": kind, "auroc": auroc}
     if flagged is not None:
         hits = sum(spoilt[key] for key in flagged & spoilt.keys())
         row |= {

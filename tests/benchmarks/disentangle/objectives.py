@@ -48,7 +48,7 @@ from disentangle.report import (
 from ncclean.base.option_values import parse_settings
 from ncclean.base.options import parameters
 from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
-from ncclean.evaluation.retrieval import recall_at_k
+from ncclean.evaluation.ranking import recall_at_k
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import SPACES
 from ncclean.training.feature_cache import CachedFeatures

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from disentangle.facts import FACTS
 from disentangle.mine import mutual_information
-from ncclean.evaluation.retrieval import recall_at_k
+from ncclean.evaluation.ranking import recall_at_k
 from ncclean.models.heads import SPACES, Heads
 
 PARTS = (

@@ -44,7 +44,7 @@ from ncclean.base.config import ScoreOptions
 from ncclean.data.decode import DecodedImage, ImageDecoder
 from ncclean.data.options import LoaderOptions, SourceOptions
 from ncclean.errors import InputError
-from ncclean.evaluation.retrieval import recall_at_k, retrieval_depths
+from ncclean.evaluation.ranking import recall_at_k, retrieval_depths
 from ncclean.models.estimator import Estimator
 from ncclean.selection.policy import Policy
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions

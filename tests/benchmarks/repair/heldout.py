@@ -6,8 +6,7 @@ import torch
 
 from ncclean.data.decode import ImageDecoder
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, retrieval_pair, zeroshot_sample
-from ncclean.evaluation.retrieval import recall_at_k
-from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
+from ncclean.evaluation.ranking import class_depth, classifier_weights, recall_at_k
 from ncclean.models.estimator import Estimator
 from repair.corpora import PREPROCESSING
 
@@ -46,5 +45,6 @@ class HeldOut:
             weights = classifier_weights(
                 estimator.encode_text, zeroshot.classnames, zeroshot.templates
             )
-            metrics[name] = zeroshot_accuracy(images(pixels), weights, labels)["acc1"]
+            depth = class_depth(images(pixels), weights, labels)
+            metrics[name] = float((depth == 0).float().mean())
         return {name: round(value, 6) for name, value in metrics.items()}

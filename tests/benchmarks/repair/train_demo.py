@@ -49,8 +49,7 @@ from ncclean.data.synthetic.scene import (
     sample_probe,
     sample_scene,
 )
-from ncclean.evaluation.retrieval import recall_at_k
-from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
+from ncclean.evaluation.ranking import class_depth, classifier_weights, recall_at_k
 from ncclean.models.text_tower import encode_text, token_lengths
 
 MODEL_CONFIG: dict[str, Any] = {
@@ -262,8 +261,8 @@ def evaluate(model: CLIP, seed: int, images: int = 2000) -> dict[str, float]:
         samples = [zeroshot_sample(zeroshot, seed, index) for index in range(images // 2)]
         weights = classifier_weights(embed_texts, zeroshot.classnames, zeroshot.templates)
         labels = torch.tensor([sample.label for sample in samples])
-        accuracy = zeroshot_accuracy(embed_images([s.image for s in samples]), weights, labels)
-        results[f"zeroshot_{zeroshot.name}_acc1"] = accuracy["acc1"]
+        depth = class_depth(embed_images([s.image for s in samples]), weights, labels)
+        results[f"zeroshot_{zeroshot.name}_acc1"] = float((depth == 0).float().mean())
     return results
 
 

@@ -1,4 +1,4 @@
-"""The operating points of a score: the pairs that every possible threshold flags, from one sort.
+"""Detection of mismatched pairs by a score, given the truth, from one sort.
 
 ROC, precision-recall, AUROC, average precision and ranks all follow from the numbers of noisy and
 clean pairs at or above each distinct value.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+
+from ncclean.base.rules import DetectionCounts
 
 
 @dataclass(frozen=True)
@@ -131,3 +133,43 @@ class DetectionCurve:
             np.append(0.0, caught / self.noisy),
             np.append(precision[:1], precision),
         )
+
+
+@dataclass(frozen=True)
+class DetectionReport:
+    """Detection of noisy pairs, the positive class. All but `threshold` lie in [0, 1].
+
+    `clean_kept` and `noise_caught` are the OSA paper's two accuracies: the share of clean pairs
+    that are not flagged, and of noisy pairs that are. Ratios without a denominator are NaN.
+    """
+
+    threshold: float
+    accuracy: float
+    precision: float
+    recall: float
+    f1: float
+    auroc: float
+    average_precision: float
+    clean_kept: float
+    noise_caught: float
+
+
+def report_on(curve: DetectionCurve, threshold: float) -> DetectionReport:
+    """Detection metrics of a noise score whose pairs at or above a threshold are flagged."""
+    counts = DetectionCounts(*curve.at(threshold), noisy=curve.noisy, clean=curve.clean)
+    return DetectionReport(
+        threshold=threshold,
+        accuracy=counts.accuracy,
+        precision=counts.precision,
+        recall=counts.recall,
+        f1=counts.f1,
+        auroc=curve.auroc,
+        average_precision=curve.average_precision,
+        clean_kept=counts.clean_kept,
+        noise_caught=counts.recall,
+    )
+
+
+def optimal_noise_rank(pairs: int, noisy: int) -> float:
+    """The highest mean noise rank that `noisy` of `pairs` pairs can have: N - (n - 1) / 2."""
+    return pairs - (noisy - 1) / 2 if noisy else float("nan")

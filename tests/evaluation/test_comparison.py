@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.stats import bootstrap
 
-from ncclean.evaluation.bootstrap import Metric, paired_differences
+from ncclean.evaluation.comparison import paired_differences
+from ncclean.evaluation.results import Metric
 
 
 def test_metric_by_hand():
@@ -48,6 +50,18 @@ def test_interval_is_that_of_the_normal_approximation():
     assert paired_differences([a], [b], draws=1000) == [found]
     (back,) = paired_differences([b], [a], draws=1000)
     assert (back.low, back.high) == pytest.approx((-found.high, -found.low), abs=1 / 2000)
+
+
+def test_of_many_images_the_interval_is_that_of_a_paired_bootstrap_by_scipy():
+    rng = np.random.default_rng(5)
+    before, after = rng.random((2, 3000)) < np.array([[0.6], [0.65]])
+    a, b = (Metric.of("acc1", np.arange(3000), hits) for hits in (before, after))
+    (found,) = paired_differences([a], [b])
+    plain = bootstrap(
+        (before, after), lambda x, y, axis: y.mean(axis) - x.mean(axis), paired=True,
+        vectorized=True, n_resamples=2000, method="percentile", random_state=rng,
+    ).confidence_interval  # fmt: skip
+    assert (found.low, found.high) == pytest.approx(tuple(plain), abs=0.003)
 
 
 def test_captions_of_an_image_are_drawn_together():

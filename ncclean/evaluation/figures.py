@@ -1,4 +1,7 @@
-"""The noise evaluation as a figure: detection curves, score distributions, calibration."""
+"""Figures of evaluations: noise (detection, distributions, calibration) and similarities.
+
+The distributions of similarities are drawn as in Fig. 5 of the NCU paper.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ncclean.base.figure_files import STYLE, write_figure
+import numpy as np
+
+from ncclean.base.figure_files import STYLE
 from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreFigure
+from ncclean.evaluation.similarity import Similarities
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,14 +26,16 @@ _COLOURS = (
 _DASHES = ("-", "--", "-.", ":")
 _CLEAN = "#7F7F7F"
 _HISTOGRAM_OF = "similarity"
+_BINS = 60
+# Okabe and Ito's colours suit any colour vision.
+_SERIES = (
+    ("negative", "mean of the negatives", "#7F7F7F", "-"),
+    ("hardest", "hardest 5 % of the negatives", "#D55E00", "--"),
+    ("positive", "own captions", "#0072B2", "-"),
+)
 
 
-def save_figure(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure], path: str) -> None:
-    """Plot a noise evaluation to a file; its ending is the format. Raises `InputError`."""
-    write_figure(draw(evaluation, scores), path, "evaluate noise")
-
-
-def draw(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]) -> Figure:
+def draw_noise(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]) -> Figure:
     """Plot a noise evaluation in four panels: ROC, precision-recall, distributions, calibration."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -134,3 +142,28 @@ def _draw_calibration(panel: Any, evaluation: NoiseEvaluation) -> None:
     ]
     panel.text(0.98, 0.16, "\n".join(lines), ha="right", va="bottom", fontsize=6.5)
     panel.legend(loc="lower right", handletextpad=0.2)
+
+
+def draw_similarities(models: Sequence[tuple[str, Similarities]]) -> Figure:
+    """Plot the cosines of each model in a panel of its own, on shared axes."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    cosines = [getattr(model, name) for _, model in models for name, *_ in _SERIES]
+    low, high = (float(f(f(values) for values in cosines)) for f in (min, max))
+    edges = np.linspace(low, max(high, low + 1e-3), _BINS + 1)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(3.6 * len(models), 2.8), layout="constrained")
+        axes: Any = figure.subplots(1, len(models), sharex=True, sharey=True, squeeze=False)[0]
+        for panel, (name, model) in zip(axes, models, strict=True):
+            for series, meaning, colour, dashes in _SERIES:
+                values = getattr(model, series).numpy()
+                panel.hist(values, edges, density=True, color=colour, alpha=0.25)
+                mean = values.mean()
+                label = f"{meaning}, mean {mean:.3f}"
+                panel.axvline(mean, ymax=0.76, color=colour, linestyle=dashes, label=label)
+            panel.set(title=name, xlabel="cosine of image and caption")
+            panel.legend(loc="upper right")
+        axes[0].set_ylabel("density of images")
+        axes[0].set_ylim(0, 1.3 * axes[0].get_ylim()[1])  # room for the legend
+    return figure

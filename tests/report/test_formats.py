@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from ncclean.report.captions import shown_text
+from ncclean.report.formats import shown_text
 from tests.report.tables import HOSTILE
 
 

@@ -10,8 +10,12 @@ import torch
 import torch.nn.functional as F
 
 from ncclean.errors import InputError
-from ncclean.evaluation.judged_images import JudgedImages, plain_name
-from ncclean.evaluation.judged_scores import scores_of_model, scores_of_table
+from ncclean.evaluation.judgement_evaluation import (
+    JudgedImages,
+    plain_name,
+    scores_of_model,
+    scores_of_table,
+)
 from ncclean.evaluation.judgement_table import Judgements
 from ncclean.scoring.clip_loss import neg_clip_loss
 

@@ -6,7 +6,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from ncclean.explaining import vectors
+from ncclean.explaining import embedded
+from ncclean.explaining.embedded import Embedded
 
 
 def block(keys):
@@ -20,19 +21,18 @@ def block(keys):
 
 
 def test_vectors_are_in_the_order_of_the_places(monkeypatch):
-    blocks = [block(["3", "0", "5"]), block(["1", "4"])]
-    monkeypatch.setattr(vectors, "resolve_embeddings", lambda sources: sources)
-    monkeypatch.setattr(vectors, "embedded_blocks", lambda *_: blocks)
+    corpus = Embedded([block(["3", "0", "5"]), block(["1", "4"])])
     wanted = (
         "SELECT range % 2 AS member, range AS place, 's' AS shard, range::VARCHAR AS key, "
         "NULL::SMALLINT AS caption_number FROM range(7)"
     )
-    found = vectors.read_vectors(duckdb.connect(), wanted, ["e"], None)
-    assert set(found) == {0, 1}
-    places, image, text = found[1]
+    read = corpus.vectors(duckdb.connect(), wanted)
+    assert set(read) == {0, 1}
+    places, image, text = read[1]
     assert places.tolist() == [1, 3, 5]
     assert image[:, 0].tolist() == [1, 3, 5]
     assert text[:, 0].tolist() == [-1, -3, -5]
-    assert found[0][0].tolist() == [0, 4]  # 2 and 6 have no vectors
-    monkeypatch.setattr(vectors, "MOST_PAIRS", 2)
-    assert vectors.read_vectors(duckdb.connect(), wanted, ["e"], None)[1][0].tolist() == [1, 3]
+    assert read[0][0].tolist() == [0, 4]  # 2 and 6 have no vectors
+    monkeypatch.setattr(embedded, "MOST_PAIRS", 2)
+    assert corpus.vectors(duckdb.connect(), wanted)[1][0].tolist() == [1, 3]
+    assert corpus.vectors(duckdb.connect(), f"{wanted} WHERE range > 5") == {}

@@ -1,3 +1,7 @@
+"""Detection metrics by hand, and as scikit-learn and scipy have them."""
+
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,8 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from ncclean.evaluation.curves import SortedScores
-from ncclean.evaluation.noise_detection import optimal_noise_rank
+from ncclean.evaluation.detection import SortedScores, optimal_noise_rank, report_on
 
 
 def curve(values, truth):
@@ -56,11 +59,6 @@ def test_order_does_not_matter(drawn, random):
     assert one.alarms.tolist() == other.alarms.tolist()
 
 
-@pytest.mark.parametrize(("noisy", "expected"), [(370, 1815.5), (953, 1524.0)])
-def test_optimum_of_the_paper(noisy, expected):
-    assert optimal_noise_rank(2000, noisy) == expected
-
-
 def test_one_kind_against_clean_pairs():
     scores = SortedScores.of(np.array([3.0, 2.0, 1.0, 0.0]), np.array([1, 0, 2, 0], dtype=np.int8))
     assert scores.curve(1).auroc == 1
@@ -86,3 +84,35 @@ def test_points_start_at_nothing_and_end_at_everything(drawn):
     assert (np.diff(alarms) >= 0).all()
     assert (np.diff(recall) >= 0).all()
     assert precision[-1] == pytest.approx(np.mean(truth))
+
+
+def test_report_by_hand():
+    report = report_on(curve([0.9, 0.8, 0.4, 0.1], [True, False, True, False]), 0.5)
+    assert report.accuracy == report.precision == report.recall == report.f1 == 0.5
+    assert report.auroc == 0.75
+    assert report.average_precision == pytest.approx((1 + 2 / 3) / 2)
+    assert report.clean_kept == report.noise_caught == 0.5
+
+
+def test_perfect_and_at_the_threshold():
+    report = report_on(curve([0.5, 0.2], [True, False]), 0.5)
+    assert report.auroc == report.accuracy == report.f1 == 1
+
+
+def test_only_clean_pairs():
+    report = report_on(curve([0.1, 0.6], [False, False]), 0.5)
+    assert report.accuracy == report.clean_kept == 0.5
+    assert math.isnan(report.recall)
+    assert math.isnan(report.auroc)
+
+
+def test_mean_noise_rank_by_hand():
+    assert curve([-0.9, -0.1, -0.5, 0.0], [0, 1, 0, 1]).mean_noise_rank == 3.5
+    assert curve([0.0, 0.0, -1.0], [1, 0, 0]).mean_noise_rank == 2.5
+
+
+@pytest.mark.parametrize(("noisy", "expected"), [(370, 1815.5), (953, 1524.0)])
+def test_optimum_of_the_paper(noisy, expected):
+    truth = np.arange(2000) < noisy
+    assert curve(np.where(truth, 0, -1 - np.arange(2000)), truth).mean_noise_rank == expected
+    assert optimal_noise_rank(2000, noisy) == expected
