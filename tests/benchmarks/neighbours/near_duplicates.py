@@ -31,10 +31,12 @@ from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
 from ncclean.neighbour_search.blocks import embedded_blocks
+from ncclean.neighbour_search.near_duplicates import SAME_IMAGE_COSINE, THRESHOLDS
 from ncclean.neighbour_search.options import NeighbourOptions
-from ncclean.neighbour_search.result import SAME_IMAGE_COSINE, THRESHOLDS
-from ncclean.neighbour_search.search import neighbours_of
+from ncclean.neighbour_search.search import find_neighbours
 from ncclean.neighbour_search.whitening import Whitening
+from ncclean.runners.runner import InProcess
+from ncclean.storage.array_files import ArrayFolder
 
 _DUPLICATES, _ALTERED = 0.05, 1000
 _THRESHOLDS = {True: (0.70, 0.76, None, 0.85, 0.90), False: (0.92, 0.94, 0.96, 0.98)}
@@ -75,12 +77,9 @@ def measure(folder: Path, pairs: int, seed: int) -> dict[str, Any]:
     write_corpus(shards, CorpusOptions(pairs=pairs, duplicates=_DUPLICATES, seed=seed))
     options = ScoreOptions(embeddings=str(folder / "embeddings"))
     Score(shards=[str(shards)], out=str(folder / "s.parquet"), model="demo", options=options).run()
-    read = [
-        block.read() for block in embedded_blocks(resolve_embeddings([options.embeddings]), None)
-    ]
-    image, text = (
-        np.concatenate([getattr(one, side) for one in read]) for side in ("image", "text")
-    )
+    blocks = embedded_blocks(resolve_embeddings([options.embeddings]), None)
+    read = [block.read() for block in blocks]
+    image = np.concatenate([one.image for one in read])
     uids = [uid for one in read for uid in one.facts.column("uid").to_pylist()]
     members = {facts["uid"]: (facts, data) for facts, data in _samples(shards)}
     shown = np.array([members[uid][0]["duplicate_of"] or uid for uid in uids])
@@ -90,13 +89,12 @@ def measure(folder: Path, pairs: int, seed: int) -> dict[str, Any]:
     copies = _altered([members[uids[row]][1] for row in altered])
     rows = []
     for whiten, thresholds in _THRESHOLDS.items():
-        space = (
-            Whitening.fit(image.astype(np.float32)) if whiten else Whitening.none(image.shape[1])
-        )
+        space = Whitening.fit(image.astype(np.float32)) if whiten else None
         for threshold in thresholds:
-            found = neighbours_of(
-                image, text, None, NeighbourOptions(whiten=whiten, image_threshold=threshold)
-            )
+            found = find_neighbours(
+                blocks, NeighbourOptions(whiten=whiten, image_threshold=threshold),
+                ArrayFolder(str(folder / f"work-{whiten}-{threshold}")), InProcess(),
+            )  # fmt: skip
             least = THRESHOLDS["image"][whiten] if threshold is None else threshold
             of_copies = {
                 name: _share_reaching(image[altered], copy, space, least, plain=threshold is None)
@@ -106,7 +104,7 @@ def measure(folder: Path, pairs: int, seed: int) -> dict[str, Any]:
                 "whitened": whiten,
                 "threshold": least,
                 "is_default": threshold is None,
-                **_grouped(found.image.group, shown, is_redrawn),
+                **_grouped(found.groups["image"], shown, is_redrawn),
                 "altered": of_copies,
             })  # fmt: skip
             print(rows[-1], flush=True)
@@ -146,7 +144,7 @@ def _altered(images: list[bytes]) -> dict[str, np.ndarray]:
 
 
 def _share_reaching(
-    image: np.ndarray, copy: np.ndarray, space: Whitening, threshold: float, *, plain: bool
+    image: np.ndarray, copy: np.ndarray, space: Whitening | None, threshold: float, *, plain: bool
 ) -> float:
     """Share of the copies whose cosine with the image reaches the threshold.
 
@@ -154,7 +152,8 @@ def _share_reaching(
     without a given threshold.
     """
     image = image.astype(np.float32)
-    reached = np.einsum("nd,nd->n", space.apply(image), space.apply(copy)) >= threshold
+    sides = (image, copy) if space is None else (space.apply(image), space.apply(copy))
+    reached = np.einsum("nd,nd->n", *sides) >= threshold
     if plain:
         reached |= np.einsum("nd,nd->n", image, copy) >= SAME_IMAGE_COSINE
     return float(reached.mean())
