@@ -329,7 +329,7 @@ def adapt(
 ) -> Result[Any]:
     """Warm an estimator up on the strictly clean pairs of a corpus (OSA's domain adaptation)."""
 def finetune(
-    method: Literal['clip', 'osa', 'ncu', 'bayes', 'disncl', 'gradient_ascent', 'softclip', 'cyclip', 'rince', 'decl'],
+    method: Literal['clip', 'osa', 'ncu', 'bayes', 'disncl', 'gradient_ascent', 'softclip', 'cyclip', 'rince', 'decl', 'siglip'],
     shards: str | Sequence[str],
     out: str,
     *,
@@ -349,6 +349,7 @@ def finetune(
     normalize_weights: bool = False,
     prompt_epochs: int = 2,
     softclip_temperature: float = 0.07,
+    siglip_weights: Literal['selection', 'bayes'] = 'selection',
     variant: Literal['published', 'released'] = 'published',
     forget_percent: float = 10.0,
     split: Literal['model', 'table'] = 'model',

@@ -41,7 +41,6 @@ from ncclean.training.process_group import (
 
 Piece = TypeVar("Piece")
 
-_LARGEST_SCALE = 100.0
 _ADVICE = "nothing was changed by this step: use a smaller learning rate, or fp32"
 
 
@@ -153,7 +152,7 @@ class BatchStep:
         scale = getattr(self._model, "logit_scale", None)
         if scale is not None and scale.requires_grad:
             with torch.no_grad():
-                scale.clamp_(0, math.log(_LARGEST_SCALE))
+                scale.clamp_(0, math.log(self._objective.largest_scale))
         on_gpu = self._upload_stream is not None
         numbers = torch.cat([checked, self.scale.detach().view(1)]).to("cpu", non_blocking=on_gpu)
         device, ended = self._estimator.device, time.monotonic()

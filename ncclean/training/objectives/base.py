@@ -102,6 +102,7 @@ class Objective(ABC):
 
     name: str
     adversary_steps: int = 1  # before each step of the model
+    largest_scale: float = 100.0  # that a model may learn
 
     def __init__(self, phases: tuple[Phase, ...]) -> None:
         """`phases` are the stretches of training, in order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncclean.errors import InputError
-from ncclean.training.objectives import baselines, bayes, clip, decl, disncl, ncu, osa
+from ncclean.training.objectives import baselines, bayes, clip, decl, disncl, ncu, osa, siglip
 from ncclean.training.objectives.base import Objective, Tokenizer
 from ncclean.training.objectives.options import METHODS, ObjectiveOptions
 
@@ -18,6 +18,7 @@ _FACTORIES = {
     "cyclip": baselines.make_cyclip,
     "rince": baselines.make_rince,
     "decl": decl.make,
+    "siglip": siglip.make,
 }
 
 
