@@ -10,8 +10,6 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
 _PACKAGES = (
     "torch",
     "torchvision",
@@ -25,6 +23,8 @@ _PACKAGES = (
 
 def machine_facts() -> dict[str, object]:
     """Processor, cores and system."""
+    import torch  # here: processes that measure their memory load no more than they need
+
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from corpora import photograph_shards, rendered
+
 T = TypeVar("T")
 
 
@@ -21,6 +23,22 @@ class Setting:
 
     def choose(self, *, full: int, quick: int) -> int:
         return quick if self.quick else full
+
+    def demo_corpus(self) -> list[Path]:
+        """The rendered scenes that the demo model is measured on."""
+        pairs = self.choose(full=8000, quick=2000)
+        folder = self.scratch / f"rendered-{pairs}"
+        options = {"pairs": pairs, "noise": {"ncr": 0.2}, "duplicates": 0.01}
+        return sorted(rendered(folder, **options).glob("*.tar"))
+
+    def photographs(self) -> list[Path]:
+        """Two shards of photographs.
+
+        Two are as few as the plain loop can share between its workers; batches end with a shard,
+        and small ones would not be what large shards give.
+        """
+        size = self.choose(full=256, quick=64)
+        return sorted(photograph_shards(self.scratch, 2, size).glob("*.tar"))
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,23 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from records import Row
 from reliability_compare import compare, half_written
-from reliability_jobs import COMMANDS, Running, finish, words_of, write_corpora
-from reliability_kills import finish_again
+from reliability_jobs import (
+    COMMANDS,
+    FIGURES,
+    Running,
+    finish_again,
+    summed,
+    uninterrupted,
+    words_of,
+    write_corpora,
+)
 
 _MEGABYTES = 32  # a small one is filled at once
 _TRAINED_MEGABYTES = 1024  # where there are checkpoints
@@ -28,18 +35,15 @@ _LATEST = 0.6  # of the time that a run takes: it must have something to write s
 _SENTENCE = "no space left"
 
 
-def measure(folder: Path, count: int, done: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def measure(folder: Path, count: int, done: list[Row]) -> Iterator[Row]:
     """A row for each time that a disk was full, `count` times for every command."""
-    corpus = write_corpora(folder)
+    write_corpora(folder)
     for name in COMMANDS:
         mine = [row for row in done if row["command"] == name]
         hits, number = sum(row["code"] != 0 for row in mine), len(mine)
         if hits >= count:
             continue
-        expected = folder / "expected" / name
-        shutil.rmtree(expected, ignore_errors=True)
-        expected.mkdir(parents=True)
-        seconds = finish(words_of(name, corpus, expected), folder / "log")
+        expected, seconds = uninterrupted(name, folder)
         while hits < count and number < 8 * count:
             row = trial(name, folder, expected, seconds, number)
             hits += row["code"] != 0
@@ -48,7 +52,7 @@ def measure(folder: Path, count: int, done: list[dict[str, Any]]) -> Iterator[di
             yield row
 
 
-def trial(name: str, folder: Path, expected: Path, seconds: float, number: int) -> dict[str, Any]:
+def trial(name: str, folder: Path, expected: Path, seconds: float, number: int) -> Row:
     """Fill the disk at a random moment, see how the command ends, and give it again."""
     seed = f"{name} {number}"
     rng = random.Random(seed)
@@ -98,18 +102,12 @@ def _disk(folder: Path, megabytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: list[Row]) -> list[Row]:
     """A row for each command: how often its disk was full, what it said, what differed after."""
-    found = []
-    for command in dict.fromkeys(row["command"] for row in rows):
-        full = [row for row in rows if row["command"] == command and row["code"] != 0]
-        figures = ("lost", "doubled", "different", "files_missing", "files_left")
-        found.append({
-            "command": command,
-            "full": len(full),
-            "one_sentence": sum(row["is_one_sentence"] for row in full),
-            "half_written": sum(len(row["half_written"]) for row in full),
-            "rows": sum(row["rows"] for row in full),
-            **{name: sum(row[name] for row in full) for name in figures},
-        })  # fmt: skip
-    return found
+    full = [row for row in rows if row["code"] != 0]
+    return summed(
+        full,
+        sums=("half_written", *FIGURES),
+        full=len,
+        one_sentence=lambda some: sum(row["is_one_sentence"] for row in some),
+    )

@@ -19,39 +19,34 @@ from pathlib import Path
 from machine import OtherProcesses
 from measure import Setting
 from results import Report, Row
-from speed import captions as caption_speed
-from speed import command_time, end_to_end, memory, training, training_ways
-from speed import decode as decode_speed
-from speed import draft as draft_speed
-from speed import embeddings as embedding_speed
-from speed import export as export_speed
-from speed import feed as feed_speed
-from speed import finalize as finalize_speed
-from speed import score as score_speed
-from speed import synth as synth_speed
-from speed import transport as transport_speed
+from speed import (
+    decode,
+    draft,
+    embeddings,
+    end_to_end,
+    export,
+    feed,
+    finalize,
+    memory,
+    score,
+    training,
+)
 
 from ncclean.errors import ModelError
 from ncclean.models.checkpoint import resolve
 
 BENCHMARKS: dict[str, Callable[[Setting], list[Row]]] = {
-    "score": score_speed.run,
-    "command": command_time.run,
-    "captions": caption_speed.run,
-    "decode": decode_speed.run,
-    "draft": draft_speed.run,
-    "feed": feed_speed.run,
+    "score": score.run,
+    "decode": decode.run,
+    "draft": draft.run,
+    "feed": feed.run,
     "end-to-end": end_to_end.run,
     "memory": memory.run,
-    "embeddings": embedding_speed.run,
-    "finalize": finalize_speed.run,
-    "export": export_speed.run,
-    "synth": synth_speed.run,
-    "transport": transport_speed.run,
+    "embeddings": embeddings.run,
+    "finalize": finalize.run,
+    "export": export.run,
     "training": training.run,
-    "ways": training_ways.run,
 }
-_NEED_DEMO = ("score", "draft", "command", "end-to-end", "memory", "training", "ways")
 
 
 def main() -> None:
@@ -83,11 +78,10 @@ def _parse() -> argparse.Namespace:
         "--demo-model", default="demo", help="a small model as `ncclean score --model` takes it"
     )
     arguments = parser.parse_args()
-    if any(name in _NEED_DEMO for name in arguments.only or BENCHMARKS):
-        try:
-            resolve(arguments.demo_model, None)
-        except ModelError as error:
-            parser.error(f"--demo-model: {error}")
+    try:
+        resolve(arguments.demo_model, None)
+    except ModelError as error:
+        parser.error(f"--demo-model: {error}")
     return arguments
 
 

@@ -3,7 +3,7 @@
     python tests/benchmarks cifar10n.probe --data FOLDER --out runs/cifar10n-probe
         [--record docs/records/cifar10n-probe.json]
 
-FOLDER is as `corpora.py` says. The estimator of `study.py` scores photographs that it
+FOLDER is as `cifar10n.corpora` says. The estimator of `cifar10n.study` scores photographs that it
 has not seen, captioned by people's labels. A probe on its embeddings is trained on these labels,
 each image counting alike, by what the scores say, less those that score lowest, and less those that
 are wrong in truth, and measured on photographs that nobody has learnt. What lies in --out is not
@@ -12,21 +12,18 @@ made again; half an hour on two idle cores with 8 passes, most of it the trainin
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from corpora import image_reader
 from ncclean_pipelines.evaluate_models import EvaluateLinearProbe
 from ncclean_pipelines.score import Score
-from noise.weak_estimators import CLASS_NAMES
-from records import make_record, write_record
+from records import Row, benchmark
 
-from cifar10n.corpora import LABELS, Row, reader, write_corpus
-from cifar10n.estimator import Beginning, parser
+from cifar10n import corpora
+from cifar10n.corpora import CLASS_NAMES, LABELS, write_corpus
 from ncclean.data.benchmark_sets import CLASSIFICATION, find_sets
 from ncclean.errors import InputError
 from ncclean.evaluation.bootstrap import Metric, paired_differences
@@ -41,21 +38,19 @@ _NAMES = list(CLASS_NAMES)
 PROBE = ProbeOptions(solver="adamw", learning_rate=5e-3)
 
 
-def write_set(folder: Path, data: Path, rows: dict[str, list[Row]], label: str) -> Path:
+def write_set(folder: Path, data: Path, rows: dict[str, list[corpora.Row]], label: str) -> Path:
     """A set in CyCLIP's layout: the training images with a column of labels, the test's true."""
-    read = reader(data)
+    read = image_reader(data)
     for split, images in rows.items():
-        place = folder / split
-        place.mkdir(parents=True, exist_ok=True)
-        with open(place / "labels.csv", "w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["image", "label"])
-            for row in images:
-                name = Path(row["file"]).name
-                if not (place / name).exists():
-                    (place / name).write_bytes(read(row["file"]))
-                column = label if split == "train" else "clean"
-                writer.writerow([name, _NAMES.index(row[column])])
+        column = label if split == "train" else "clean"
+        lines = ["image,label"]
+        for row in images:
+            name = Path(row["file"]).name
+            place = folder / split / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(read(row["file"]))
+            lines.append(f"{name},{_NAMES.index(row[column])}")
+        (folder / split / "labels.csv").write_text("\n".join(lines) + "\n")
     (folder / "classes.py").write_text(
         f"classes = {_NAMES!r}\ntemplates = ['a photo of a {{}}.']\n"
     )
@@ -83,7 +78,7 @@ def _highest(dropped: float) -> str:
 class Probes:
     """Probes on the embeddings of one set of photographs, which are taken once for all labels."""
 
-    def __init__(self, folder: Path, model: str, images: list[Row]) -> None:
+    def __init__(self, folder: Path, model: str, images: list[corpora.Row]) -> None:
         one = next(iter(find_sets([str(folder)], CLASSIFICATION, ("train", "test"))))
         estimator = Estimator.load(model, None, precision="fp32")
         self._train, self._test = (
@@ -116,7 +111,7 @@ class Probes:
             "accuracy": float(metric.value()[0]),
         }
 
-    def arms(self, label: str, table: str, estimated: float) -> Iterator[dict[str, Any]]:
+    def arms(self, label: str, table: str, estimated: float) -> Iterator[Row]:
         """Each kind of weights, and what it adds to equal ones, with a 95 % interval.
 
         An arm of weights that are all 0 is `refused`, with the reason.
@@ -124,7 +119,7 @@ class Probes:
         true = np.mean([row[label] != row["clean"] for row in self._rows])
         equal: Metric | None = None
         for name, sql in weightings(estimated, float(true)).items():
-            arm: dict[str, Any] = {"labels": label, "weights": name}
+            arm: Row = {"labels": label, "weights": name}
             weighting = None if sql is None else SampleWeights((table,), sql)
             try:
                 metric, facts = self.accuracy(label, weighting)
@@ -148,29 +143,21 @@ def by_command(folder: Path, model: str, table: str) -> float:
     return accuracy
 
 
-def main() -> None:
-    arguments = parser(__doc__).parse_args()
-    begun, out, data = Beginning.of(arguments), arguments.out, arguments.data
-    splits = {"train": begun.scored, "test": begun.held_out}
+def study(data: Path, out: Path, passes: int = 8, seed: int = 0) -> Iterator[Row]:
+    """A row for each set of labels and kind of weights."""
+    photographs = corpora.Photographs.read(data, seed)
+    model = photographs.estimator(data, out, passes, seed)
+    splits = {"train": photographs.scored, "test": photographs.held_out}
     folder = write_set(out / "set", data, splits, LABELS[0])
-    probes = Probes(folder, begun.model, begun.scored)
-    rows: list[dict[str, Any]] = []
+    probes = Probes(folder, model, photographs.scored)
     for label in LABELS:
-        write_corpus(begun.scored, label, data, out / label, arguments.seed)
+        write_corpus(photographs.scored, label, data, out / label, seed)
         table = str(out / f"{label}.parquet")
-        score = Score(shards=[str(out / label)], out=table, model=begun.model, precision="fp32")
-        estimated = score.run().summary.noise_rate.value
-        for row in probes.arms(label, table, estimated):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    printed = by_command(folder, begun.model, str(out / f"{LABELS[0]}.parquet"))
-    print(f"the command: {printed}")
-    if arguments.record is not None:
-        settings = {**begun.settings(), "passes": arguments.passes}
-        seeds = [arguments.seed]
-        record = make_record(rows, settings=settings, seeds=seeds, by_command=printed)
-        write_record(arguments.record, record)
+        score = Score(shards=[str(out / label)], out=table, model=model, precision="fp32")
+        yield from probes.arms(label, table, score.run().summary.noise_rate.value)
+    printed = by_command(folder, model, str(out / f"{LABELS[0]}.parquet"))
+    return {"by_command": printed, "images": photographs.settings()}
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(study)

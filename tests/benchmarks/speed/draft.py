@@ -7,13 +7,13 @@ and how far the embeddings of `demo` move.
 from __future__ import annotations
 
 import torch
+from corpora import photographs
 from measure import Setting, take_turns
 from results import Row
 from towers import OPEN_CLIP_DEFAULT
 
 from ncclean.data.decode import ImageDecoder
 from ncclean.models.estimator import Estimator
-from speed.corpora import photographs
 from speed.decode import one_thread
 
 _SIZES = ((512, 512), (640, 480), (1024, 768), (2048, 1536))

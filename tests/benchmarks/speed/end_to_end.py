@@ -26,7 +26,6 @@ from ncclean.data.decoding import decoded_shard
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import resolve_shards
 from ncclean.models.estimator import Estimator
-from speed.corpora import demo_corpus, photograph_corpus
 from speed.scoring import score_shards
 
 _BATCH = 256
@@ -43,9 +42,9 @@ class DecodedShard:
 
 def run(setting: Setting) -> list[Row]:
     large, demo = random_vit_b_32(), demo_towers(setting.demo_model)
-    small = demo_corpus(setting)
+    small = setting.demo_corpus()
     return [
-        _compare(large, photograph_corpus(setting), setting, Target("ratio", "<=", 1.1)),
+        _compare(large, setting.photographs(), setting, Target("ratio", "<=", 1.1)),
         _compare(demo, small, setting, Target("ratio", "<=", 1.25)),
         *_parts(demo, small, setting),
     ]

@@ -8,21 +8,20 @@ take is told apart from what it takes to start.
 from __future__ import annotations
 
 import functools
-import io
 import os
 import resource
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from command import NCCLEAN
+from corpora import write_shard
 from measure import Setting, Timing, take_turns
+from process import NCCLEAN
 from results import Row, Target
 
 _IMAGE_BYTES = 25_000
@@ -34,9 +33,8 @@ _COPIERS = ("export", "cp")
 def run(setting: Setting) -> list[Row]:
     few, many = setting.choose(full=2, quick=1), setting.choose(full=8, quick=2)
     source = setting.scratch / "export_source"
-    source.mkdir()
     for number in range(many):
-        write_shard(source / f"{number:05d}.tar", number)
+        write_shard(source / f"{number:05d}.tar", _samples(f"{number:05d}"))
     rows = []
     for share in (1.0, 0.7):
         candidates = {}
@@ -85,22 +83,14 @@ def _rows(
         )
 
 
-def write_shard(
-    path: Path, seed: int, samples: int = _SAMPLES, image_bytes: int = _IMAGE_BYTES
-) -> None:
-    """A shard of samples as img2dataset's, with random bytes for images."""
-    rng = np.random.default_rng(seed)
-    with tarfile.open(path, "w") as tar:
-        for index in range(samples):
-            size = max(2000, int(rng.normal(image_bytes, image_bytes / 5)))
-            for extension, data in (
-                ("jpg", rng.bytes(size)),
-                ("txt", b"a caption of the usual length, ten words or so"),
-                ("json", rng.bytes(400)),
-            ):
-                info = tarfile.TarInfo(f"{path.stem}{index:04d}.{extension}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
+def _samples(stem: str) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Samples as img2dataset's, with random bytes for images."""
+    rng = np.random.default_rng(int(stem))
+    for index in range(_SAMPLES):
+        size = max(2000, int(rng.normal(_IMAGE_BYTES, _IMAGE_BYTES / 5)))
+        caption = b"a caption of the usual length, ten words or so"
+        members = {"jpg": rng.bytes(size), "txt": caption, "json": rng.bytes(400)}
+        yield f"{stem}{index:04d}", members
 
 
 def _select(source: Path, out: Path, share: float, shards: int) -> None:

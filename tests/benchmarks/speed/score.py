@@ -16,7 +16,6 @@ from towers import Towers, demo_towers, random_vit_b_32
 
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.osa import estimate_shift
-from speed.corpora import demo_corpus, photograph_corpus
 from speed.plain_loop import plain_loop
 from speed.scoring import cosines_of, cosines_of_equal_pixels, score_shards
 
@@ -26,13 +25,13 @@ _SHIFT_TOLERANCE = 1e-3  # what `ncclean score` asks for
 
 
 def run(setting: Setting) -> list[Row]:
-    photographs, rendered = photograph_corpus(setting), demo_corpus(setting)
+    photographs, scenes = setting.photographs(), setting.demo_corpus()
     # With random weights the cosines scatter more than a trained model's, so that the shift
     # would take thousands of pairs; a trained ViT-B-32 needs a few hundred.
     large, demo = random_vit_b_32(), demo_towers(setting.demo_model)
     return [
         *_compare(large, photographs, setting, shift_pairs=128, repeats=2),
-        *_compare(demo, rendered, setting, shift_pairs=4096, repeats=3),
+        *_compare(demo, scenes, setting, shift_pairs=4096, repeats=3),
     ]
 
 
