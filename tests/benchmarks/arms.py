@@ -7,7 +7,6 @@ study is not made again.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +33,10 @@ SELECTED = Policy(method="noise-probability")
 WEIGHTED = Policy(weights="osa_weight")
 
 
+def _unchanged(objective: Objective) -> Objective:
+    return objective
+
+
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """An objective on all pairs, or on those of a policy over the score table of a `judge`.
@@ -48,7 +51,7 @@ class Arm:
     judge: str = "estimator"
     ncu: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    change: Callable[[Objective], Objective] | None = None
+    change: Callable[[Objective], Objective] = _unchanged
     corpus: str = "noisy"
 
     @property
@@ -72,9 +75,7 @@ class Training:
         """Train a model by an arm into a folder; its name. `more` are options of `finetune`."""
         options = {"learning_rate": self.learning_rate, "ncu": NcuOptions(**arm.ncu), **arm.options}
         make = finetune.make_objective
-        if arm.change is not None:
-            make = functools.partial(_changed, arm.change, make)
-        with mock.patch.object(finetune, "make_objective", make):
+        with mock.patch.object(finetune, "make_objective", lambda *args: arm.change(make(*args))):
             Finetune(
                 method=arm.method,
                 model=start,
@@ -92,12 +93,6 @@ class Training:
                 **more,
             ).run()
         return f"local-dir:{out}"
-
-
-def _changed(
-    change: Callable[[Objective], Objective], make: Callable[..., Objective], *arguments: Any
-) -> Objective:
-    return change(make(*arguments))
 
 
 def from_scratch(

@@ -49,7 +49,8 @@ def once(out: Path, make: Callable[[Path], object]) -> Path:
 def rendered(out: Path, **options: Any) -> Path:
     """A folder of rendered shards, without near-duplicates unless `options` ask for them."""
     corpus = CorpusOptions(**{"duplicates": 0.0, **options})
-    return once(out, lambda folder: write_corpus(folder, corpus))
+    # One process: others would import torch anew, which takes longer than to render.
+    return once(out, lambda folder: write_corpus(folder, corpus, workers=1))
 
 
 def write_shard(path: Path, samples: Iterable[tuple[str, Mapping[str, bytes]]]) -> None:
@@ -61,12 +62,16 @@ def write_shard(path: Path, samples: Iterable[tuple[str, Mapping[str, bytes]]]) 
                 add_member(tar, f"{key}.{extension}", content)
 
 
-def members_of(*shards: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Key and members of each sample of tars; one that cannot be read on ends without an error."""
-    from webdataset import WebDataset, ignore_and_stop  # here: a machine with a GPU may lack it
+def members_of(*shards: Path, strict: bool = False) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Key and members of each sample of tars.
 
+    One that cannot be read on ends without an error, unless `strict`.
+    """
+    import webdataset  # here: a machine with a GPU may lack it
+
+    handler = webdataset.reraise_exception if strict else webdataset.ignore_and_stop
     for shard in shards:
-        for sample in WebDataset([str(shard)], shardshuffle=False, handler=ignore_and_stop):
+        for sample in webdataset.WebDataset([str(shard)], shardshuffle=False, handler=handler):
             yield sample["__key__"], {name: sample[name] for name in sample if name[:2] != "__"}
 
 

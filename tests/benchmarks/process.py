@@ -99,7 +99,7 @@ def run(
     What it prints goes to `log`.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    used, start = _processor_seconds(), time.perf_counter()
+    used, start = children_seconds(), time.perf_counter()
     with log.open("wb") as out:
         process = subprocess.Popen(
             [str(word) for word in command],
@@ -118,7 +118,7 @@ def run(
     return Finished(
         exit=process.returncode,
         seconds=time.perf_counter() - start,
-        processor_seconds=_processor_seconds() - used,
+        processor_seconds=children_seconds() - used,
         peak_mib=memory.proportional,
         anonymous_mib=memory.anonymous,
         first_mib=memory.first,
@@ -158,7 +158,13 @@ def _measured(function: Callable[..., Any], arguments: Sequence[Any]) -> dict[st
     }
 
 
-def _processor_seconds() -> float:
-    """The time of all processes that have ended below this one."""
+def resident_bytes() -> int:
+    """The memory of this process now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def children_seconds() -> float:
+    """The processor time of all processes that have ended below this one."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

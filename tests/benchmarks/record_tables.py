@@ -472,7 +472,7 @@ def coverage_line(record: Record) -> Iterator[str]:
 
 
 def judges_line(record: Record) -> Iterator[str]:
-    """`audits.judged`: widths of the noise rate's intervals over those by people alone."""
+    """`audits.coverage --judges`: widths of the noise rate's intervals over people's alone."""
     judges = ("right", "right in 90 %", "useless", "as the estimator")
     rows = [row for row in record["rows"] if row["judge"] in judges]
     shown = []

@@ -97,7 +97,7 @@ def make_record(
     return {
         "command": command_line(),
         **CODE_VERSION,
-        "date": now(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": package_versions(),
         "machine": machine_facts(),
         "settings": dict(settings or {}),
@@ -140,11 +140,6 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-def now() -> str:
-    """UTC, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 # As the process started: a run may last for hours, in which others commit.

@@ -16,16 +16,7 @@ from pathlib import Path
 
 from records import Row
 from reliability_compare import compare, half_written
-from reliability_jobs import (
-    COMMANDS,
-    FIGURES,
-    Running,
-    finish_again,
-    summed,
-    uninterrupted,
-    words_of,
-    write_corpora,
-)
+from reliability_jobs import FIGURES, Running, disturbed, finish_again, summed, words_of
 
 _MEGABYTES = 32  # a small one is filled at once
 _TRAINED_MEGABYTES = 1024  # where there are checkpoints
@@ -37,25 +28,14 @@ _SENTENCE = "no space left"
 
 def measure(folder: Path, count: int, done: list[Row]) -> Iterator[Row]:
     """A row for each time that a disk was full, `count` times for every command."""
-    write_corpora(folder)
-    for name in COMMANDS:
-        mine = [row for row in done if row["command"] == name]
-        hits, number = sum(row["code"] != 0 for row in mine), len(mine)
-        if hits >= count:
-            continue
-        expected, seconds = uninterrupted(name, folder)
-        while hits < count and number < 8 * count:
-            row = trial(name, folder, expected, seconds, number)
-            hits += row["code"] != 0
-            seconds *= 0.5 if row["code"] == 0 else 1.0  # it was faster than the first time
-            number += 1
-            yield row
+    return disturbed(folder, count, done, lambda row: row["code"] != 0, trial)
 
 
-def trial(name: str, folder: Path, expected: Path, seconds: float, number: int) -> Row:
+def trial(name: str, folder: Path, expected: Path, seconds: float, rows: list[Row]) -> Row:
     """Fill the disk at a random moment, see how the command ends, and give it again."""
-    seed = f"{name} {number}"
+    seed = f"{name} {len(rows)}"
     rng = random.Random(seed)
+    seconds *= 0.5 ** sum(row["code"] == 0 for row in rows)  # it was faster than the first time
     megabytes = _TRAINED_MEGABYTES if name in ("finetune", "run") else _MEGABYTES
     with _disk(folder / "disk", megabytes) as disk:
         out = disk / "out"

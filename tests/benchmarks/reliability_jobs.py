@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,25 @@ def uninterrupted(name: str, folder: Path) -> tuple[Path, float]:
     """What a command writes when nothing disturbs it, and its seconds."""
     expected = emptied(folder / "expected" / name)
     return expected, finish(words_of(name, folder / "corpus", expected), folder / "log")
+
+
+def disturbed(
+    folder: Path, count: int, done: Iterable[Row],
+    hits: Callable[[Row], int], trial: Callable[[str, Path, Path, float, list[Row]], Row],
+) -> Iterator[Row]:  # fmt: skip
+    """A row for each disturbed run, until every command has been hit `count` times.
+
+    A trial takes the command, the folder, what the command writes undisturbed and in how many
+    seconds, and the earlier rows of the command.
+    """
+    write_corpora(folder)
+    for name in COMMANDS:
+        rows = [row for row in done if row["command"] == name]
+        if sum(map(hits, rows)) < count:
+            expected, seconds = uninterrupted(name, folder)
+        while sum(map(hits, rows)) < count and len(rows) < 8 * count:
+            rows.append(trial(name, folder, expected, seconds, rows))
+            yield rows[-1]
 
 
 def finish_again(words: list[str], log: Path) -> None:

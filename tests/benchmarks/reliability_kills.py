@@ -10,16 +10,14 @@ from pathlib import Path
 from records import Row
 from reliability_compare import compare, half_written
 from reliability_jobs import (
-    COMMANDS,
     EXISTS,
     FIGURES,
     Running,
+    disturbed,
     emptied,
     finish_again,
     summed,
-    uninterrupted,
     words_of,
-    write_corpora,
 )
 
 # Of the starts that are to be killed; the others may finish.
@@ -28,32 +26,18 @@ _KILLED_AGAIN = 0.7
 
 def measure(folder: Path, kills: int, done: list[Row]) -> Iterator[Row]:
     """A row for each interrupted run, until every command has been hit `kills` times."""
-    write_corpora(folder)
-    for name in COMMANDS:
-        mine = [row for row in done if row["command"] == name]
-        hits = sum(len(row["kills"]) for row in mine)
-        number = len(mine)
-        if hits >= kills:
-            continue
-        expected, seconds = uninterrupted(name, folder)
-        while hits < kills:
-            row = trial(name, folder, expected, seconds, number, kills - hits)
-            hits += len(row["kills"])
-            number += 1
-            yield row
+    return disturbed(folder, kills, done, lambda row: len(row["kills"]), trial)
 
 
-def trial(
-    name: str, folder: Path, expected: Path, seconds: float, number: int, at_most: int
-) -> Row:
+def trial(name: str, folder: Path, expected: Path, seconds: float, rows: list[Row]) -> Row:
     """Kill one run again and again, finish it, and compare."""
-    seed = f"{name} {number}"
+    seed = f"{name} {len(rows)}"
     rng = random.Random(seed)
     out, temporary = emptied(folder / "out"), emptied(folder / "tmp")
     words = words_of(name, folder / "corpus", out)
     kills: list[Row] = []
     broken: list[str] = []
-    while len(kills) < at_most and (not kills or rng.random() < _KILLED_AGAIN):
+    while not kills or rng.random() < _KILLED_AGAIN:
         running = Running(words, folder / "log")
         code = running.wait(seconds * rng.random())
         if code is not None:

@@ -164,17 +164,12 @@ def _samples(shard: ShardRef, captions: tuple[str, ...] | None) -> Unit:
             if sample.image is not None:
                 decoded = generator._DECODER.decode_or_reject(sample.image)
                 status = getattr(decoded, "reason", sample.status).value
-            rows += [
-                (sample.row, sample.key, _first_bad(status, one), one.text, one.number)
-                for one in sample.captions or [Caption()]
-            ]
+            for caption in sample.captions or [Caption()]:
+                bad = status if caption.status is SkipReason.OK else caption.status.value
+                rows.append((sample.row, sample.key, bad, caption.text, caption.number))
     except ShardError as error:
         rows.append((None, str(error)))
     return rows
-
-
-def _first_bad(status: str, caption: Caption) -> str:
-    return status if caption.status is SkipReason.OK else caption.status.value
 
 
 def _embedded(shards: Sequence[ShardRef]) -> Iterator[Unit]:
@@ -186,15 +181,12 @@ def _embedded(shards: Sequence[ShardRef]) -> Iterator[Unit]:
         except ShardError as error:
             yield [(None, str(error))]
             continue
-        facts = pairs.facts.to_pylist()
         if len(pairs.image) != pairs.ok.sum() or len(pairs.text) != pairs.ok.sum():
             raise AssertionError("vectors and pairs differ in number")
-        rows: Unit = []
-        for number, one in enumerate(facts):
-            is_ok = bool(pairs.ok[number])
-            status = "ok" if is_ok else pairs.problems[number][0].value
-            rows.append((number, one["key"], status, one["text"], 0))
-        yield rows
+        yield [
+            (row, facts["key"], "ok" if ok else pairs.problems[row][0].value, facts["text"], 0)
+            for row, (facts, ok) in enumerate(zip(pairs.facts.to_pylist(), pairs.ok, strict=True))
+        ]
 
 
 def _is_first(path: Path, folder: Path) -> bool:

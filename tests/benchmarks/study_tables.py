@@ -239,7 +239,7 @@ def repair_line(record: Record) -> Iterator[str]:
 
 
 def forgetting_list(record: Record) -> Iterator[str]:
-    """`cifar10n.forgetting`: the gain of each arm over `clip` on all, run by run."""
+    """`cifar10n.repair`: the gain of each arm over `clip` on all, run by run."""
     for arm, rows in groups(filter(_gain, record["rows"]), "arm"):
         yield f"- {arm}: {', '.join(map(_gain, rows))}"
 
@@ -443,7 +443,7 @@ def real_rule_lines(record: Record) -> Iterator[str]:
 
 
 def candidates_lines(record: Record) -> Iterator[str]:
-    """`noise.score_candidates`: AUROC, the mean over the photographs and each rendered noise."""
+    """`noise.real_clip --scores`: AUROC, the mean over the photographs and each rendered noise."""
     names = {
         "similarity": "`similarity`",
         "neg_clip_loss": "`neg_clip_loss`",

@@ -25,7 +25,7 @@ from arms import Arm, Training, selected
 from corpora import encoded_images, rendered, samples_of
 from records import Row, benchmark
 
-from caption_parts.measured import noisy_parts, scored
+from caption_parts.detect import noisy_parts, scored
 from ncclean.data.caption_parts import parts_of, sentence_starts
 from ncclean.evaluation.retrieval import recall_at_k
 from ncclean.models.estimator import Estimator

@@ -8,6 +8,7 @@ Each corpus is scored with and without the option, in turn.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,13 +28,12 @@ def speed(out: Path, pairs: int = 1000, repeats: int = 3, model: str = "demo") -
     for sentences in SENTENCES:
         folder = rendered(out / str(sentences), pairs=pairs, sentences=sentences)
         seconds: dict[str, list[float]] = {way: [] for way in _WAYS}
-        for _ in range(repeats):
-            for way, parts in _WAYS.items():
-                command = Score(
-                    shards=[str(folder)], out=f"{folder}.parquet", model=model, overwrite=True,
-                    options=ScoreOptions(caption_parts=parts),
-                )  # fmt: skip
-                seconds[way].append(pairs / command.run().summary.samples_per_second)
+        for _, (way, parts) in itertools.product(range(repeats), _WAYS.items()):
+            command = Score(
+                shards=[str(folder)], out=f"{folder}.parquet", model=model, overwrite=True,
+                options=ScoreOptions(caption_parts=parts),
+            )  # fmt: skip
+            seconds[way].append(pairs / command.run().summary.samples_per_second)
         medians = {way: statistics.median(values) for way, values in seconds.items()}
         yield {
             "sentences": sentences, "pairs": pairs, "seconds": medians, "all_seconds": seconds

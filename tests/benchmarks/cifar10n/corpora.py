@@ -103,10 +103,8 @@ def write_word_classes(path: Path) -> Path:
 
     Of a name of two words the last one counts: a "motor car" may become a "motor bird".
     """
-    lines = ["[thing]"]
-    for names in CLASS_NAMES.values():
-        lines.append(" ".join(dict.fromkeys(name.split()[-1] for name in names)))
-    path.write_text("\n".join(lines) + "\n")
+    nouns = ({name.split()[-1]: None for name in names} for names in CLASS_NAMES.values())
+    path.write_text("\n".join(["[thing]", *map(" ".join, nouns)]) + "\n")
     return path
 
 

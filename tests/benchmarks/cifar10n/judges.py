@@ -3,11 +3,11 @@
     python tests/benchmarks cifar10n.judges --data FOLDER --scores runs/cifar10n-probe
         [--record docs/records/cifar10n-judges.json]
 
-FOLDER is as `corpora.py` says, with the columns `random1`, `random2` and `random3`; --scores holds
-the tables `worse.parquet`, `random1.parquet` and `aggregate.parquet` of `cifar10n.probe`. A caption
-is what people said of a photograph. The expert knows the true class; a judge is one of three other
-people, who says mismatch where the label that he gave is another one than the caption's, or the
-vote of them. `estimator` is a judge who says what the noise probability says. Minutes on one core.
+FOLDER is as `cifar10n.corpora` says, with the columns `random1`, `random2` and `random3`; --scores
+holds the tables `worse.parquet`, `random1.parquet` and `aggregate.parquet` of `cifar10n.probe`. A
+caption is what people said of a photograph. The expert knows the true class; a judge is one of
+three other people, who says mismatch where the label that he gave is another one than the
+caption's. Minutes on one core.
 """
 
 from __future__ import annotations
@@ -38,13 +38,10 @@ def judgements(table: str, label: str, data: Path) -> dict[str, np.ndarray]:
     rows = pq.read_table(data / "labels.parquet").to_pylist()
     of_key = {Path(row["file"]).stem: row for row in rows if row["split"] == "train"}
     labels = [of_key[key] for key in keys]
-    said = {
+    return {
         judge: np.array([int(row[judge] != row[label]) for row in labels])
         for judge in JUDGES[label]
     }
-    if len(said) == 3:
-        said["vote"] = (sum(said.values()) >= 2).astype(int)
-    return said
 
 
 def audits(data: Path, scores: Path, draws: int = 200, seed: int = 0) -> Iterator[Row]:
@@ -58,9 +55,7 @@ def audits(data: Path, scores: Path, draws: int = 200, seed: int = 0) -> Iterato
             drawn = alone.draw(draws, np.random.default_rng([seed, people]))
             way = {"judge": None, "way": "people", "people": people}
             yield {**facts, **way, **_figures(corpus, alone.estimates(drawn, alone=True))}
-        of_judges = judgements(table, label, data)
-        of_judges["estimator"] = (corpus.probability >= 0.5).astype(int)
-        for judge, said in of_judges.items():
+        for judge, said in judgements(table, label, data).items():
             both = Audits(corpus, PEOPLE, said, JUDGED)
             rng = np.random.default_rng([seed, PEOPLE])
             agrees = float((said == corpus.is_mismatched).mean())

@@ -1,7 +1,13 @@
-"""What the objectives do to a model that has learnt people's errors; see `cifar10n.study`.
+"""What the objectives do to a model that has learnt people's errors.
+
+    python tests/benchmarks cifar10n.repair --data FOLDER --out runs/cifar10n-forgetting
+        [--record docs/records/cifar10n-forgetting.json]
 
 The patient is trained on the pairs with the `worse` labels, from random weights. Each arm goes on
 from it with the same number of steps, and all are measured on photographs that no model has seen.
+`cifar10n.study` compares objectives. As a command: what forgetting without negative texts is worth,
+`negative="none"` beside what it is to be compared with, above all the same pairs left out; an hour
+and a half of one core, two thirds of it the patient's training.
 """
 
 from __future__ import annotations
@@ -14,10 +20,12 @@ import torch
 from arms import CLEAN, CLIP_ON_ALL, LEFT_ALONE, ORACLE, SELECTED, WEIGHTED, Arm, Training, gain
 from arms import selected as select
 from corpora import encoded_images, image_reader
-from records import Row
+from ncclean_pipelines.score import Score
+from records import Row, benchmark
+from repair.arms import FORGETTING
 
 from cifar10n import corpora
-from cifar10n.corpora import CLASS_NAMES, TEMPLATES
+from cifar10n.corpora import CLASS_NAMES, TEMPLATES, Photographs, train, write_corpus
 from ncclean.evaluation.zeroshot import classifier_weights
 from ncclean.models.estimator import Estimator
 
@@ -77,3 +85,24 @@ def repaired(
                 baseline = correct
                 yield {"arm": LEFT_ALONE, "seed": seed, **gain(before, baseline)}
             yield {"arm": arm.name, "seed": seed, **facts, **gain(correct, baseline)}
+
+
+_ARMS = [arm for arm in FORGETTING if arm.judge == "estimator"]
+
+
+def forgetting(
+    data: Path, out: Path, patient_passes: int = 5, steps: int = 50, repeats: int = 1, seed: int = 0
+) -> Iterator[Row]:
+    """A row for each arm and repetition."""
+    photographs = Photographs.read(data, seed)
+    write_corpus(photographs.scored, LABEL, data, out / LABEL, seed)
+    patient = train(out / LABEL, patient_passes, out / "patient", seed)
+    table = str(out / "truth.parquet")  # of which the oracle reads what is wrong
+    Score(shards=[str(out / LABEL)], out=table, model=patient, precision="fp32").run()
+    held_out = HeldOut(data, photographs.held_out)
+    yield from repaired(_ARMS, steps, patient, table, held_out, out, repeats)
+    return {"seeds": list(range(repeats))}
+
+
+if __name__ == "__main__":
+    benchmark(forgetting)

@@ -25,8 +25,6 @@ from cifar10n.figures import audited, detection, near_misses, rates
 from cifar10n.repair import LABEL, REPAIR, HeldOut, repaired
 from ncclean.base.config import ScoreOptions
 
-ANSWERS = 300
-
 
 def study(
     data: Path, out: Path, passes: int = 8, draws: int = 500, patient_passes: int = 5,
@@ -51,7 +49,7 @@ def study(
         yield rates(table, command.run().summary, label)
         facts["detection"] += detection(table, embeddings, photographs.scored, label)
         facts["near_misses"].append(near_misses(table, label))
-        facts["audits"].append(audited(table, label, ANSWERS, draws, seed))
+        facts["audits"].append(audited(table, label, 300, draws, seed))
         tables[label] = table
     patient = train(out / LABEL, patient_passes, out / "patient", seed)
     held_out = HeldOut(data, photographs.held_out)

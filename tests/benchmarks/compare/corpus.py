@@ -67,11 +67,6 @@ def truth_of(shards: Path) -> dict[str, dict[str, Any]]:
     return {key: json.loads(members["json"]) for key, members in samples if "json" in members}
 
 
-def usable(truth: Truth) -> set[str]:
-    """Keys of the pairs that have an image and a caption."""
-    return {key for key, facts in truth.items() if facts.get("broken") is None}
-
-
 def _render_full(out: Path, pairs: int) -> None:
     _render(out, pairs=pairs, shard_size=_SHARD)
     write_shard(out / f"{pairs // _SHARD:05d}.tar", _copies(out, f"{pairs // _SHARD:05d}"))

@@ -28,7 +28,7 @@ from process import NCCLEAN, Finished, run
 from records import CODE_VERSION, Row, benchmark
 from sklearn.metrics import roc_auc_score
 
-from compare.corpus import Corpora, truth_of, usable
+from compare.corpus import Corpora, truth_of
 from compare.models import ModelFiles, write_models
 from compare.peers import DRIVERS, PACKAGES, Scorer, environment, installed_versions, scorers
 from compare.rows import cost_of, duplicates_row, kept_row, last_line
@@ -154,7 +154,7 @@ class Comparison:
         out, truth = self._out(name), truth_of(self.corpora.broken)
         if peer.name.startswith("data-juicer"):  # it reads files: no cut tar, no unreadable one
             truth = {key: facts for key, facts in truth.items() if key[:5] in ("00000", "00003")}
-        good = usable(truth)
+        good = {key for key, facts in truth.items() if facts.get("broken") is None}
         scored = {key for key, _ in peer.scores(out)} if peer.published(out) else set()
         wrongly = sorted(scored & (truth.keys() - good))
         named = set(_KEY.findall(finished.output))

@@ -32,14 +32,17 @@ MODEL_CONFIG = {
     },
     "text_cfg": {"context_length": 32, "vocab_size": 49408, "width": 128, "heads": 4, "layers": 2},
 }
-_LOADER = {"captions": "sample"}
 _START = Arm(name="start")
 
 
 def training(steps: int, learning_rate: float = 5e-4) -> Training:
     """What all trainings on Flickr8k share."""
     return Training(
-        steps=steps, batch_size=256, learning_rate=learning_rate, precision="bf16", loader=_LOADER
+        steps=steps,
+        batch_size=256,
+        learning_rate=learning_rate,
+        precision="bf16",
+        loader={"captions": "sample"},
     )
 
 

@@ -71,14 +71,13 @@ def thresholds(pairs: int = 20_000, seed: int = 1) -> Iterator[Row]:
             NeighbourOptions(whiten=whiten, image_threshold=threshold),
         ).image.group  # fmt: skip
         least = THRESHOLDS["image"][whiten] if threshold is None else threshold
-        plain = threshold is None  # a high cosine in the model's own space will do as well
         yield {
             "whitened": whiten,
             "threshold": least,
             "is_default": threshold is None,
             **_grouped(groups, scenes, is_redrawn),
             "altered": {
-                name: _share_reaching(image[rows], copy, space, least, plain=plain)
+                name: _share_reaching(image[rows], copy, space, least, plain=threshold is None)
                 for name, copy in copies.items()
             },
         }
@@ -112,7 +111,10 @@ def _altered(images: list[bytes]) -> dict[str, np.ndarray]:
 def _share_reaching(
     image: np.ndarray, copy: np.ndarray, space: Whitening, threshold: float, *, plain: bool
 ) -> float:
-    """Share of the copies whose cosine with the image reaches the threshold."""
+    """Share of the copies whose cosine with the image reaches the threshold.
+
+    With `plain` a high cosine in the model's own space will do as well.
+    """
     reached = np.einsum("nd,nd->n", space.apply(image), space.apply(copy)) >= threshold
     if plain:
         reached |= np.einsum("nd,nd->n", image, copy) >= SAME_IMAGE_COSINE

@@ -56,7 +56,9 @@ def noisy(
         wrong[moved] = True
     else:
         source = np.arange(len(corpus))
-        group = _clusters(captions, seed) if kind == "cluster" else np.zeros(len(corpus))
+        group = np.zeros(len(corpus))
+        if kind == "cluster":
+            group = KMeans(CLUSTERS, n_init=1, random_state=seed).fit_predict(captions)
         cosines = captions @ captions.T
         for row in rng.permutation(len(corpus)):
             free = (group == group[row]) & ~wrong
@@ -71,10 +73,6 @@ def noisy(
             wrong[[row, other]] = True
         captions = captions[source]
     return captions, wrong
-
-
-def _clusters(captions: np.ndarray, seed: int) -> np.ndarray:
-    return np.asarray(KMeans(CLUSTERS, n_init=1, random_state=seed).fit_predict(captions))
 
 
 def judged(image: np.ndarray, captions: np.ndarray, wrong: np.ndarray) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which word classes `--words` needs: the shipped list, those of the corpus, or the right ones.
+"""Which word classes `--words` needs: the shipped list, or those of the corpus.
 
     python tests/benchmarks noise.word_lists --out runs/word-lists [--cifar10n FOLDER]
         [--record docs/records/word-lists.json]
@@ -16,7 +16,7 @@ from typing import Any
 
 import duckdb
 import numpy as np
-from cifar10n.corpora import Photographs, write_corpus, write_word_classes
+from cifar10n.corpora import Photographs, write_corpus
 from corpora import rendered
 from ncclean_pipelines.score import Score
 from records import Row, benchmark
@@ -26,41 +26,37 @@ from ncclean.base.config import FROM_CORPUS, ScoreOptions
 
 _SCORES = ("similarity", "word_margin", "near_miss_score")
 _CIFAR_PAIRS = 10_000
-Corpus = tuple[str, Path, str, str | None]  # name, shards, model, the list that fits
+LISTS = {"shipped": None, "of the corpus": FROM_CORPUS}
 
 
 def corpora(
     out: Path, cifar10n: Path | None, pairs: int, passes: int, seed: int
-) -> Iterator[Corpus]:
-    """The corpora that there is data for."""
+) -> Iterator[tuple[str, Path, str]]:
+    """Names, shards and models of the corpora that there is data for."""
     scenes = rendered(out / "scenes", pairs=pairs, noise={"hard": 0.2}, seed=11)
-    yield "rendered, a wrong fact", scenes, "demo", None
+    yield "rendered, a wrong fact", scenes, "demo"
     if cifar10n is not None:
         folder = out / "cifar10n"
         photographs = Photographs.read(cifar10n, seed)
         model = photographs.estimator(cifar10n, folder, passes, seed)
         scored = photographs.scored[:_CIFAR_PAIRS]
         write_corpus(scored, "worse", cifar10n, folder / "worse", seed)
-        yield "CIFAR-10N", folder / "worse", model, str(write_word_classes(folder / "words.txt"))
+        yield "CIFAR-10N", folder / "worse", model
 
 
 def lists(
     out: Path, cifar10n: Path | None = None, pairs: int = 4000, passes: int = 3, seed: int = 0
 ) -> Iterator[Row]:
     """A row for each corpus and list."""
-    for name, shards, model, own in corpora(out, cifar10n, pairs, passes, seed):
-        words = {"shipped": None, "of the corpus": FROM_CORPUS, "of the captions' nouns": own}
-        for which, path in words.items():
-            if which == "shipped" or path is not None:
-                table = str(out / "scores.parquet")
-                options = ScoreOptions(words=True, word_classes=path)
-                summary = Score(
-                    shards=[str(shards)], out=table, model=model, precision="fp32",
-                    options=options, calibrate_on="similarity", overwrite=True,
-                ).run().summary  # fmt: skip
-                rate = list(summary.near_miss_rate)
-                facts = {"corpus": name, "list": which, "every class": False}
-                yield {**facts, **measured(table), "near_miss_rate": rate}
+    table = str(out / "scores.parquet")
+    for name, shards, model in corpora(out, cifar10n, pairs, passes, seed):
+        for which, path in LISTS.items():
+            options = ScoreOptions(words=True, word_classes=path)
+            Score(
+                shards=[str(shards)], out=table, model=model, precision="fp32", options=options,
+                calibrate_on="similarity", overwrite=True,
+            ).run()  # fmt: skip
+            yield {"corpus": name, "list": which, "every class": False, **measured(table)}
 
 
 def measured(table: str) -> dict[str, Any]:

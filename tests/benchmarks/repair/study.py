@@ -48,7 +48,6 @@ MODEL_CONFIG: dict[str, Any] = {
 _START = {"batch_size": 128, "learning_rate": 2e-3, "muon_rate": 5e-3, "facts_weight": 0.0}
 # Corpora of other seeds than those that are repaired: the scenes that clean starts have seen.
 _OTHER_SCENES = 1000
-_JUDGES = {"estimator": "demo"}
 
 
 class Study:
@@ -98,7 +97,7 @@ class Study:
         selection, kept = None, {}
         if arm.policy is not None:
             table = folder / f"{arm.judge}.parquet"
-            judge = start if arm.judge == "itself" else _JUDGES[arm.judge]
+            judge = start if arm.judge == "itself" else "demo"
             Score(shards=[str(shards)], out=str(table), model=judge).run()
             path = folder / "selections" / f"{arm.file_name}.parquet"
             selection, kept = selected(arm.policy, str(table), path)

@@ -24,6 +24,7 @@ import torch
 from corpora import photograph_shards
 from records import Row, benchmark
 from speed.feed import free_estimator, score
+from torch.utils.flop_counter import FlopCounterMode
 
 from ncclean.base.config import ScoreOptions
 from ncclean.data.decode import Preprocessing
@@ -31,6 +32,7 @@ from ncclean.data.shards import resolve_shards
 from ncclean.models.devices import pin, unpin
 from ncclean.models.estimator import Estimator
 from ncclean.models.precision import LOW_PRECISION
+from ncclean.models.text_tower import encode_text
 from ncclean.models.tokens import TokenCache
 
 _CAPTION = "a photo of a red bicycle that leans against a white wall"
@@ -72,35 +74,22 @@ def model_alone(estimator: Estimator, batch: int, pairs: int) -> float:
             estimator.encode_tokenized(tokens, batch)
 
     work(1)
-    times = []
-    for _ in range(3):
-        wait(estimator.device)
-        begin = time.perf_counter()
-        work(max(1, pairs // batch))
-        wait(estimator.device)
-        times.append(time.perf_counter() - begin)
+    count = max(1, pairs // batch)
+    seconds = min(seconds_of(lambda: work(count), estimator.device) for _ in range(3))
     if is_pinned:
         unpin(pixels)
-    return max(1, pairs // batch) * batch / min(times)
+    return count * batch / seconds
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Operations per second of a large matrix product."""
     side = 8192 if device.type == "cuda" else 1024
     a = torch.randn(side, side, device=device, dtype=dtype)
-    times = []
-    for _ in range(8):
-        begin = time.perf_counter()
-        a @ a
-        wait(device)
-        times.append(time.perf_counter() - begin)
-    return 2 * side**3 / min(times)
+    return 2 * side**3 / min(seconds_of(lambda: a @ a, device) for _ in range(8))
 
 
 def operations(estimator: Estimator) -> float:
     """Multiply-adds times two of one image and one caption, as torch counts them."""
-    from torch.utils.flop_counter import FlopCounterMode
-
     height, width = estimator.image_size
     device = estimator.device
     tokens = estimator.tokenize([_CAPTION])
@@ -108,8 +97,6 @@ def operations(estimator: Estimator) -> float:
         tokens = tokens[:, :16]
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         estimator.model.encode_image(torch.zeros(1, 3, height, width, device=device))
-        from ncclean.models.text_tower import encode_text
-
         encode_text(estimator.model, tokens.to(device))
     return float(counter.get_total_flops())
 
@@ -124,9 +111,16 @@ def check_gpu(device: str) -> None:
         raise SystemExit("no GPU here: nothing was measured")
 
 
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds until the device has done some work."""
+    is_gpu = device.type == "cuda"
+    if is_gpu:
         torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    work()
+    if is_gpu:
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
 
 
 def speeds(

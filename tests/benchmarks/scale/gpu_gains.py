@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
@@ -26,7 +25,7 @@ from ncclean.models import precision
 from ncclean.models.devices import pin, unpin
 from ncclean.models.estimator import Estimator
 from ncclean.models.tokens import TokenCache
-from scale.gpu import check_gpu, encode_images, name_of, random_estimator, wait
+from scale.gpu import check_gpu, encode_images, name_of, random_estimator, seconds_of
 
 Work = Callable[[], None]
 _CAPTION = "a photo of a red bicycle that leans against a white wall"
@@ -132,18 +131,11 @@ class Gains:
 
 def compared(without: Work, with_it: Work, device: torch.device, rounds: int) -> list[float]:
     """Seconds of both, and the median ratio, of works in turns after a warm-up."""
-    times: list[tuple[float, float]] = []
-    for _ in range(rounds + 1):
-        pair = []
-        for work in (without, with_it):
-            wait(device)
-            begin = time.perf_counter()
-            work()
-            wait(device)
-            pair.append(time.perf_counter() - begin)
-        times.append((pair[0], pair[1]))
-    plain, other = (min(column) for column in zip(*times[1:], strict=True))
-    return [plain, other, statistics.median(before / after for before, after in times[1:])]
+    times = [[seconds_of(work, device) for work in (without, with_it)] for _ in range(rounds + 1)][
+        1:
+    ]
+    plain, other = (min(column) for column in zip(*times, strict=True))
+    return [plain, other, statistics.median(before / after for before, after in times)]
 
 
 def gains(

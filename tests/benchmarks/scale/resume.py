@@ -123,10 +123,24 @@ def resume(shards: int = 30_000, delay: float = 0.02, port: int = 9123) -> Itera
         "AWS_DEFAULT_REGION": "us-east-1",
     }
     time.sleep(3)
+    layout = ScoreLayout(stores.location("s3://out/scores"))
     try:
-        yield from _measure(identity, url)
+        for step in ("go on from parts", "go on from the table"):
+            begin = time.perf_counter()
+            run = ScoreRun.open(layout, identity)
+            yield _timed(step, begin, url)
+            begin = time.perf_counter()
+            finalize(run, calibrate(run, 0.2))
+            yield _timed(f"{step}: write the table", begin, url)
+            run.close()
     finally:
         process.kill()
+
+
+def _timed(step: str, begin: float, url: str) -> Row:
+    seconds = time.perf_counter() - begin
+    with urllib.request.urlopen(f"{url}/requests") as answer:
+        return {"step": step, "seconds": seconds, "requests": json.load(answer)}
 
 
 def _run(shards: int) -> tuple[dict[str, bytes], RunIdentity]:
@@ -148,24 +162,6 @@ def _run(shards: int) -> tuple[dict[str, bytes], RunIdentity]:
             write_part(part, table.set_column(place, "shard", names), record)
             objects[f"scores/.ncclean/{ref.part_name}"] = part.read_bytes()
     return objects, identity
-
-
-def _measure(identity: RunIdentity, url: str) -> Iterator[Row]:
-    layout = ScoreLayout(stores.location("s3://out/scores"))
-
-    def timed(step: str, begin: float) -> Row:
-        seconds = time.perf_counter() - begin
-        with urllib.request.urlopen(f"{url}/requests") as answer:
-            return {"step": step, "seconds": seconds, "requests": json.load(answer)}
-
-    for step in ("go on from parts", "go on from the table"):
-        begin = time.perf_counter()
-        run = ScoreRun.open(layout, identity)
-        yield timed(step, begin)
-        begin = time.perf_counter()
-        finalize(run, calibrate(run, 0.2))
-        yield timed(f"{step}: write the table", begin)
-        run.close()
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ same. With rivals from a pool of 32,768 pairs, files are a fifth as long.
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from corpora import link_embeddings, unit, write_embeddings
-from measure import Setting, take_turns
+from corpora import link_embeddings, rendered, unit, write_embeddings
+from measure import Row, Setting, Target, take_turns
 from process import Finished, run_ncclean
-from results import Row, Target
 
 _DIM = 512
 _FEW, _MANY = 2, 6
@@ -82,3 +82,42 @@ def _corpus(folder: Path, pairs: int, files: int) -> Path:
     write_embeddings(folder, unit(image), unit(text), columns)
     link_embeddings(folder, files)
     return folder
+
+
+_SHARD = 200
+_FEW_SHARDS, _MANY_SHARDS = 5, 50
+
+
+def run_memory(setting: Setting) -> list[Row]:
+    """Peak memory of `score` on 5 and on 50 shards of 200 pairs: it must not grow."""
+    options = {"pairs": _FEW_SHARDS * _SHARD, "shard_size": _SHARD, "noise": {"ncr": 0.2}}
+    few = rendered(setting.scratch / "few", **options, duplicates=0.01)
+    many = setting.scratch / "many"
+    many.mkdir()
+    shards = sorted(few.glob("*.tar"))
+    for number in range(_MANY_SHARDS):
+        shutil.copy(shards[number % _FEW_SHARDS], many / f"{number:05d}.tar")
+    # The shift comes from the corpus: estimating it would be a peak of its own that hides others.
+    words = ("--model", setting.demo_model, "--overwrite", "--shift", "shuffled")
+    out = setting.scratch / "memory.parquet"
+    timings = take_turns(
+        {
+            folder.name: functools.partial(run_ncclean, "score", folder, "--out", out, *words)
+            for folder in (few, many)
+        },
+        repeats=setting.choose(full=2, quick=1),
+    )
+    of_few, of_many = (
+        min(run.peak_mib for run in timings[name].results) for name in ("few", "many")
+    )
+    return [
+        Row(name=f"peak, {_FEW_SHARDS} shards", value=of_few, unit="MiB"),
+        Row(
+            name=f"peak, {_MANY_SHARDS} shards",
+            value=of_many,
+            unit="MiB",
+            ratio=of_many / of_few,
+            target=Target("ratio", "<=", 1.1),
+            note=f"shards of {_SHARD} pairs, demo model",
+        ),
+    ]

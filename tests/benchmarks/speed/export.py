@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,9 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from corpora import write_shard
-from measure import Setting, Timing, take_turns
-from process import NCCLEAN
-from results import Row, Target
+from measure import Row, Setting, Target, Timing, take_turns
+from process import NCCLEAN, children_seconds
 
 _IMAGE_BYTES = 25_000
 _SAMPLES = 10_000  # of a shard
@@ -58,23 +56,13 @@ def _rows(
     sizes: Mapping[int, int],
 ) -> Iterator[Row]:  # fmt: skip
     few, many = shards
-    size, name = sizes[many], f"{share:.0%} of the samples"
     best = {key: timing.best for key, timing in timings.items()}
     used = {key: min(timing.results) for key, timing in timings.items()}
-    yield Row(
-        name=name,
-        value=size / 1e6 / best[f"export {many}"],
-        unit="MB/s",
-        ratio=best[f"cp {many}"] / best[f"export {many}"],
-        target=Target("ratio", ">=", _TARGET),
-        note=f"{size / 1e6:,.0f} MB, cp {size / 1e6 / best[f'cp {many}']:,.0f} MB/s, "
-        f"{timings[f'export {many}'].spread}",
-    )
-    gigabytes = (size - sizes[few]) / 1e9
+    gigabytes = (sizes[many] - sizes[few]) / 1e9
     for kind, seconds, unit in (("", best, "s/GB"), ("processor, ", used, "processor s/GB")):
         further = {one: seconds[f"{one} {many}"] - seconds[f"{one} {few}"] for one in _COPIERS}
         yield Row(
-            name=f"{name}, {kind}each further GB",
+            name=f"{share:.0%} of the samples, {kind}each further GB",
             value=further["export"] / gigabytes,
             unit=unit,
             ratio=further["cp"] / further["export"],
@@ -126,7 +114,6 @@ def _cp(source: Path, out: Path) -> float:
 
 
 def _processor_seconds(command: Sequence[str | Path]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = children_seconds()
     subprocess.run(command, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return children_seconds() - before

@@ -12,8 +12,7 @@ from typing import Any
 import open_clip
 import torch
 from corpora import photograph_shards
-from measure import Setting
-from results import Row, Target
+from measure import Row, Setting, Target
 from torch import nn
 from towers import OPEN_CLIP_DEFAULT
 

@@ -11,10 +11,9 @@ import os
 import shutil
 from pathlib import Path
 
-from measure import Setting, take_turns
+from measure import Row, Setting, Target, take_turns
 from ncclean_pipelines.score import Score
-from results import Row, Target
-from scale import rows as simulated
+from scale import simulated
 
 from ncclean.storage.layout import ScoreLayout
 

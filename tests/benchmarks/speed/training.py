@@ -15,8 +15,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import torch
-from measure import Setting
-from results import Row, Target
+from measure import Row, Setting, Target
 from towers import Towers, demo_towers, random_vit_b_32
 
 from ncclean.data.weighted_loader import TrainBatch, WeightedLoader

@@ -21,11 +21,10 @@ from corpora import photograph_shards
 from measure import take_turns
 from process import BENCHMARK, NCCLEAN, run
 from records import Row, benchmark
-from towers import random_vit_b_32
+from towers import plain_loop, random_vit_b_32
 
 from ncclean.models.estimator import Estimator
 from speed.end_to_end import DecodedShard, decode, model_only
-from speed.plain_loop import plain_loop
 
 _SHARD = 1000
 _BATCH = 256
