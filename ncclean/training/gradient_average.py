@@ -1,8 +1,7 @@
 """Means of gradients over the ranks, exchanged while the backward pass still runs.
 
 That pays where the exchange waits for a network or a GPU. On the cores of one machine it takes from
-the pass what it saves and more (tests/benchmarks/speed/training_ways.py), so there gradients are
-exchanged at its end.
+the pass what it saves and more, so there gradients are exchanged at its end.
 
 Gradients are exchanged in buckets: a bucket is sent as soon as the pass has come past all its
 parameters, and those before it have been sent. The first step shows in which order the pass
