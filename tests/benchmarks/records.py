@@ -81,7 +81,7 @@ def _parser(measure: Callable[..., Any]) -> argparse.ArgumentParser:
             nargs="+" if several else None,
             default=None if default is parameter.empty else default,
             required=default is parameter.empty,
-            help=None if default is parameter.empty else f"default: {default}",
+            help=None if default is parameter.empty else f"default: {default}".replace("%", "%%"),
         )
     return parser
 
