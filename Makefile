@@ -8,12 +8,13 @@ STAMP := .venv/.installed
 # The tested versions need Python 3.11; an older one takes what pyproject.toml allows.
 CONSTRAINTS := $(shell $(PYTHON) -c 'import sys; print("-c constraints.txt" * (sys.version_info >= (3, 11)))')
 
-.PHONY: help install demo test test-slow test-all test-install check bench docs docs-figures clean
+.PHONY: help install demo test quick test-slow test-all test-install check bench docs docs-figures clean
 
 help:
 	@echo "make install   create .venv and install ncclean with its tools"
 	@echo "make demo      render a noisy corpus, find the noise, repair a model"
 	@echo "make test      run the tests but the slow ones"
+	@echo "make quick     run the tests of what changed, for a minute"
 	@echo "make test-all  run the slow ones too"
 	@echo "make check     ruff, mypy, spelling, prose, workflows and Dockerfile"
 	@echo "make test-install  the wheel in empty environments of four Pythons, by uv"
@@ -46,6 +47,9 @@ demo: install
 test: install
 	$(BIN)/python -m pytest -q -m "not slow" -n auto --maxprocesses 4 --dist loadfile \
 	  --no-loadscope-reorder
+
+quick: install
+	$(BIN)/python tests/quick.py
 
 test-slow: install
 	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --no-loadscope-reorder

@@ -192,6 +192,7 @@ _STUB_HEAD = """\
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from ncclean import webdataset as webdataset
 from ncclean_pipelines.command import Result as Result
 from ncclean_pipelines.progress import Progress, Report
 

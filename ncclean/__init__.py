@@ -2,9 +2,11 @@
 
 `ncclean.score(...)`, `ncclean.select(...)` and so on are the commands as functions, made from their
 declarations (`ncclean_pipelines.functions`) when one is first used: importing `ncclean` stays
-instant. `__init__.pyi` tells editors and type checkers what they take.
+instant. `__init__.pyi` tells editors and type checkers what they take. `ncclean.webdataset` brings
+a selection into a training loop.
 """
 
+import importlib
 from typing import Any
 
 from ncclean._version import __version__
@@ -41,6 +43,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "webdataset":
+        return importlib.import_module("ncclean.webdataset")
     if name.startswith("_") or name not in __all__:
         hint = "; `ncclean report` is ncclean.write_report" if name == "report" else ""
         raise AttributeError(f"module 'ncclean' has no attribute {name!r}{hint}")

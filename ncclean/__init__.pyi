@@ -5,6 +5,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from ncclean import webdataset as webdataset
 from ncclean_pipelines.command import Result as Result
 from ncclean_pipelines.progress import Progress, Report
 
@@ -78,6 +79,7 @@ def score(
     decode_on: Literal['cpu', 'device'] = 'cpu',
     draft: bool = False,
     max_pixels: int = 89478485,
+    exif: bool = True,
     embeddings: str | None = None,
     calibrate_by: str | None = None,
     signals: Literal['language', 'image'] | Sequence[Literal['language', 'image']] | None = None,

@@ -243,13 +243,15 @@ def test_readme_and_tutorial_show_commands() -> None:
     "code",
     [
         block
-        for name in ("python", "howto", "evaluation")
+        for name in ("python", "howto", "evaluation", "own-loop")
         for block in code_blocks(DOCS / f"{name}.md", "python")
     ],
 )
 def test_imports_of_python_examples_resolve(code: str) -> None:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and node.module:
+            if node.module == "datasets":  # none of ncclean's: whoever has it uses it
+                continue
             module = importlib.import_module(node.module)
             for alias in node.names:
                 assert hasattr(module, alias.name), f"{node.module} has no {alias.name}"

@@ -30,6 +30,8 @@ def test_figures(tmp_path, kind):
     write_figure(figure, path, "evaluate noise")
     if kind != ".svg":  # its ids are drawn by chance
         assert UPath(path).read_bytes() == first
+    with pytest.raises(InputError, match="takes a file ending in"):
+        write_figure(figure, str(tmp_path / "f.txt"), "evaluate noise")
 
 
 def test_json_keeps_its_values(tmp_path):

@@ -87,6 +87,7 @@ LAYERS = (
     "runners",
     "selection",
     "exporting",
+    "webdataset",
     "neighbour_search",
     "auditing",
     "training",

@@ -377,10 +377,10 @@ EVALUATED_SCORES = {
 }
 
 OUTCOME_COLUMNS = (
-    Column("query", _STRING, "image or caption", "evaluation.outcomes"),
+    Column("query", _STRING, "image or caption", "evaluation.results"),
     Column("image", _STRING, "shard and key of the image", "data.tar"),
-    Column("number", _INT, "number of the caption, from 0", "evaluation.outcomes"),
-    Column("label", _INT, "true class of the image", "evaluation.outcomes"),
+    Column("number", _INT, "number of the caption, from 0", "evaluation.results"),
+    Column("label", _INT, "true class of the image", "evaluation.results"),
     Column(
         "depth",
         _INT,

@@ -128,7 +128,7 @@ class RankSamples:
                     if yielded == piece.count:
                         return
                     yielded += 1
-                    raw = _raw(sample, selected)
+                    raw = raw_sample(sample, selected)
                     if isinstance(raw, SkipReason):
                         counts.add(raw.value)
                         yield None
@@ -179,7 +179,7 @@ class RankSamples:
         return np.random.default_rng([self._seed, epoch, purpose, rank, *rest])
 
 
-def _raw(sample: Sample, selected: SelectedSample) -> RawSample | SkipReason:
+def raw_sample(sample: Sample, selected: SelectedSample) -> RawSample | SkipReason:
     """The pair, or why it cannot be used."""
     if sample.status is not SkipReason.OK or not sample.image:
         return sample.status

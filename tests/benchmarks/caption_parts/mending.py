@@ -27,7 +27,7 @@ from records import Row, benchmark
 
 from caption_parts.detect import noisy_parts, scored
 from ncclean.data.caption_parts import parts_of, sentence_starts
-from ncclean.evaluation.retrieval import recall_at_k
+from ncclean.evaluation.ranking import recall_at_k
 from ncclean.models.estimator import Estimator
 from ncclean.selection.policy import Policy
 

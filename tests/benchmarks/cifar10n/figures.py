@@ -17,7 +17,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
 from cifar10n import corpora
-from ncclean.evaluation.calibration import BINS, calibration
+from ncclean.evaluation.noise_evaluation import BINS, calibration
 from ncclean.scoring.recalibration import recalibrated
 from ncclean.storage.summary import ScoreSummary
 

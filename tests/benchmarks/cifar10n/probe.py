@@ -73,8 +73,8 @@ def study(data: Path, out: Path, passes: int = 8, seed: int = 0) -> Iterator[Row
         def make(folder: Path, label: str = label) -> None:
             write_split(folder / "train", data, photographs.scored, label)
             write_split(folder / "test", data, photographs.held_out, "clean")
-            classes = f"classes = {_NAMES!r}\ntemplates = ['a photo of a {{}}.']\n"
-            (folder / "classes.py").write_text(classes)
+            (folder / "classnames.txt").write_text("\n".join(_NAMES))
+            (folder / "zeroshot_classification_templates.txt").write_text("a photo of a {c}.")
 
         folder, table = once(out / f"set-{label}", make), str(out / f"{label}.parquet")
         write_corpus(photographs.scored, label, data, out / label, seed)

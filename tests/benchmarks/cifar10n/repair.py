@@ -26,7 +26,7 @@ from repair.arms import FORGETTING
 
 from cifar10n import corpora
 from cifar10n.corpora import CLASS_NAMES, TEMPLATES, Photographs, train, write_corpus
-from ncclean.evaluation.zeroshot import classifier_weights
+from ncclean.evaluation.ranking import classifier_weights
 from ncclean.models.estimator import Estimator
 
 LABEL = "worse"

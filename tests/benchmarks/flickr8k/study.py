@@ -29,7 +29,7 @@ from scipy.stats import sem
 
 from flickr8k.corpora import JSON, MODEL_CONFIG, learnt, photographs_of, source, spoilt, training
 from ncclean.errors import InputError
-from ncclean.evaluation.retrieval import recall_at_k, retrieval_depths
+from ncclean.evaluation.ranking import recall_at_k, retrieval_depths
 from ncclean.models.estimator import Estimator
 from ncclean.selection.policy import Policy
 

@@ -6,8 +6,7 @@ import torch
 from corpora import encoded_images
 
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, retrieval_pair, zeroshot_sample
-from ncclean.evaluation.retrieval import recall_at_k
-from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
+from ncclean.evaluation.ranking import class_depth, classifier_weights, recall_at_k
 from ncclean.models.estimator import Estimator
 
 
@@ -37,5 +36,7 @@ class HeldOut:
             )
             labels = torch.tensor([sample.label for sample in samples])
             images = encoded_images(estimator, (sample.image for sample in samples))
-            metrics[zeroshot.name] = zeroshot_accuracy(images, weights, labels)["acc1"]
+            metrics[zeroshot.name] = float(
+                (class_depth(images, weights, labels) == 0).float().mean()
+            )
         return {name: round(value, 6) for name, value in metrics.items()}

@@ -1,0 +1,118 @@
+"""The pairs of a selection as an IterableDataset of PyTorch, from any layout that ncclean reads."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from torch import distributed
+from torch.utils.data import IterableDataset, get_worker_info
+
+from ncclean.base.formats import by_name
+from ncclean.data.options import SourceOptions
+from ncclean.data.rank_samples import LoaderCounts, RankSamples, RawSample
+from ncclean.data.samples import CaptionKeys
+from ncclean.data.sources import resolve_sources
+from ncclean.webdataset.stage import open_selection
+
+logger = logging.getLogger(__name__)
+
+
+class SelectedPairs(IterableDataset[dict[str, Any]]):
+    """Iterates over the selected pairs of tars, folders, tables or Parquet, as webdataset has them.
+
+    Each is a dict of `__key__` (the uid of the pair), `jpg` (the bytes of the image file, whatever
+    format it has), `txt` (the caption in UTF-8) and `weight` (a float): `wds.DataPipeline` takes
+    this as its first stage. Without `selection`, all usable samples have the weight 1.
+
+    The shards in random order form one sequence, of which each of `world_size` ranks has an equal
+    piece, the same as in `finetune` with this `seed`; within a shard the order stays, so shuffle
+    what comes. `rank` and `world_size` are those of `torch.distributed` where they are left out.
+    The workers of a DataLoader share the piece of their rank. In place of a pair that cannot be
+    read another one is shown twice, so that ranks stay equally long, and the log says so.
+
+    `source` are options of the sources: `image_root`, `image_key`, `split`, `class_template`.
+    Raises `InputError` for sources that are not there and a selection of other shards.
+    """
+
+    def __init__(
+        self,
+        sources: str | list[str],
+        selection: str | None = None,
+        *,
+        captions: Literal["all", "best"] = "all",
+        caption_key: CaptionKeys = None,
+        shuffle: bool = True,
+        drop_last: bool = True,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        **source: Any,
+    ) -> None:
+        is_spread = distributed.is_available() and distributed.is_initialized()
+        here, everywhere = (
+            (distributed.get_rank(), distributed.get_world_size()) if is_spread else (0, 1)
+        )
+        named = [sources] if isinstance(sources, str) else sources
+        self._source = RankSamples(
+            resolve_sources(named, options=SourceOptions(**source)),
+            None if selection is None else open_selection(selection, captions),
+            caption_key=caption_key,
+            captions=captions,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            seed=seed,
+            rank=rank if rank is not None else here,
+            world_size=world_size or everywhere,
+        )
+        self._epoch = self._batches = 0
+        self._batch_size = 1
+
+    def __len__(self) -> int:
+        """Pairs of this rank in an epoch, of all workers together."""
+        return self._source.length
+
+    def set_epoch(self, epoch: int, batches: int = 0, batch_size: int = 1) -> None:
+        """Choose the epoch to iterate over next, after `batches` of it that have been seen.
+
+        `batch_size` is that of the DataLoader: its workers take turns with whole batches.
+        """
+        self._epoch, self._batches, self._batch_size = epoch, batches, batch_size
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        worker = get_worker_info()
+        place, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
+        number = (place + self._batches) % workers  # a DataLoader asks its first worker first
+        piece = -(-len(self) // workers)
+        seen = -(-(self._batches - number) // workers) * self._batch_size
+        first, last = number * piece, min((number + 1) * piece, len(self))
+        counts = LoaderCounts()
+        pairs = self._source.sequence(self._epoch, min(first + seen, last), counts)
+        yield from map(_fields, _without_gaps(itertools.islice(pairs, max(last - first - seen, 0))))
+        if counts.skipped:
+            logger.warning("pairs that others stood in for: %s", by_name(counts.skipped))
+
+
+def _without_gaps(pairs: Iterator[RawSample | None]) -> Iterator[RawSample]:
+    """The pairs, with the next one in place of each that is None, or else the one before."""
+    gaps = 0
+    shown: RawSample | None = None
+    for pair in pairs:
+        if pair is None:
+            gaps += 1
+            continue
+        yield from itertools.repeat(pair, 1 + gaps)
+        gaps, shown = 0, pair
+    if shown is not None:
+        yield from itertools.repeat(shown, gaps)
+
+
+def _fields(pair: RawSample) -> dict[str, Any]:
+    return {
+        "__key__": pair.chosen.pair_name,
+        "jpg": pair.image,
+        "txt": pair.caption.encode(),
+        "weight": float(pair.chosen.weight),
+    }

@@ -1,0 +1,192 @@
+"""A stage of webdataset pipelines that applies a selection."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ncclean.base.formats import counted
+from ncclean.base.url_secrets import name_without_secrets, without_secrets
+from ncclean.data.member_samples import Contents, take_captions
+from ncclean.data.rank_samples import RawSample, raw_sample
+from ncclean.data.samples import CaptionKeys, Sample
+from ncclean.data.selection import SelectedSample
+from ncclean.data.selection_reader import SelectionReader
+from ncclean.data.shards import SUFFIXES
+from ncclean.errors import InputError
+from ncclean.storage.tables import local_tables
+
+logger = logging.getLogger(__name__)
+
+_DECODED = b"decoded"  # in place of an image that a stage before has decoded
+
+
+def open_selection(path: str, captions: Literal["all", "best"] = "all") -> SelectionReader:
+    """Open a selection, of a store, too, and check its weights. Raises `InputError`."""
+    reader = SelectionReader(path, captions, local_tables([path]))
+    reader.has_weights()
+    return reader
+
+
+def select(
+    selection: str,
+    *,
+    captions: Literal["all", "best"] = "all",
+    caption_key: CaptionKeys = None,
+    image_key: str | None = None,
+) -> Stage:
+    """A stage for `wds.WebDataset(urls).compose(...)` that drops, weighs and mends pairs.
+
+    `selection` is a file of `ncclean select`, made from these shards. Of the samples that pass,
+    those that it does not name are dropped; each other one gets `weight`, a float, and its caption
+    as the member `txt`. An image with several captions is yielded once for each that is selected,
+    or once with the `best`. `caption_key` and `image_key` are those of the scores.
+
+    Compose it before `shuffle`, and best before `decode(..., partial=True)`: without `partial`,
+    webdataset decodes bytes alone, and a weight is none. Ranks and workers are split by the
+    pipeline, as its shards are. Raises `InputError` if the file is no selection, or names none of
+    the shards; pairs of a shard that are selected and do not come are logged as a warning.
+    """
+    return Stage(selection, captions, caption_key, image_key)
+
+
+@dataclass
+class _Visit:
+    """One reading of a shard: its pairs by key, as far as their samples have not come."""
+
+    url: str
+    first_key: str
+    waiting: dict[str, list[SelectedSample]]
+
+    def end(self) -> None:
+        """Log the selected pairs that have not come."""
+        lacking = sum(map(len, self.waiting.values()))
+        if lacking:
+            logger.warning(
+                "%s of the selection did not come out of %s, such as %r",
+                counted(lacking, "pair"),
+                without_secrets(self.url),
+                next(iter(self.waiting)),
+            )
+
+
+@dataclass
+class Stage:
+    """A callable that `select` makes; processes that load data may be given copies of it."""
+
+    selection: str
+    captions: Literal["all", "best"] = "all"
+    caption_key: CaptionKeys = None
+    image_key: str | None = None
+
+    def __post_init__(self) -> None:
+        open_selection(self.selection, self.captions)
+
+    def __call__(self, samples: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield the selected pairs of `samples`, which come shard by shard."""
+        reader = open_selection(self.selection, self.captions)
+        names = reader.counts()
+        visit: _Visit | None = None
+        is_named = False
+        for sample in samples:
+            url, key = sample["__url__"], sample["__key__"]
+            # Resampled shards may come twice in a row.
+            if visit is None or url != visit.url or key == visit.first_key:
+                if visit is not None:
+                    visit.end()
+                name = shard_name(url, names)
+                is_named = is_named or name is not None
+                visit = _Visit(url, key, {} if name is None else reader.samples(name))
+            yield from self._pairs(sample, visit.waiting)
+        if visit is None:
+            return
+        visit.end()
+        if not is_named:
+            raise InputError(
+                f"{self.selection} selects no pair of {without_secrets(visit.url)} or the other "
+                f"shards; those that it names are called like {next(iter(names))}"
+            )
+
+    def _pairs(
+        self, sample: Mapping[str, Any], waiting: dict[str, list[SelectedSample]]
+    ) -> Iterator[dict[str, Any]]:
+        for part in samples_of_keys(sample, waiting):
+            key = part["__key__"]
+            if key not in waiting:
+                continue
+            read = self._read(part)
+            pairs = [(pair, raw_sample(read, pair)) for pair in waiting[key]]
+            usable = [(pair, raw) for pair, raw in pairs if isinstance(raw, RawSample)]
+            if not usable:
+                continue
+            del waiting[key]  # of samples that share a key the first one counts
+            is_decoded = isinstance(part.get("txt"), str) or read.image is _DECODED
+            for pair, raw in usable:
+                text = raw.caption if is_decoded else raw.caption.encode()
+                yield {**part, "txt": text, "weight": float(pair.weight)}
+
+    def _read(self, sample: Mapping[str, Any]) -> Sample:
+        """The image and the captions of a sample, by the rules that it was scored by."""
+        contents = Contents(0, sample["__key__"], self.caption_key, self.image_key)
+        contents.members = {
+            name: json.dumps(value).encode() if isinstance(value, dict | list) else value
+            for name, value in sample.items()
+            if not name.startswith("__")
+        }
+        contents.has_dots = any("." in name for name in contents.members)
+        image = contents.members.get(contents.picture or "")
+        read = Sample(row=0, key=contents.key, picture=contents.picture)
+        read.image = image if isinstance(image, bytes | None) else _DECODED
+        take_captions(read, contents.captions)
+        return read
+
+
+def samples_of_keys(
+    sample: Mapping[str, Any], keys: Mapping[str, object]
+) -> Iterator[Mapping[str, Any]]:
+    """The sample, or those that it falls apart into if `keys` end at the last dot of names.
+
+    `shop.de.0001.jpg` has the key `shop` in webdataset, and may have been scored as
+    `shop.de.0001`.
+    """
+    apart: dict[str, dict[str, Any]] = {}
+    for name, value in sample.items():
+        stem, dot, extension = name.rpartition(".")
+        key = f"{sample['__key__']}.{stem}"
+        if dot and key in keys:
+            apart.setdefault(key, {})[extension] = value
+    about = {name: value for name, value in sample.items() if name.startswith("__")}
+    if sample["__key__"] in keys or not apart:
+        yield sample
+    for key, members in apart.items():
+        yield {**about, **members, "__key__": key}
+
+
+def shard_name(url: str, names: Collection[str]) -> str | None:
+    """The name that a selection has for the shard at `url`, which may be the command of a pipe.
+
+    Names carry as many folders as it took to tell the shards of the scoring run apart. None if no
+    name fits. Raises `InputError` if several do.
+    """
+    words = [word.strip("'\"") for word in url.removeprefix("pipe:").split()]
+    paths = [name_without_secrets(word).partition("?")[0].split("://", 1)[-1] for word in words]
+    stems = [
+        path.removesuffix(suffix) for path in paths for suffix in SUFFIXES if path.endswith(suffix)
+    ]
+    ends = [
+        "/".join(folders[start:])
+        for folders in (stem.strip("/").split("/") for stem in stems)
+        for start in range(len(folders))
+    ]
+    fitting = list(dict.fromkeys(end for end in ends if end in names))
+    # A path relative to its folder has fewer folders than the name.
+    fitting = fitting or [n for n in names if any(n.endswith(f"/{stem}") for stem in stems)]
+    if len(fitting) > 1:
+        raise InputError(
+            f"{without_secrets(url)} may be {' or '.join(fitting[:2])} of the selection: name the "
+            "shards with more of their folders"
+        )
+    return fitting[0] if fitting else None
