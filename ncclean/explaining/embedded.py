@@ -14,7 +14,7 @@ from upath import UPath
 
 from ncclean.base.progress import Progress
 from ncclean.data.embeddings.units import resolve_embeddings
-from ncclean.neighbour_search.blocks import Block, embedded_blocks
+from ncclean.neighbour_search.blocks import EmbeddedBlock, embedded_blocks
 from ncclean.neighbour_search.inverted_lists import (
     TRAINING_ROWS_PER_LIST,
     nearest_lists,
@@ -45,7 +45,7 @@ def clusters_path(out: UPath) -> UPath:
 class Embedded:
     """The blocks of a corpus's embeddings; one at a time is in memory."""
 
-    blocks: Sequence[Block]
+    blocks: Sequence[EmbeddedBlock]
 
     @classmethod
     def open(cls, embeddings: Sequence[str], keys: tuple[str, str] | None) -> Embedded:

@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ncclean.errors import InputError
+from ncclean.models.devices import _cast_matrices, float32_products, resolve_precision
 from ncclean.models.estimator import Estimator
-from ncclean.models.precision import _cast_matrices, float32_products, resolve_precision
 
 MATRICES = (nn.Linear, nn.Conv2d, nn.MultiheadAttention)
 

@@ -16,7 +16,7 @@ import ncclean
 from ncclean.base.config import ScoreOptions
 from ncclean.columns import columns
 from ncclean.errors import InputError, NccleanError, ResumeError
-from ncclean.models.embedding_head import EmbeddingHead
+from ncclean.models.heads import EmbeddingHead
 from ncclean.storage.score_run import ScoreRun
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")

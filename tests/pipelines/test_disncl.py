@@ -14,7 +14,7 @@ from ncclean.models.checkpoint import resolve
 from ncclean.models.heads import has_heads
 from ncclean.training.objectives.options import DisnclOptions, ObjectiveOptions
 from ncclean.training.options import TrainOptions
-from ncclean.training.run_log import read_results
+from ncclean.training.run_files import read_results
 
 
 def request(corpus, out, **options):

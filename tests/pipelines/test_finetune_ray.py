@@ -21,7 +21,7 @@ from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.training.objectives.options import ObjectiveOptions
 from ncclean.training.options import TrainOptions
-from ncclean.training.run_log import read_results
+from ncclean.training.run_files import read_results
 from tests.execution.clusters import cluster
 
 pytestmark = pytest.mark.slow

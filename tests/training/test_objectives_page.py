@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from ncclean.training.objectives.base import whole_model
-from ncclean.training.run_log import read_results
+from ncclean.training.run_files import read_results
 from tests.training.batches import train
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "objectives.md"

@@ -78,10 +78,9 @@ def study(data: Path, out: Path, passes: int = 8, seed: int = 0) -> Iterator[Row
 
         folder, table = once(out / f"set-{label}", make), str(out / f"{label}.parquet")
         write_corpus(photographs.scored, label, data, out / label, seed)
-        score = Score(shards=[str(out / label)], out=table, model=model, precision="fp32")
-        estimated = score.run().summary.noise_rate.value
-        true = sum(row[label] != row["clean"] for row in photographs.scored)
-        arms = weightings(estimated, true / len(photographs.scored))
+        scored = Score(shards=[str(out / label)], out=table, model=model, precision="fp32").run()
+        wrong = sum(row[label] != row["clean"] for row in photographs.scored)
+        arms = weightings(scored.summary.noise_rate.value, wrong / len(photographs.scored))
         for number, (name, sql) in enumerate(arms.items()):
             results, equal = (str(out / f"results-{label}-{place}") for place in (number, 0))
             arm = {"labels": label, "weights": name}

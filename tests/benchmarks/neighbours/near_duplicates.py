@@ -22,11 +22,15 @@ from PIL import Image
 from records import Row, benchmark
 
 from ncclean.base.config import ScoreOptions
+from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.models.estimator import Estimator
+from ncclean.neighbour_search.blocks import embedded_blocks
+from ncclean.neighbour_search.near_duplicates import SAME_IMAGE_COSINE, THRESHOLDS
 from ncclean.neighbour_search.options import NeighbourOptions
-from ncclean.neighbour_search.result import SAME_IMAGE_COSINE, THRESHOLDS
-from ncclean.neighbour_search.search import neighbours_of
+from ncclean.neighbour_search.search import find_neighbours
 from ncclean.neighbour_search.whitening import Whitening
+from ncclean.runners.runner import InProcess
+from ncclean.storage.array_files import ArrayFolder
 
 _DUPLICATES, _ALTERED = 0.05, 1000
 _THRESHOLDS = ((True, None), (True, 0.90), (False, 0.96))  # whitened or not; None is the default
@@ -37,8 +41,9 @@ def cropped(image: Image.Image) -> bytes:
     width, height = image.size
     left, top = 0.04 * width, 0.04 * height
     buffer = io.BytesIO()
-    box = (round(left), round(top), round(width - left), round(height - top))
-    image.crop(box).save(buffer, "PNG")
+    image.crop((round(left), round(top), round(width - left), round(height - top))).save(
+        buffer, "PNG"
+    )
     return buffer.getvalue()
 
 
@@ -54,33 +59,35 @@ def thresholds(pairs: int = 20_000, seed: int = 1) -> Iterator[Row]:
         folder = Path(name)
         shards = rendered(folder / "shards", pairs=pairs, duplicates=_DUPLICATES, seed=seed)
         options = ScoreOptions(embeddings=str(folder / "embeddings"))
-        table = str(folder / "s.parquet")
-        Score(shards=[str(shards)], out=table, model="demo", options=options).run()
-        image, text, facts = read_embeddings(folder / "embeddings")
+        Score(
+            shards=[str(shards)], out=str(folder / "s.parquet"), model="demo", options=options
+        ).run()
+        image, _, facts = read_embeddings(folder / "embeddings")
         samples = {sample.metadata["uid"]: sample for sample in samples_of(shards)}
-    uids = facts.column("uid").to_pylist()
-    scenes = np.array([samples[uid].metadata["duplicate_of"] or uid for uid in uids])
-    times = Counter(scenes.tolist())
-    is_redrawn = np.array([times[scene] > 1 for scene in scenes])
-    rows = np.flatnonzero(~is_redrawn)[:_ALTERED]
-    copies = _altered([samples[uids[row]].image for row in rows])
-    for whiten, threshold in _THRESHOLDS:
-        space = Whitening.fit(image) if whiten else Whitening.none(image.shape[1])
-        groups = neighbours_of(
-            image.astype(np.float16), text.astype(np.float16), None,
-            NeighbourOptions(whiten=whiten, image_threshold=threshold),
-        ).image.group  # fmt: skip
-        least = THRESHOLDS["image"][whiten] if threshold is None else threshold
-        yield {
-            "whitened": whiten,
-            "threshold": least,
-            "is_default": threshold is None,
-            **_grouped(groups, scenes, is_redrawn),
-            "altered": {
-                name: _share_reaching(image[rows], copy, space, least, plain=threshold is None)
-                for name, copy in copies.items()
-            },
-        }
+        uids = facts.column("uid").to_pylist()
+        scenes = np.array([samples[uid].metadata["duplicate_of"] or uid for uid in uids])
+        times = Counter(scenes.tolist())
+        is_redrawn = np.array([times[scene] > 1 for scene in scenes])
+        rows = np.flatnonzero(~is_redrawn)[:_ALTERED]
+        copies = _altered([samples[uids[row]].image for row in rows])
+        blocks = embedded_blocks(resolve_embeddings([options.embeddings]), None)
+        for whiten, threshold in _THRESHOLDS:
+            space = Whitening.fit(image) if whiten else None
+            found = find_neighbours(
+                blocks, NeighbourOptions(whiten=whiten, image_threshold=threshold),
+                ArrayFolder(str(folder / f"work-{whiten}-{threshold}")), InProcess(),
+            )  # fmt: skip
+            least = THRESHOLDS["image"][whiten] if threshold is None else threshold
+            yield {
+                "whitened": whiten,
+                "threshold": least,
+                "is_default": threshold is None,
+                **_grouped(found.groups["image"], scenes, is_redrawn),
+                "altered": {
+                    name: _share_reaching(image[rows], copy, space, least, plain=threshold is None)
+                    for name, copy in copies.items()
+                },
+            }
     return {"redrawn": int(is_redrawn.sum())}
 
 
@@ -90,11 +97,12 @@ def _grouped(group: np.ndarray, scenes: np.ndarray, is_redrawn: np.ndarray) -> d
     sizes, of_scene = Counter(group.tolist()), Counter(pairs)
     together = np.array([of_scene[pair] > 1 for pair in pairs])
     has_company = np.array([sizes[one] > 1 for one in group.tolist()])
-    is_first = group == np.arange(len(group))
     return {
         "redrawn_grouped": float(together[is_redrawn].mean()),
         "others_grouped": float(has_company[~is_redrawn].mean()),
-        "others_dropped": float((has_company & ~is_first)[~is_redrawn].mean()),
+        "others_dropped": float(
+            (has_company & (group != np.arange(len(group))))[~is_redrawn].mean()
+        ),
     }
 
 
@@ -109,13 +117,14 @@ def _altered(images: list[bytes]) -> dict[str, np.ndarray]:
 
 
 def _share_reaching(
-    image: np.ndarray, copy: np.ndarray, space: Whitening, threshold: float, *, plain: bool
+    image: np.ndarray, copy: np.ndarray, space: Whitening | None, threshold: float, *, plain: bool
 ) -> float:
     """Share of the copies whose cosine with the image reaches the threshold.
 
     With `plain` a high cosine in the model's own space will do as well.
     """
-    reached = np.einsum("nd,nd->n", space.apply(image), space.apply(copy)) >= threshold
+    sides = (image, copy) if space is None else (space.apply(image), space.apply(copy))
+    reached = np.einsum("nd,nd->n", *sides) >= threshold
     if plain:
         reached |= np.einsum("nd,nd->n", image, copy) >= SAME_IMAGE_COSINE
     return float(reached.mean())

@@ -13,10 +13,9 @@ from arms import CLEAN, CLIP_ON_ALL, ORACLE, SELECTED, WEIGHTED, Arm, Training
 from torch import Tensor
 
 from ncclean.training.objectives.base import GlobalBatch, LossObjective, Objective, Terms
-from ncclean.training.objectives.bayes import BayesOptions
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.disncl import DisnclOptions
 from ncclean.training.objectives.ncu import forget_split
+from ncclean.training.objectives.options import BayesOptions, DisnclOptions
 
 Start = Literal["noisy", "clean", "bundled"]
 # The share of the first phase, which learns NCU's prompt: by default half of the steps.

@@ -29,9 +29,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from ncclean.base.config import ScoreOptions
 from ncclean.data.decode import Preprocessing
 from ncclean.data.shards import resolve_shards
-from ncclean.models.devices import pin, unpin
+from ncclean.models.devices import LOW_PRECISION, pin, unpin
 from ncclean.models.estimator import Estimator
-from ncclean.models.precision import LOW_PRECISION
 from ncclean.models.text_tower import encode_text
 from ncclean.models.tokens import TokenCache
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from ncclean.data import device_decode
 from ncclean.data.device_decode import DeviceImageDecoder
-from ncclean.models import precision
+from ncclean.models import devices as precision
 from ncclean.models.devices import pin, unpin
 from ncclean.models.estimator import Estimator
 from ncclean.models.tokens import TokenCache

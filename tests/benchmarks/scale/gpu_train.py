@@ -20,7 +20,8 @@ from measure import take_turns
 from records import Row, benchmark
 from speed.training import SameBatch
 
-from ncclean.training.objectives.registry import ObjectiveOptions, make_objective
+from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.objectives.registry import make_objective
 from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer
 from scale.gpu import check_gpu, random_estimator

@@ -32,13 +32,13 @@ def measure_here(case: str, pairs: int, whole: bool) -> dict[str, float]:
     """GB above what this process held before, and seconds."""
     import torch
 
-    from ncclean.training.objectives import row_blocks
+    from ncclean.training.objectives import similarity
     from ncclean.training.objectives.base import GlobalBatch
-    from ncclean.training.objectives.disncl_information import Discriminators
+    from ncclean.training.objectives.disncl_losses import Discriminators
     from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
     from ncclean.training.objectives.registry import make_objective
 
-    row_blocks.WHOLE = pairs * pairs if whole else 0
+    similarity.WHOLE = pairs * pairs if whole else 0
     method, _, phase_name = case.partition(" ")
     options = ObjectiveOptions(ncu=NcuOptions(max_iterations=ITERATIONS))
     objective: Any = make_objective(method, options)

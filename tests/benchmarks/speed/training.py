@@ -19,9 +19,10 @@ from measure import Row, Setting, Target
 from towers import Towers, demo_towers, random_vit_b_32
 
 from ncclean.data.weighted_loader import TrainBatch, WeightedLoader
-from ncclean.training.objectives.ncu import NcuOptions
-from ncclean.training.objectives.registry import METHODS, ObjectiveOptions, make_objective
-from ncclean.training.trainer import Trainer, TrainOptions
+from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
+from ncclean.training.objectives.registry import METHODS, make_objective
+from ncclean.training.options import TrainOptions
+from ncclean.training.trainer import Trainer
 
 BATCH = 64
 # Design, section 6: relative to `clip` at the same batch.

@@ -15,8 +15,7 @@ from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
-from ncclean.training.objectives.disncl import DisnclOptions
-from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.objectives.options import DisnclOptions, ObjectiveOptions
 from tests.pipelines.captions.sources import KEYS, LAYOUTS
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")

@@ -3,11 +3,9 @@
 import pytest
 import torch
 
+from ncclean.training.objectives.baselines import cyclip_terms, gradient_ascent_terms, softclip_loss
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.osa import osa_loss
-from ncclean.training.objectives.registry import cyclip_terms
-from ncclean.training.objectives.softclip import softclip_loss
 from tests.training.objectives.samples import embeddings, extremes
 
 WEIGHTS = torch.tensor([0.1, 0.0, 0.05, 0.14, 0.0, 0.02])

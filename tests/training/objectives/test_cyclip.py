@@ -1,9 +1,12 @@
 import pytest
 import torch
 
+from ncclean.training.objectives.baselines import (
+    cross_modal_consistency,
+    cyclip_terms,
+    in_modal_consistency,
+)
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.cyclip import cross_modal_consistency, in_modal_consistency
-from ncclean.training.objectives.registry import cyclip_terms
 from tests.training.objectives.samples import embeddings
 
 

@@ -3,8 +3,12 @@ import math
 import pytest
 import torch
 
-from ncclean.training.objectives.disncl import ranking_loss, soft_alignment_loss, soft_margin
-from ncclean.training.objectives.disncl_alignment import all_negatives_loss
+from ncclean.training.objectives.disncl_losses import (
+    all_negatives_loss,
+    ranking_loss,
+    soft_alignment_loss,
+    soft_margin,
+)
 
 H = torch.tensor([[1.0, 0.0], [0.5, 1.0]])
 FIRST = torch.tensor([True, False])

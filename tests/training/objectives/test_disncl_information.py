@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ncclean.training.objectives.disncl import jsd_bound
-from ncclean.training.objectives.disncl_information import (
+from ncclean.training.objectives.disncl_losses import (
     PAIRS,
     Discriminator,
     Discriminators,
     adversarial_bound,
+    jsd_bound,
 )
 
 

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from ncclean.training.objectives.disncl import DisnclOptions, control_terms
-from ncclean.training.objectives.disncl_objective import Disncl
-from ncclean.training.objectives.disncl_reconstruction import Decoders, unexplained_share
-from ncclean.training.run_log import read_results
+from ncclean.training.objectives.disncl import Disncl, control_terms
+from ncclean.training.objectives.disncl_losses import Decoders, unexplained_share
+from ncclean.training.objectives.options import DisnclOptions
+from ncclean.training.run_files import read_results
 from tests.training.batches import train
 
 

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
+from ncclean.training.objectives.baselines import gradient_ascent_terms
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from tests.training.objectives.samples import embeddings
 
 FORGET = torch.tensor([True, False, False, True, True, False])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.special import digamma, polygamma
 
-from ncclean.training.objectives.log_gamma import sample_log_gamma
+from ncclean.training.objectives.bayes import sample_log_gamma
 
 
 @pytest.mark.parametrize("shape", [0.3, 1.0, 6.0, 10.0])

@@ -1,6 +1,7 @@
 import torch
 
-from ncclean.training.objectives.pair_memory import PairMemory, pair_keys
+from ncclean.training.objectives.base import pair_keys
+from ncclean.training.objectives.bayes import PairMemory
 
 
 def test_keys_are_those_of_the_uids():

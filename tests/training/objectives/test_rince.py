@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
+from ncclean.training.objectives.baselines import rince_loss
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.rince import rince_loss
 from tests.training.objectives.samples import embeddings, extremes
 
 

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
+from ncclean.training.objectives.baselines import softclip_loss, softened_targets
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.softclip import softclip_loss, softened_targets
 from tests.training.objectives.samples import embeddings
 
 
