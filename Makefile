@@ -72,7 +72,7 @@ test-install:
 	python3 tests/install.py 3.10 --lowest $(if $(TORCH),--torch $(TORCH))
 
 bench: install
-	$(BIN)/python tests/benchmarks/run.py
+	$(BIN)/python tests/benchmarks/run.py --json benchmarks.json
 
 docs: install
 	$(BIN)/mkdocs build --strict

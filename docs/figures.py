@@ -24,18 +24,8 @@ RECORDS = DOCS / "records"
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 
 import record_tables as tables  # noqa: E402
-import reliability_tables as reliability  # noqa: E402
-from audits import tables as audit_tables  # noqa: E402
-from caption_parts import tables as part_tables  # noqa: E402
-from causes import tables as cause_tables  # noqa: E402
-from cifar10n import tables as cifar10n_tables  # noqa: E402
-from compare import tables as compare_tables  # noqa: E402
-from disentangle import tables as halves  # noqa: E402
-from flickr8k import tables as flickr8k_tables  # noqa: E402
-from noise import tables as noise_tables  # noqa: E402
-from repair import tables as repair_tables  # noqa: E402
+import study_tables as studies  # noqa: E402
 from scale import billion  # noqa: E402
-from scale import tables as scale_tables  # noqa: E402
 
 BLOCK = re.compile(
     r"^(?P<begin><!-- figures: (?P<name>[^>]*?) -->\n)(?P<content>.*?)(?P<end><!-- /figures -->)$",
@@ -66,16 +56,6 @@ def _source(name: str, record: Record) -> str:
     return f"`docs/records/{name}.json`{changed}"
 
 
-def rsum_gains(*arms: str, metrics: tuple[str, ...] = ()) -> Callable[[Record], Iterable[str]]:
-    """What these arms gain."""
-    return lambda record: repair_tables.gains_table(record["rows"], arms, metrics)
-
-
-def rsum_over_noise(*noises: str) -> Callable[[Record], Iterable[str]]:
-    """An arm a line, a noise a column."""
-    return lambda record: repair_tables.noise_table(record["rows"], "rsum", noises)
-
-
 # The arms that decide what to use, and those that claims of papers are about.
 REPAIRS = ("left alone", "clip, selected", "clip, selected by itself", "osa, weights by itself",
            "ncu", "oracle")  # fmt: skip
@@ -98,84 +78,82 @@ ROBUST = ("left alone", "oracle", "rince", "decl", "bayes, paper")
 
 # A record that is measured anew takes the place of the old one; `make docs-figures` does the rest.
 FIGURES = {
-    "audit-coverage": Figure(("audit-coverage",), audit_tables.coverage_line),
-    "audit-judges": Figure(("audit-judges",), audit_tables.judges_line),
+    "audit-coverage": Figure(("audit-coverage",), tables.coverage_line),
+    "audit-judges": Figure(("audit-judges",), tables.judges_line),
     "benchmarks": Figure(("benchmarks",), tables.benchmark_lines(*SPEEDS)),
     "billion": Figure(billion.RECORDS, billion.billion_table),
-    "breaks": Figure(("breaks",), reliability.breaks_line),
+    "breaks": Figure(("breaks",), tables.breaks_line),
     "caption-parts": Figure(
-        ("caption-parts", "caption-parts-photographs"), part_tables.detection_table
+        ("caption-parts", "caption-parts-photographs"), studies.caption_parts_table
     ),
-    "caption-parts-speed": Figure(("caption-parts-speed",), part_tables.speed_line),
-    "captions-from-outside": Figure(("donors",), noise_tables.donors_table),
-    "causes": Figure(("causes",), cause_tables.causes_lines),
+    "caption-parts-speed": Figure(("caption-parts-speed",), studies.caption_parts_speed_line),
+    "captions-from-outside": Figure(("donors",), studies.donors_table),
+    "causes": Figure(("causes",), studies.causes_lines),
     "causes-more": Figure(
         ("causes-sentences", "causes-classes", "causes-class-photographs", "causes-photographs"),
-        cause_tables.further_lines,
+        studies.further_causes_lines,
     ),
-    "causes-scale": Figure(("causes-scale", "causes-scale-100m"), cause_tables.scale_line),
-    "causes-structured": Figure(("causes-structured",), cause_tables.structured_lines),
-    **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
-    "cifar10n": Figure(("cifar10n",), cifar10n_tables.rate_table),
-    "cifar10n-forgetting": Figure(("cifar10n-forgetting",), cifar10n_tables.forgetting_list),
-    "cifar10n-judges": Figure(("cifar10n-judges",), cifar10n_tables.judges_table),
-    "cifar10n-probe": Figure(("cifar10n-probe",), cifar10n_tables.probe_line),
-    "cifar10n-repair": Figure(("cifar10n",), cifar10n_tables.repair_line),
-    "cifar10n-scores": Figure(("cifar10n",), cifar10n_tables.scores_line),
-    "coverage": Figure(("coverage", "weak-estimators"), noise_tables.coverage_lines),
+    "causes-scale": Figure(("causes-scale", "causes-scale-100m"), studies.causes_scale_lines),
+    "causes-structured": Figure(("causes-structured",), studies.structured_lines),
+    "cifar10n": Figure(("cifar10n",), studies.rate_table),
+    "cifar10n-forgetting": Figure(("cifar10n-forgetting",), studies.forgetting_list),
+    "cifar10n-judges": Figure(("cifar10n-judges",), studies.judges_table),
+    "cifar10n-probe": Figure(("cifar10n-probe",), studies.probe_line),
+    "cifar10n-repair": Figure(("cifar10n",), studies.repair_line),
+    "cifar10n-scores": Figure(("cifar10n",), studies.scores_line),
+    "compare-broken": Figure(("compare",), tables.broken_table),
+    "compare-duplicates": Figure(("compare",), tables.duplicates_lines),
+    "compare-kept": Figure(("compare",), tables.kept_table),
+    "compare-kill": Figure(("compare",), tables.kill_line),
+    "compare-speed": Figure(("compare",), tables.speed_lines),
+    "coverage": Figure(("coverage", "weak-estimators"), studies.coverage_lines),
     "disentanglement": Figure(
-        ("disentanglement-objectives", "disentanglement-clip"), halves.evidence_table
+        ("disentanglement-objectives", "disentanglement-clip"), tables.evidence_table
     ),
-    "disncl": Figure(("disncl",), rsum_over_noise("none", "ncr 40 %")),
+    "disncl": Figure(("disncl",), studies.noise_table("none", "ncr 40 %")),
     "draft": Figure(("draft",), tables.benchmark_line(*DRAFTS)),
     "embeddings": Figure(("embeddings",), tables.benchmark_line()),
     "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare", 6)),
     "export": Figure(("export",), tables.benchmark_line(*EXPORTS)),
     "feed": Figure(("feed",), tables.benchmark_line()),
-    "few-captions": Figure(("few-captions",), noise_tables.few_captions_line),
-    "flickr8k-arms": Figure(("flickr8k",), flickr8k_tables.gains_lines),
-    "flickr8k-detection": Figure(("flickr8k",), flickr8k_tables.detection_lines),
-    "flickr8k-judgements": Figure(("flickr8k-judgements",), flickr8k_tables.judgements_line),
-    "forgetting": Figure(
-        ("forgetting",), lambda record: repair_tables.gains_lines(record["rows"], FORGETTING)
-    ),
+    "few-captions": Figure(("few-captions",), studies.few_captions_line),
+    "flickr8k-arms": Figure(("flickr8k",), studies.flickr8k_gains_lines),
+    "flickr8k-detection": Figure(("flickr8k",), studies.flickr8k_detection_lines),
+    "flickr8k-judgements": Figure(("flickr8k-judgements",), studies.judgements_line),
+    "forgetting": Figure(("forgetting",), studies.gains_lines(*FORGETTING)),
     "gpu": Figure(("gpu",), tables.gpu_table),
     "gpu-gains": Figure(("gpu-gains",), tables.gpu_gains_line),
     "gpu-train": Figure(("gpu-train",), tables.gpu_training_line),
     "joins": Figure(("joins", "joins-limited"), tables.join_lines),
-    "mending": Figure(("mending",), part_tables.mending_lines),
+    "mending": Figure(("mending",), studies.mending_lines),
     "near-duplicates": Figure(("near-duplicates",), tables.near_duplicates_table),
-    "near-miss-scores": Figure(("near-misses",), noise_tables.near_miss_lines),
+    "near-miss-scores": Figure(("near-misses",), studies.near_miss_lines),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
-    "neighbours-cost": Figure(("neighbours", "neighbours-3m"), scale_tables.neighbours_lines),
-    "neighbours-faiss": Figure(("neighbours-faiss",), scale_tables.faiss_line),
-    "neighbours-more": Figure(
-        ("neighbours-plain", "neighbours-memory"), scale_tables.further_lines
-    ),
+    "neighbours-cost": Figure(("neighbours", "neighbours-3m"), tables.neighbours_lines),
+    "neighbours-faiss": Figure(("neighbours-faiss",), tables.faiss_line),
+    "neighbours-more": Figure(("neighbours-plain", "neighbours-memory"), tables.further_lines),
     "objective-memory": Figure(("objective-memory",), tables.memory_lines),
-    "prior": Figure(("prior",), lambda record: repair_tables.gains_line(record["rows"], PRIORS)),
-    "real-rules": Figure(("real-clip",), noise_tables.real_rule_lines),
-    "reliability-attacks": Figure(("reliability-attacks",), reliability.attacks_line),
+    "prior": Figure(("prior",), studies.gains_line(PRIORS)),
+    "real-rules": Figure(("real-clip",), studies.real_rule_lines),
+    "reliability-attacks": Figure(("reliability-attacks",), tables.attacks_line),
     "reliability-disturbed": Figure(
         ("reliability-kills", "reliability-nodes", "reliability-store", "reliability-disk"),
-        reliability.disturbed_line,
+        tables.disturbed_line,
     ),
-    "reliability-mutations": Figure(("reliability-mutations",), reliability.mutations_line),
-    "repair": Figure(("repair",), rsum_gains(*REPAIRS)),
-    "repair-arms": Figure(("repair",), rsum_gains(*CLAIMED, metrics=("colour",))),
-    "review-speed": Figure(("review-speed",), scale_tables.review_lines),
-    "released": Figure(("released",), lambda record: repair_tables.released_lines(record["rows"])),
-    "robust": Figure(
-        ("robust",), lambda record: repair_tables.noise_gains_table(record["rows"], ROBUST, NOISES)
-    ),
-    "resume": Figure(("resume",), scale_tables.resume_line),
-    "scale": Figure(("scale",), scale_tables.scale_table),
-    "score-candidates": Figure(("score-candidates",), noise_tables.candidates_lines),
+    "reliability-mutations": Figure(("reliability-mutations",), tables.mutations_line),
+    "repair": Figure(("repair",), studies.gains_table(*REPAIRS)),
+    "repair-arms": Figure(("repair",), studies.gains_table(*CLAIMED, metrics=("colour",))),
+    "review-speed": Figure(("review-speed",), tables.review_lines),
+    "released": Figure(("released",), studies.released_lines),
+    "robust": Figure(("robust",), studies.noise_gains_table(ROBUST, NOISES)),
+    "resume": Figure(("resume",), tables.resume_line),
+    "scale": Figure(("scale",), tables.scale_table),
+    "score-candidates": Figure(("score-candidates",), studies.candidates_lines),
     "selection": Figure(("selection",), tables.selection_table),
-    "swaps": Figure(("donors",), noise_tables.swaps_line),
+    "swaps": Figure(("donors",), studies.swaps_line),
     "training-steps": Figure(("training",), tables.training_line),
     "whole": Figure(("whole",), tables.whole_line),
-    "word-lists": Figure(("word-lists",), noise_tables.word_list_lines),
+    "word-lists": Figure(("word-lists",), studies.word_list_lines),
 }
 
 

@@ -79,6 +79,7 @@ def score(
     decode_on: Literal['cpu', 'device'] = 'cpu',
     draft: bool = False,
     max_pixels: int = 89478485,
+    exif: bool = True,
     embeddings: str | None = None,
     calibrate_by: str | None = None,
     signals: Literal['language', 'image'] | Sequence[Literal['language', 'image']] | None = None,
@@ -328,7 +329,7 @@ def adapt(
 ) -> Result[Any]:
     """Warm an estimator up on the strictly clean pairs of a corpus (OSA's domain adaptation)."""
 def finetune(
-    method: Literal['clip', 'osa', 'ncu', 'bayes', 'disncl', 'gradient_ascent', 'softclip', 'cyclip', 'rince', 'decl'],
+    method: Literal['clip', 'osa', 'ncu', 'bayes', 'disncl', 'gradient_ascent', 'softclip', 'cyclip', 'rince', 'decl', 'siglip'],
     shards: str | Sequence[str],
     out: str,
     *,
@@ -348,6 +349,7 @@ def finetune(
     normalize_weights: bool = False,
     prompt_epochs: int = 2,
     softclip_temperature: float = 0.07,
+    siglip_weights: Literal['selection', 'bayes'] = 'selection',
     variant: Literal['published', 'released'] = 'published',
     forget_percent: float = 10.0,
     split: Literal['model', 'table'] = 'model',

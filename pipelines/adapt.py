@@ -26,7 +26,7 @@ from .shared_options import (
 )
 
 if TYPE_CHECKING:
-    from ncclean.training.adapt_model import AdaptSummary
+    from ncclean.training.adapt import AdaptSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +63,10 @@ class Adapt(Command):
     overwrite: Overwrite = False
 
     def run(self, progress: Progress = SILENT) -> Result[AdaptSummary]:
-        """Adapt the model and save it; see `ncclean.training.adapt_model`."""
+        """Adapt the model and save it; see `ncclean.training.adapt.adapt_model`."""
         from ncclean.data.sources import resolve_pairs
         from ncclean.models.request import ModelRequest
-        from ncclean.training.adapt_model import adapt_model
+        from ncclean.training.adapt import adapt_model
 
         adapted = adapt_model(
             ModelRequest(

@@ -23,7 +23,7 @@ from .shared_options import MemoryLimit, PageTitle, ScoredShards, Scores
 if TYPE_CHECKING:
     from ncclean.auditing.audit import Audit as Measured
     from ncclean.judging.judged import Judged, JudgePlan
-    from ncclean.report.write_audit import WrittenAudit
+    from ncclean.report.audit_page import WrittenAudit
 
 _OF_JUDGE = tuple(parameters(JudgeOptions))
 _OF_PAGE = (
@@ -154,7 +154,7 @@ class Audit(Command):
             from ncclean.base import stores
             from ncclean.base.output_mark import check_free
             from ncclean.data.sources import resolve_pairs
-            from ncclean.report.write_audit import PAGE, SAMPLE, write_audit
+            from ncclean.report.audit_page import PAGE, SAMPLE, write_audit
 
             folder = stores.location(self.out)
             check_free([str(folder / PAGE), str(folder / SAMPLE)], self.name, self.overwrite)

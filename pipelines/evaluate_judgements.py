@@ -96,8 +96,7 @@ class EvaluateJudgements(ModelOptions):
     def run(self, progress: Progress = SILENT) -> Result[JudgementEvaluation]:
         """Compare and write; see `ncclean.evaluation.judgement_evaluation`."""
         from ncclean.base.output_mark import check_free
-        from ncclean.evaluation.judged_scores import scores_of_table
-        from ncclean.evaluation.judgement_evaluation import JudgementTrial
+        from ncclean.evaluation.judgement_evaluation import JudgementEvaluation, scores_of_table
         from ncclean.evaluation.judgement_table import read_judgements
         from ncclean.storage.run_folder import write_json
 
@@ -107,9 +106,9 @@ class EvaluateJudgements(ModelOptions):
         )
         if self.judges == "mean":
             judgements = judgements.averaged()
-        trial = JudgementTrial(judgements)
+        evaluation = JudgementEvaluation(judgements)
         for model in self.requests():
-            trial.add_model(
+            evaluation.add_model(
                 model,
                 self.data,
                 self.embedding,
@@ -122,8 +121,7 @@ class EvaluateJudgements(ModelOptions):
             table = scores_of_table(
                 self.scores, judgements, expressions=self.score, memory_limit=self.memory_limit
             )
-            trial.add(self.scores[0], judgements, table)
-        evaluation = trial.result()
+            evaluation.add(self.scores[0], judgements, table)
         files = []
         if self.out is not None:
             files.append(write_json(self.out, evaluation.to_json(), self.name))
@@ -133,7 +131,7 @@ class EvaluateJudgements(ModelOptions):
 
 
 def _summary(evaluation: JudgementEvaluation, files: Sequence[str]) -> Iterator[Shown]:
-    yield f"people's score: {', '.join(evaluation.rating_columns)}"
+    yield f"people's score: {', '.join(evaluation.judgements.rating_columns)}"
     rows = []
     for one in evaluation.scores:
         figures = one.agreement
@@ -151,10 +149,10 @@ def _summary(evaluation: JudgementEvaluation, files: Sequence[str]) -> Iterator[
         "aside",
     )
     if evaluation.left_out:
-        yield f"rows left out: {skipped_counts(dict(evaluation.left_out))}"
+        yield f"rows left out: {skipped_counts(evaluation.left_out)}"
     for source, missing in evaluation.missing.items():
         if missing:
-            yield Note(f"without a score of {source}: {skipped_counts(dict(missing))}", "warning")
+            yield Note(f"without a score of {source}: {skipped_counts(missing)}", "warning")
     yield from (f"not compared: {name}: {why}" for name, why in evaluation.undefined.items())
     yield from (f"written to {path}" for path in files)
 

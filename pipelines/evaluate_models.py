@@ -37,9 +37,7 @@ class ModelOptions(Command):
     model: Annotated[Sequence[str], Option("Model, as in `score`.", reads=Reads.MODEL)]
     data: Annotated[
         Sequence[str],
-        Option(
-            "Set in clip_benchmark's or CyCLIP's layout, or a folder of such.", reads=Reads.PATH
-        ),
+        Option("Set in clip_benchmark's layout, or a folder of such.", reads=Reads.PATH),
     ]
     pretrained: Annotated[
         Sequence[str],
@@ -166,8 +164,9 @@ class ModelEvaluation(ModelOptions):
 class EvaluateZeroshot(ModelEvaluation):
     """Classify images by the prompts of each class: accuracy and mean recall per class.
 
-    Takes classification sets in clip_benchmark's or CyCLIP's layout. Writes clip_benchmark's json
-    and, for `evaluate compare`, the outcome of each image.
+    Takes classification sets in clip_benchmark's layout, with shards or with images and a table
+    `labels.csv`. Writes clip_benchmark's json and, for `evaluate compare`, the outcome of each
+    image.
 
     Example: `ncclean evaluate zeroshot --model demo-noisy --model demo --data shards/heldout`
     """
@@ -261,8 +260,8 @@ class EvaluateLinearProbe(ModelEvaluation):
 
     def task(self) -> Task:
         """The task of a linear classifier on frozen embeddings, with the seed."""
+        from ncclean.evaluation.linear_probe import SampleWeights
         from ncclean.evaluation.models_on_sets import linear_probe_task
-        from ncclean.evaluation.sample_weights import SampleWeights
 
         weighting = None
         if self.weights is not None:

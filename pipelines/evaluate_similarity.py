@@ -16,7 +16,7 @@ from .progress import SILENT, Progress
 from .shared_options import plot_option
 
 if TYPE_CHECKING:
-    from ncclean.evaluation.model_similarity import ModelSimilarity
+    from ncclean.evaluation.similarity import ModelSimilarity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,10 @@ class EvaluateSimilarity(ModelOptions):
 
         Raises `InputError` if the data cannot be read or holds fewer than two images.
         """
+        from ncclean.base.figure_files import write_figure
         from ncclean.base.output_mark import check_free
-        from ncclean.evaluation.model_similarity import measure_similarity
-        from ncclean.evaluation.similarity_figure import save_similarity_figure
+        from ncclean.evaluation.figures import draw_similarities
+        from ncclean.evaluation.similarity import measure_similarity
         from ncclean.storage.run_folder import write_json
 
         out = f"{self.out.rstrip('/')}/similarity.json" if self.out is not None else None
@@ -66,7 +67,7 @@ class EvaluateSimilarity(ModelOptions):
         files = []
         if self.plot is not None:
             models = [(result.model, result.cosines) for result in results]
-            save_similarity_figure(models, self.plot)
+            write_figure(draw_similarities(models), self.plot, self.name)
             files.append(self.plot)
         if out is not None:
             files.append(write_json(out, values, self.name))

@@ -10,7 +10,6 @@ from ncclean.base.config import parse_keys
 from ncclean.base.formats import Table, counted, interval, share
 from ncclean.base.options import Option, Reads
 from ncclean.explaining.options import ExplainOptions
-from ncclean.storage.inputs import identity
 
 from .command import Command, Result, lists_tables_once
 from .display import Note, Shown, partner_lines
@@ -35,14 +34,14 @@ class Explain(Command):
     --where`. A group that another one explains is folded into it. Where the estimator may only be
     worse, a group is listed apart, not as a cause: --embeddings tell the two apart. With them, two
     more are found: words that stand for each other, as where two class folders were exchanged, and
-    shifted captions, which `export --fix shift` shifts back. Interrupted runs resume.
+    shifted captions, which `export --fix shift` shifts back.
 
     Example: `ncclean explain scores.parquet --embeddings embeddings/ --out causes.parquet`
     """
 
     name = "explain"
     summary = "Find causes of noise: groups that are wrong more often."
-    resume_hint = "run the same command again to go on; what is done is kept"
+    resume_hint = "no causes were written; run the same command again"
 
     scores: Scores
     out: Annotated[
@@ -76,7 +75,6 @@ class Explain(Command):
             embedding_keys=parse_keys(self.embedding_keys),
             join=self.join,
             memory_limit=self.memory_limit,
-            identity=identity(self),
             overwrite=self.overwrite,
             progress=progress,
         )

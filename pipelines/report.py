@@ -106,26 +106,26 @@ class Report(Command):
         return self.result(
             written,
             _summary(written),
-            figures={"pairs shown": f"{len(written.pairs):,}"},
+            figures={"pairs shown": f"{len(written.page.pairs):,}"},
             made=[self.out, *written.figures],
         )
 
 
 def _summary(written: WrittenReport) -> Iterator[Shown]:
-    counts, run = written.numbers.counts, written.numbers.facts
+    counts, run, page = written.numbers.counts, written.numbers.facts, written.page
     yield f"{counts.ok:,} of {counts.rows:,} pairs scored"
     if run.noise_rate.is_known:
         yield f"noise rate {stated_rate(run.noise_rate)}"
-    if written.audit is not None and written.audit.noise.is_known:
-        yield f"measured noise rate {interval(written.audit.noise)}"
-        yield from map(Note, written.audit.disagreements)
+    if page.audit is not None and page.audit.noise.is_known:
+        yield f"measured noise rate {interval(page.audit.noise)}"
+        yield from map(Note, page.audit.disagreements)
     yield from partner_lines(written.numbers.partners, counts.rows)
     for sentence in written.numbers.missing:
         yield f"note: {sentence}"
-    pictures = written.thumbnails.count if written.thumbnails is not None else 0
-    yield f"{len(written.pairs):,} pairs shown, {pictures:,} with a picture"
-    if written.thumbnails is not None and written.thumbnails.missing_shards:
-        missing = written.thumbnails.missing_shards
+    pictures = page.thumbnails.count if page.thumbnails is not None else 0
+    yield f"{len(page.pairs):,} pairs shown, {pictures:,} with a picture"
+    if page.thumbnails is not None and page.thumbnails.missing_shards:
+        missing = page.thumbnails.missing_shards
         yield f"note: not among --shards: {counted(len(missing), 'shard')} (first: {missing[0]})"
     yield f"written to {written.out} ({file_size(written.bytes)})"
     yield from (f"written to {path}" for path in written.figures)

@@ -300,6 +300,9 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
     if scored.caption_lines:
         lines = f"{scored.caption_lines:,} files, one caption each; --caption-key txt.lines takes"
         rows.append(("several lines", f"{lines} each line"))
+    if scored.turned:
+        turned = "turned upright by their EXIF; --no-exif leaves them as they lie"
+        rows.append(("phone pictures", f"{scored.turned:,} {turned}"))
     if scored.split_keys:
         rows.append(("keys to the last dot", f"{scored.split_keys:,} samples"))
     if scored.samples_per_second is not None:

@@ -96,21 +96,6 @@ def row(arm: str, corpus: int, rsum: float, noise: float = 0.4) -> dict[str, Any
     return {"arm": arm, "corpus": corpus, "noise": {"ncr": noise}, "rsum": rsum, "colour": 0.5}
 
 
-def test_repair_tables_compare_corpus_by_corpus() -> None:
-    rows = [
-        row("left alone", 0, 100.0),
-        row("clip on all", 0, 110.0),
-        row("clip on all", 1, 130.0),
-        row("ncu", 1, 137.0),
-        row("ncu", 0, 112.0),
-    ]
-    made = list(FIGURES.repair_tables.metrics_table(rows, ("rsum", "colour")))
-    assert made[0] == "| arm | rsum | colour | rsum over clip on all |"
-    assert made[2] == "| left alone | 100.0 | 50.0 | -10.0 |"
-    assert made[3] == "| clip on all | 120.0 ± 14.1 | 50.0 ± 0.0 |  |"
-    assert made[4] == "| ncu | 124.5 ± 17.7 | 50.0 ± 0.0 | +4.5 ± 3.5 |"
-
-
 def test_differences_are_over_the_published_variant_of_their_method() -> None:
     rows = [
         *(row("clip on all", corpus, 90.0) for corpus in (1, 2, 3)),
@@ -119,9 +104,25 @@ def test_differences_are_over_the_published_variant_of_their_method() -> None:
         *(row("ncu: stop", corpus, 102.0) for corpus in (1, 2, 3)),
     ]
     # Gains of 11, 12, 13: half of the interval is 4.303 / sqrt(3) = 2.5 times their deviation.
-    assert list(FIGURES.repair_tables.released_lines(rows)) == [
+    assert list(FIGURES.studies.released_lines({"rows": rows})) == [
         "- `ncu`: released over published +12.0 points of rsum (95 % interval +9.5 to +14.5); "
         "published over `clip` on all pairs +12.0 ± 1.0."
+    ]
+
+
+def test_gains_are_within_a_corpus_and_beside_other_metrics() -> None:
+    rows = [
+        row("clip on all", 0, 110.0),
+        row("clip on all", 1, 130.0),
+        row("ncu", 1, 137.0),
+        row("ncu", 0, 112.0),
+    ]
+    lines = FIGURES.studies.gains_table("ncu", metrics=("colour",))({"rows": rows})
+    assert list(lines) == [
+        "| arm | rsum over clip on all | colour, % |",
+        "|---|---|---|",
+        "| clip on all |  | 50.0 ± 0.0 |",
+        "| ncu | +4.5 ± 3.5 | 50.0 ± 0.0 |",
     ]
 
 
@@ -130,7 +131,7 @@ def test_an_arm_without_weights_is_said() -> None:
            "gain": 0.0, "gain_low": 0.0, "gain_high": 0.0}  # fmt: skip
     better = {**arm, "weights": "some", "gain": 0.02, "gain_low": 0.01, "gain_high": 0.03}
     rows = [arm, better, {"labels": "worse", "weights": "`osa_weight`", "refused": "all 0"}]
-    assert list(FIGURES.cifar10n_tables.probe_line({"rows": rows})) == [
+    assert list(FIGURES.studies.probe_line({"rows": rows})) == [
         "Points over equal weights: some +2.0 (+1.0 to +3.0); "
         "`osa_weight` refused: all weights are 0."
     ]
@@ -143,13 +144,13 @@ def test_gains_over_noise_are_within_a_corpus_and_a_noise() -> None:
         *(row("rince", corpus, 103.0 + corpus, 0.2) for corpus in (1, 2)),
         row("rince", 1, 80.0),
     ]
-    made = FIGURES.repair_tables.noise_gains_table(rows, ("rince",), ("ncr 20 %", "ncr 40 %"))
-    assert list(made)[2:] == ["| rince | +3.0 ± 0.0 | -11.0 |"]
+    render = FIGURES.studies.noise_gains_table(("rince",), ("ncr 20 %", "ncr 40 %"))
+    assert list(render({"rows": rows}))[2:] == ["| rince | +3.0 ± 0.0 | -11.0 |"]
 
 
 def test_tables_over_noise_have_a_column_for_each() -> None:
     rows = [row("left alone", 0, 100.0, 0.2), row("left alone", 0, 90.0), row("clip", 0, 80.0)]
-    assert list(FIGURES.repair_tables.noise_table(rows, "rsum")) == [
+    assert list(FIGURES.studies.noise_table("ncr 20 %", "ncr 40 %")({"rows": rows})) == [
         "| arm | ncr 20 % | ncr 40 % |",
         "|---|---|---|",
         "| left alone | 100.0 | 90.0 |",

@@ -13,6 +13,7 @@ from upath import UPath
 from ncclean.base.figure_files import write_figure
 from ncclean.base.file_names import FIGURE_ENDINGS
 from ncclean.base.output_mark import check_free, mark, was_made_by
+from ncclean.errors import InputError
 from ncclean.exporting.uid_file import export_uids
 from ncclean.storage.run_folder import write_json
 
@@ -29,6 +30,8 @@ def test_figures(tmp_path, kind):
     write_figure(figure, path, "evaluate noise")
     if kind != ".svg":  # its ids are drawn by chance
         assert UPath(path).read_bytes() == first
+    with pytest.raises(InputError, match="takes a file ending in"):
+        write_figure(figure, str(tmp_path / "f.txt"), "evaluate noise")
 
 
 def test_json_keeps_its_values(tmp_path):

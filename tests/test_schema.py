@@ -11,7 +11,7 @@ import pytest
 from ncclean.base import schema
 from ncclean.base.schema import SCORE_FACTS, ScoreFacts
 from ncclean.data.samples import Place
-from ncclean.evaluation.noise_scores import BUILT_IN_SCORES
+from ncclean.evaluation.noise_choice import BUILT_IN_SCORES
 
 TABLES = {
     "scores": schema.SCORE_COLUMNS,

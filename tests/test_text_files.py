@@ -12,7 +12,7 @@ from ncclean.base.text_files import load_yaml, parse_json, read_text
 from ncclean.data.shards import resolve_shards
 from ncclean.data.word_classes import WordClasses
 from ncclean.errors import InputError
-from ncclean.models.embedding_head import EmbeddingHead
+from ncclean.models.heads import EmbeddingHead
 from ncclean.storage.tables import table_files
 from tests import object_store
 

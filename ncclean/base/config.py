@@ -99,6 +99,9 @@ class ScoreOptions(Options):
         int,
         Option("Maximum pixels of an image; larger ones get no scores.", low=1, source="images"),
     ] = MAX_PIXELS
+    exif: Annotated[
+        bool, Option("Turn pictures upright, as the EXIF of phones says.", source="images")
+    ] = True
     embeddings: Annotated[
         str | None,
         Option("Also write embeddings here, in clip-retrieval's layout.", inside="embeddings"),

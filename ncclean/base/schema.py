@@ -329,20 +329,20 @@ NEIGHBOUR_COLUMNS = (
         "reference_similarity",
         _FLOAT,
         "largest cosine with an image of --reference; null without",
-        "neighbour_search.result",
+        "neighbour_search.reference",
         ScoreFacts(label="Similarity to the reference", higher_is_cleaner=True, range=(-1, 1)),
     ),
     Column(
         "nearest_reference",
         _STRING,
         "uid of that image, or its row in a matrix; null without",
-        "neighbour_search.result",
+        "neighbour_search.reference",
     ),
     Column(
         "contaminated",
         _BOOL,
         "the image is one of the reference; null without",
-        "neighbour_search.result",
+        "neighbour_search.reference",
     ),
 )
 NEIGHBOURS = pa.schema([column.field() for column in NEIGHBOUR_COLUMNS])
@@ -377,10 +377,10 @@ EVALUATED_SCORES = {
 }
 
 OUTCOME_COLUMNS = (
-    Column("query", _STRING, "image or caption", "evaluation.outcomes"),
+    Column("query", _STRING, "image or caption", "evaluation.results"),
     Column("image", _STRING, "shard and key of the image", "data.tar"),
-    Column("number", _INT, "number of the caption, from 0", "evaluation.outcomes"),
-    Column("label", _INT, "true class of the image", "evaluation.outcomes"),
+    Column("number", _INT, "number of the caption, from 0", "evaluation.results"),
+    Column("label", _INT, "true class of the image", "evaluation.results"),
     Column(
         "depth",
         _INT,

@@ -18,7 +18,14 @@ from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from ncclean.data.decode import ImageDecoder, byte_tensor
-from ncclean.data.open_image import ImageRejected, one_line, open_image, to_rgb
+from ncclean.data.open_image import (
+    ON_ITS_SIDE,
+    ImageRejected,
+    one_line,
+    open_image,
+    to_rgb,
+    upright,
+)
 from ncclean.data.samples import SkipReason
 
 _RATIO = (3 / 4, 4 / 3)
@@ -60,20 +67,30 @@ class TrainingDecoder(ImageDecoder):
     def crop(self, data: bytes, seed: int) -> torch.Tensor:
         """Decode an image and take the random crop that the seed gives. Raises `ImageRejected`."""
         header = open_image(data, self.max_pixels)
-        box = random_crop(*header.size, random.Random(seed))
+        turn = self.turn_of(header)
+        size = header.size[::-1] if turn in ON_ITS_SIDE else header.size
+        box = random_crop(*size, random.Random(seed))
         try:
             with self.gate.hold(header.size[0] * header.size[1]):
-                return self._cropped(data, header, box)
+                return self._cropped(data, header, turn, box)
         except Exception as error:  # decoders raise anything on hostile bytes
             raise ImageRejected(SkipReason.IMAGE_CORRUPT, one_line(error), *header.size) from error
 
-    def _cropped(self, data: bytes, header: Image.Image, box: CropBox) -> torch.Tensor:
+    def _cropped(
+        self, data: bytes, header: Image.Image, turn: Image.Transpose | None, box: CropBox
+    ) -> torch.Tensor:
         height, width = self.preprocessing.size
         if self.takes_fast_path(header):
-            whole = decode_jpeg(byte_tensor(data), mode=ImageReadMode.RGB)
+            whole = decode_jpeg(
+                byte_tensor(data), ImageReadMode.RGB, apply_exif_orientation=turn is not None
+            )
             window = whole[None, :, box.top : box.top + box.height, box.left : box.left + box.width]
             resized = F.interpolate(window, size=(height, width), mode="bicubic", antialias=True)
             return resized[0]
         corner = (box.left, box.top, box.left + box.width, box.top + box.height)
-        image = to_rgb(header).crop(corner).resize((width, height), Image.Resampling.BICUBIC)
+        image = (
+            upright(to_rgb(header), turn)
+            .crop(corner)
+            .resize((width, height), Image.Resampling.BICUBIC)
+        )
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)

@@ -1,28 +1,29 @@
 """Evaluation sets, and what they hold; shards stay unread.
 
-CyCLIP's are in `labelled_sets`, tables of captioned images in `captioned_sets`.
-
-Those of clip_benchmark, its webdataset layout:
-
 SET/classnames.txt                          classification: one name a line
 SET/zeroshot_classification_templates.txt   one prompt a line, {c} for the name
 SET/dataset_type.txt                        `retrieval` for images with captions
 SET/test/nshards.txt, 0.tar, 1.tar, ...     images with .cls, or with .txt, a caption a line
+SET/test/labels.csv                         or a table `image,label` of images and their classes
 SET/train/...                               the same, for linear probes
+
+Shards are clip_benchmark's layout, tables of labels CyCLIP's, which calls the test split
+`validation` or `val`, too, or has `labels.csv` in the folder of the set itself. A table of
+captioned images (Karpathy's json, csv, jsonl, Parquet) is a retrieval set.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from upath import UPath
 
 from ncclean.base import stores
-from ncclean.data.captioned_sets import CaptionedSet
+from ncclean.data.images.resolve import resolve_images
 from ncclean.data.images.tables import TABLES
-from ncclean.data.labelled_sets import LabelledSet, read_labelled_set
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.errors import InputError
@@ -36,6 +37,9 @@ _COMMANDS = {
 _TYPE_FILE = "dataset_type.txt"
 _CLASSES_FILE = "classnames.txt"
 _TEMPLATES_FILE = "zeroshot_classification_templates.txt"
+_LABELS = "labels.csv"
+_FOLDERS = {"test": ("test", "validation", "val"), "train": ("train",)}
+_KARPATHY = ".json"
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,64 @@ class BenchmarkSet:
         return lines
 
 
-EvaluationSet = BenchmarkSet | LabelledSet | CaptionedSet
+@dataclass(frozen=True)
+class LabelledSet(BenchmarkSet):
+    """A classification set with tables of labels in the folders `splits`."""
+
+    label: str = "label"  # column of the class
+    splits: dict[str, UPath] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The folder's; with the one above where it is that of a split."""
+        own, above = str(self.folder.name), str(self.folder.parent.name)
+        is_split = own in _FOLDERS["test"] and self.splits["test"] == self.folder
+        return f"{above}-{own}" if is_split and above else own
+
+    def has(self, split: str) -> bool:
+        return split in self.splits
+
+    def shards(self, split: str) -> list[ShardRef]:
+        """Units of the table of labels. Raises `InputError` if the split is missing."""
+        if split not in self.splits:
+            raise InputError(f"{self.folder} has no folder {split} with {_LABELS}")
+        return resolve_images([str(self.splits[split] / _LABELS)])
+
+
+@dataclass(frozen=True)
+class CaptionedSet:
+    """One file. Of Karpathy's json the test split, unless the options name another."""
+
+    folder: UPath  # the file
+    options: SourceOptions
+    kind: str = "retrieval"
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """The file's without ending; with the splits where they are not those of the test."""
+        return "-".join([str(self.folder.stem), *self.options.split])
+
+    def has(self, split: str) -> bool:
+        return split == "test"
+
+    def shards(self, split: str) -> list[ShardRef]:
+        """Units of the table. Raises `InputError` for a file without images."""
+        options = self.options
+        if self.folder.suffix == _KARPATHY and not options.split:
+            options = dataclasses.replace(options, split=("test",))
+        shards = resolve_images([str(self.folder)], options)
+        if all(shard.rows is not None and shard.rows[0] == shard.rows[1] for shard in shards):
+            raise InputError(f"{self.folder} has no image of the split {', '.join(options.split)}")
+        return shards
+
+    def classnames(self) -> list[str]:
+        raise InputError(f"{self.folder} has captions and no classes: use `evaluate retrieval`")
+
+    templates = classnames
+
+
+EvaluationSet = BenchmarkSet | CaptionedSet
 
 
 def find_sets(
@@ -144,7 +205,7 @@ def find_sets(
         ]
         if not fitting:
             raise InputError(
-                f"{source} is not a {kind} set in the layout of clip_benchmark or CyCLIP, and "
+                f"{source} is not a {kind} set in the layout of clip_benchmark, and "
                 f"holds none with {' and '.join(needed)}"
             )
         sets += fitting
@@ -162,8 +223,8 @@ def read_set(folder: UPath) -> EvaluationSet | None:
 
     Raises `InputError` for another type.
     """
-    if (labelled := read_labelled_set(folder)) is not None:
-        return labelled
+    if splits := _labelled_splits(folder):
+        return LabelledSet(folder, CLASSIFICATION, splits=splits)
     if not _exists(folder / "test"):
         return None
     typed = folder / _TYPE_FILE
@@ -171,6 +232,18 @@ def read_set(folder: UPath) -> EvaluationSet | None:
     if kind not in _COMMANDS:
         raise InputError(f"{typed} must say {' or '.join(_COMMANDS)}, not {kind[:40]!r}")
     return BenchmarkSet(folder, kind)
+
+
+def _labelled_splits(folder: UPath) -> dict[str, UPath]:
+    """The folders with a table of labels by split; one that has it itself is its test split."""
+    splits = {}
+    for split, names in _FOLDERS.items():
+        labelled = [folder / name for name in names if _exists(folder / name / _LABELS)]
+        if labelled:
+            splits[split] = labelled[0]
+    if "test" in splits:
+        return splits
+    return {"test": folder} if _exists(folder / _LABELS) else {}
 
 
 def _checked(one: EvaluationSet, kind: str, splits: tuple[str, ...]) -> EvaluationSet:

@@ -21,7 +21,7 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from ncclean.base.options import MAX_PIXELS
 from ncclean.data.gate import PixelGate
 from ncclean.data.image_signals import image_signals
-from ncclean.data.open_image import ImageRejected, one_line, open_image, to_rgb
+from ncclean.data.open_image import ImageRejected, one_line, open_image, to_rgb, turn_of, upright
 from ncclean.data.samples import SkipReason
 
 # Past this aspect ratio the resized strip is mostly thrown away by the crop (30000 x 1 px would
@@ -51,16 +51,18 @@ class Preprocessing:
 
 @dataclass(slots=True)
 class DecodedImage:
-    """`pixels` is a uint8 (3, H, W) crop; `width` and `height` are those of the original.
+    """`pixels` is a uint8 (3, H, W) crop; `width` and `height` are those of the original as stored.
 
     Of a JPEG that is decoded elsewhere, `pixels` are its n bytes, (n,).
-    `signals` are those of `ncclean.data.image_signals`, where they were asked for.
+    `signals` are those of `ncclean.data.image_signals`, where they were asked for. `is_turned` says
+    whether EXIF had the picture turned upright.
     """
 
     pixels: torch.Tensor
     width: int
     height: int
     signals: dict[str, float | str] | None = None
+    is_turned: bool = False
 
 
 class ImageDecoder:
@@ -69,8 +71,8 @@ class ImageDecoder:
     `fast=False` takes Pillow throughout, which reproduces open_clip's pixels exactly. `signals`
     asks for those of `ncclean.data.image_signals`. `draft` has large plain JPEGs decoded at a half,
     a quarter or an eighth of their size, never below the size that the estimator sees: libjpeg
-    leaves out the finer frequencies. `keep_jpegs` leaves plain, whole JPEGs to a device that
-    decodes them.
+    leaves out the finer frequencies. `keep_jpegs` leaves plain, whole, upright JPEGs to a device
+    that decodes them. Without `exif` pictures lie as they are stored, as open_clip sees them.
     """
 
     def __init__(
@@ -81,11 +83,13 @@ class ImageDecoder:
         signals: bool = False,
         draft: bool = False,
         keep_jpegs: bool = False,
+        exif: bool = True,
     ) -> None:
         self.gate = PixelGate()
         self._with_signals = signals
         self._draft = draft
         self._keep_jpegs = keep_jpegs
+        self._exif = exif
         self.preprocessing = preprocessing
         self.max_pixels = max_pixels
         self.fast = fast and preprocessing.has_fast_path
@@ -101,16 +105,18 @@ class ImageDecoder:
         """
         header = open_image(data, self.max_pixels)
         width, height = header.size
-        if self._keep_jpegs and self.takes_fast_path(header) and _END in data[-_END_WITHIN:]:
+        turn = self.turn_of(header)
+        is_left = self._keep_jpegs and turn is None and self.takes_fast_path(header)
+        if is_left and _END in data[-_END_WITHIN:]:
             return DecodedImage(byte_tensor(data), width, height)
         try:
             with self.gate.hold(width * height):
-                pixels, signals = self._pixels(data, header)
+                pixels, signals = self._pixels(data, header, turn)
         except ImageRejected:
             raise
         except Exception as error:  # decoders raise anything on hostile bytes
             raise ImageRejected(SkipReason.IMAGE_CORRUPT, one_line(error), width, height) from error
-        return DecodedImage(pixels, width, height, signals)
+        return DecodedImage(pixels, width, height, signals, turn is not None)
 
     def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
         """Decode a batch of images; the place of a rejected one holds its error."""
@@ -130,29 +136,35 @@ class ImageDecoder:
         except ImageRejected as rejected:
             return rejected
 
+    def turn_of(self, header: Image.Image) -> Image.Transpose | None:
+        """How an image is turned upright before it is cropped; None if it is not."""
+        return turn_of(header) if self._exif else None
+
     def takes_fast_path(self, header: Image.Image) -> bool:
         """True for a plain JPEG, which need not pass through Pillow."""
         is_plain_jpeg = header.format == "JPEG" and header.mode in ("RGB", "L")
         return self.fast and is_plain_jpeg and not _is_strip(*header.size, self.preprocessing)
 
     def _pixels(
-        self, data: bytes, header: Image.Image
+        self, data: bytes, header: Image.Image, turn: Image.Transpose | None
     ) -> tuple[torch.Tensor, dict[str, float | str] | None]:
         """The crop, and the signals of the whole."""
         signals = None
         if self.takes_fast_path(header):
             if self._draft and _is_draft(header, self.preprocessing):
-                array = np.array(to_rgb(header))
+                array = np.array(upright(to_rgb(header), turn))
                 return resize_tensor(
                     torch.from_numpy(array).permute(2, 0, 1), self.preprocessing
                 ), None
-            pixels = decode_jpeg(byte_tensor(data), mode=ImageReadMode.RGB)
+            pixels = decode_jpeg(
+                byte_tensor(data), ImageReadMode.RGB, apply_exif_orientation=turn is not None
+            )
             if self._with_signals:
                 # A grey picture is one of three equal channels here.
                 array = pixels[0] if header.mode == "L" else pixels.permute(1, 2, 0)
                 signals = image_signals(Image.fromarray(array.numpy()))
             return resize_tensor(pixels, self.preprocessing), signals
-        image = to_rgb(header)
+        image = upright(to_rgb(header), turn)
         if self._with_signals:
             signals = image_signals(image)
         if self._library_transform is not None:

@@ -37,6 +37,7 @@ class DecodedSample:
     width: int | None = None
     height: int | None = None
     signals: dict[str, float | str] | None = None
+    is_turned: bool = False
 
 
 class DecodedSamples:
@@ -156,5 +157,7 @@ def decode_samples(samples: Sequence[Sample], decoder: Decoder) -> list[DecodedS
             decoded.append(DecodedSample(sample, None, image.width, image.height))
         else:
             size = image.width, image.height
-            decoded.append(DecodedSample(sample, image.pixels, *size, image.signals))
+            decoded.append(
+                DecodedSample(sample, image.pixels, *size, image.signals, image.is_turned)
+            )
     return decoded

@@ -32,7 +32,7 @@ class DeviceImageDecoder:
     def __init__(
         self, preprocessing: Preprocessing, device: torch.device, max_pixels: int = MAX_PIXELS
     ) -> None:
-        self._on_cpu = ImageDecoder(preprocessing, max_pixels)
+        self._on_cpu = ImageDecoder(preprocessing, max_pixels, exif=False)  # none that it turns
         self._preprocessing = preprocessing
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None

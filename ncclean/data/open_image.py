@@ -18,6 +18,17 @@ from ncclean.data.samples import SkipReason
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _AVIF_BRANDS = (b"avif", b"avis")
+_ORIENTATION = 0x0112  # the tag of EXIF
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+ON_ITS_SIDE = tuple(turn for orientation, turn in _TURNS.items() if orientation >= 5)
 
 
 class ImageRejected(Exception):
@@ -38,7 +49,7 @@ class ImageRejected(Exception):
 def decode_whole(
     data: bytes | None, longest: int, gate: PixelGate, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
-    """The uncropped picture for people to look at, in RGB, at most `longest` pixels a side.
+    """The uncropped, upright picture for people, in RGB, at most `longest` pixels a side.
 
     The same bounds as `ImageDecoder`, and raises what it raises, also for None: see
     `ncclean.data.fetch`.
@@ -54,6 +65,7 @@ def decode_whole(
         with gate.hold(header.size[0] * header.size[1]):
             image = to_rgb(header)
             image.thumbnail((longest, longest), Image.Resampling.BICUBIC, reducing_gap=3.0)
+            image = upright(image, turn_of(header))
     except Exception as error:  # decoders raise anything on hostile bytes
         raise ImageRejected(SkipReason.IMAGE_CORRUPT, one_line(error), width, height) from error
     return image
@@ -86,11 +98,30 @@ def _unidentified(data: bytes) -> str:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert the first frame of an image in any mode to 8-bit RGB, ignoring EXIF rotation."""
+    """Convert the first frame of an image in any mode to 8-bit RGB, lying as it is stored."""
     if image.mode.startswith("I;16"):
         # Pillow's conversion would clip 16-bit values at 255 and leave a white image.
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     return image.convert("RGB")
+
+
+def turn_of(header: Image.Image) -> Image.Transpose | None:
+    """How to turn an image upright, by the orientation of its EXIF; None if it is.
+
+    Cameras of phones store pictures as the sensor lies. Of TIFF, Pillow turns them by itself; EXIF
+    behind the pixels of a PNG is not looked for.
+    """
+    if "exif" not in header.info:
+        return None
+    try:
+        return _TURNS.get(header.getexif().get(_ORIENTATION, 1))
+    except Exception:  # of broken EXIF, which may hold anything
+        return None
+
+
+def upright(image: Image.Image, turn: Image.Transpose | None) -> Image.Image:
+    """The image turned as `turn_of` says."""
+    return image if turn is None else image.transpose(turn)
 
 
 def _is_unidentified(error: Exception) -> bool:

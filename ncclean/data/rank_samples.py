@@ -117,13 +117,13 @@ class RankSamples:
 
     def _piece(self, piece: _Piece, counts: LoaderCounts, epoch: int) -> Iterator[RawSample | None]:
         chosen = self._selection.samples(piece.name) if self._selection is not None else None
-        place = yielded = 0
+        number = yielded = 0
         samples = read_samples(piece.shard, self._caption_key, wanted=chosen)
         try:
             for sample in samples:
                 for selected in self._chosen(chosen, sample, piece.name, epoch):
-                    place += 1
-                    if place <= piece.first:
+                    number += 1
+                    if number <= piece.first:
                         continue
                     if yielded == piece.count:
                         return

@@ -79,7 +79,8 @@ class FurtherMembers:
     long or unprintable ones, count together.
     `names` counts image files found under another name than a table has, by what differs,
     `split_keys` samples of tars whose keys end at the last dot, see `ncclean.data.sample_groups`,
-    and `caption_lines` text files of several lines that are one caption.
+    `caption_lines` text files of several lines that are one caption, and `turned` images that EXIF
+    had turned upright.
     """
 
     # Fields by the name that records have for them.
@@ -89,6 +90,7 @@ class FurtherMembers:
         "other_names": "names",
         "split_keys": "split_keys",
         "caption_lines": "caption_lines",
+        "turned": "turned",
     }
 
     images: Counter[str] = field(default_factory=Counter)
@@ -96,6 +98,7 @@ class FurtherMembers:
     names: Counter[str] = field(default_factory=Counter)
     split_keys: int = 0
     caption_lines: int = 0
+    turned: int = 0
 
     def add(self, counts: Counter[str], name: str, count: int = 1) -> None:
         """Count a member in `images` or in `captions`; names come from strangers' tars."""

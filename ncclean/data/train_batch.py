@@ -20,7 +20,7 @@ class TrainBatch:
     `pixels` (B, 3, H, W) uint8, `captions` and `uids` of length B, `weights` (B,) float32,
     `is_forget` (B,) bool. `is_noisy` (B,) int8 is the truth: 1, 0 or -1 where the json has none.
     `features` are (B, d) image and text embeddings in place of the pixels, see
-    `ncclean.training.feature_cache`. `tokens` are (B, L) ids of the captions, where the loader
+    `ncclean.training.batches`. `tokens` are (B, L) ids of the captions, where the loader
     tokenizes. `pair_names` tell pairs apart where images have several captions; without them the
     uids do.
     """

@@ -110,10 +110,10 @@ class WeightedLoader:
             what = "the shards hold no image" if selection is None else "the selection is empty"
             raise InputError(f"nothing to train on: {what}")
         if not self.steps_per_epoch:
-            each = f" on each of {world_size} ranks" if world_size > 1 else ""
+            of_each = f" on each of {world_size} ranks" if world_size > 1 else ""
             raise InputError(
                 f"{self.samples:,} samples are too few for a batch of {options.batch_size}"
-                f"{each}: use a smaller --batch-size"
+                f"{of_each}: use a smaller --batch-size"
             )
         per_chunk = max(1, options.chunk // options.batch_size)
         self._chunk = per_chunk * options.batch_size
@@ -188,7 +188,7 @@ class WeightedLoader:
         places = np.arange(len(chunk.samples))
         if self.options.shuffle:
             places = self._source.rng(epoch, 1, chunk.number).permutation(places)
-        usable = [int(place) for place in places if chunk.samples[place] is not None]
+        usable = [int(index) for index in places if chunk.samples[index] is not None]
         size = self.options.batch_size
         for start in range(skipped, len(places), size):
             spares = self._source.rng(epoch, 2, chunk.number, start).permutation(usable)
@@ -196,8 +196,8 @@ class WeightedLoader:
             of_batch = places[start : start + size]
             mine = self._mine(len(of_batch))
             futures = [
-                pool.submit(self._decode, chunk.samples[place], int(seed))
-                for place, seed in zip(of_batch[mine], seeds[mine], strict=False)
+                pool.submit(self._decode, chunk.samples[index], int(seed))
+                for index, seed in zip(of_batch[mine], seeds[mine], strict=False)
             ]
 
             def collect(
@@ -248,8 +248,8 @@ class WeightedLoader:
         It depends on the row of the batch alone, and not on which others this rank makes.
         """
         crop = int(np.random.default_rng([seed, row]).integers(1 << 62))
-        for place in spares:
-            sample = self._decode(chunk.samples[place], crop)
+        for index in spares:
+            sample = self._decode(chunk.samples[index], crop)
             if not isinstance(sample, str):
                 return sample
         reserve = self._reserve_of(epoch)

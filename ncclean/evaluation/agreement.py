@@ -70,15 +70,15 @@ def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agre
     right, pairs = _ordered_pairs(score[rated], np.nanmean(ratings[rated], axis=1), image[rated])
     paired = len(np.unique(image[rated][pairs > 0]))
     group = _groups(image, images)
-    right, pairs = _sums(group[rated], right), _sums(group[rated], pairs)
+    right, pairs = np.bincount(group[rated], right), np.bincount(group[rated], pairs)
     group = group[row]
 
     def statistics(left_out: int | None = None) -> np.ndarray:
-        kept = slice(None) if left_out is None else group != left_out
-        there = pairs.sum() - (0 if left_out is None else pairs[left_out])
+        rows = slice(None) if left_out is None else group != left_out
+        compared = pairs.sum() - (0 if left_out is None else pairs[left_out])
         hits = right.sum() - (0 if left_out is None else right[left_out])
-        taus = (kendalltau(x[kept], y[kept], variant=variant).statistic for variant in "bc")
-        return np.array([*taus, hits / there if there else np.nan])
+        taus = (kendalltau(x[rows], y[rows], variant=variant).statistic for variant in "bc")
+        return np.array([*taus, hits / compared if compared else np.nan])
 
     values = statistics()
     count = len(pairs)
@@ -116,8 +116,8 @@ def _ordered_pairs(
     right, pairs = np.zeros(len(score)), np.zeros(len(score))
     order = np.argsort(image, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(image[order])) + 1):
-        for place, row in enumerate(rows[:-1]):
-            others = rows[place + 1 :]
+        for position, row in enumerate(rows[:-1]):
+            others = rows[position + 1 :]
             people = np.sign(rating[row] - rating[others])
             same = np.sign(score[row] - score[others]) * people
             pairs[row] = np.count_nonzero(people)
@@ -128,11 +128,6 @@ def _ordered_pairs(
 def _groups(image: np.ndarray, images: np.ndarray) -> np.ndarray:
     """(N,) group of each row from 0: that of its image, drawn at random where there are many."""
     count = min(len(images), MOST_GROUPS)
-    place = np.searchsorted(images, image)
+    number = np.searchsorted(images, image)
     drawn: np.ndarray = np.random.default_rng(0).permutation(np.arange(len(images)) % count)
-    return drawn[np.minimum(place, len(images) - 1)]
-
-
-def _sums(group: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """(G,) sums by group."""
-    return np.bincount(group, values)
+    return drawn[np.minimum(number, len(images) - 1)]

@@ -48,41 +48,37 @@ class EmbeddingSpace(Protocol):
     def encode_text(self, captions: Sequence[str], batch_size: int) -> torch.Tensor: ...
 
 
-@dataclass(frozen=True)
-class EmbeddedImages:
-    """`image` (N, d), with `keys` and the `notes` that came with each image, N of both.
-
-    `skipped` counts the samples that could not be used, by reason. `sample_keys` are the keys
-    without the names of the shards, `captions` all captions of each image.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """N images: `image` (N, d) with their `keys`; `skipped` counts unusable samples by reason."""
 
     keys: list[str]
     image: torch.Tensor
-    notes: list[str]
     skipped: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedImages(Embedded):
+    """Images with the note and all captions of each, and keys without the names of the shards."""
+
+    notes: list[str]
     sample_keys: list[str]
     captions: list[list[str]]
 
 
-@dataclass(frozen=True)
-class EmbeddedPairs:
-    """`image` (N, d), `text` (M, d) and the image `text_to_image` (M,) of each caption."""
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedPairs(Embedded):
+    """Images, captions `text` (M, d), and the image `text_to_image` (M,) of each caption."""
 
-    keys: list[str]
-    image: torch.Tensor
     text: torch.Tensor
     text_to_image: torch.Tensor
-    skipped: dict[str, int]
 
 
-@dataclass(frozen=True)
-class EmbeddedClasses:
-    """`image` (N, d) with `labels` (N,) int64; `sample_keys` as of `EmbeddedImages`."""
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedClasses(Embedded):
+    """Images with `labels` (N,) int64, and keys without the names of the shards."""
 
-    keys: list[str]
-    image: torch.Tensor
     labels: torch.Tensor
-    skipped: dict[str, int]
     sample_keys: list[str]
 
 
@@ -145,7 +141,11 @@ def embed_classes(
             )
         labels.append(number)
     return EmbeddedClasses(
-        embedded.keys, embedded.image, torch.tensor(labels), embedded.skipped, embedded.sample_keys
+        keys=embedded.keys,
+        image=embedded.image,
+        labels=torch.tensor(labels),
+        skipped=embedded.skipped,
+        sample_keys=embedded.sample_keys,
     )
 
 
@@ -171,7 +171,7 @@ def embed_images(
     skipped: Counter[str] = Counter()
     begun: deque[Callable[[], torch.Tensor]] = deque()
     batches: list[torch.Tensor] = []
-    decoder = ImageDecoder(space.preprocessing)
+    decoder = ImageDecoder(space.preprocessing, exif=False)
     for shard in shards:
         is_kept = None if keep is None else functools.partial(keep, shard)
         stream = decoded_shard(shard, decoder, options.decode_threads, annotation, is_kept)
@@ -186,7 +186,7 @@ def embed_images(
             keys.append(key)
             notes.append(sample.caption or "")
             sample_keys.append(sample.key)
-            captions.append([one.text for one in sample.captions if one.text is not None])
+            captions.append([c.text for c in sample.captions if c.text is not None])
             pixels.append(decoded.pixels)
             if len(pixels) == options.batch_size:
                 begun.append(space.start_image(torch.stack(pixels)))
@@ -203,4 +203,11 @@ def embed_images(
         where = shards[0].url if shards else "the set"
         raise EmptySetError(where, counts)
     image = finite_embeddings(torch.cat(batches), "images")
-    return EmbeddedImages(keys, image, notes, dict(skipped), sample_keys, captions)
+    return EmbeddedImages(
+        keys=keys,
+        image=image,
+        notes=notes,
+        skipped=dict(skipped),
+        sample_keys=sample_keys,
+        captions=captions,
+    )

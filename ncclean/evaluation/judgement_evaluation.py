@@ -1,24 +1,284 @@
-"""Scores against people's judgements of captions."""
+"""Scores, by models or out of a table, against people's judgements of captions."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import pyarrow as pa
+import torch
 
 from ncclean.base.estimates import flattened
 from ncclean.base.progress import SILENT, Progress
+from ncclean.base.stores import absolute
+from ncclean.data.images.folders import Folder
+from ncclean.data.images.resolve import resolve_images
 from ncclean.data.options import SourceOptions
+from ncclean.data.sample_groups import is_image
+from ncclean.data.samples import Sample
+from ncclean.data.shards import ShardRef
+from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
 from ncclean.evaluation.agreement import Agreement, agreement
-from ncclean.evaluation.judged_images import embed_judged
-from ncclean.evaluation.judged_scores import JudgedScores, scores_of_model
+from ncclean.evaluation.embedding import EmbeddedImages, EmbeddingSpace, EmptySetError, embed_images
 from ncclean.evaluation.judgement_table import Judgements
+from ncclean.evaluation.noise_choice import NoiseChoice
 from ncclean.evaluation.options import EmbeddingOptions
+from ncclean.models.estimator import Estimator
 from ncclean.models.request import ModelRequest
+from ncclean.scoring.clip_loss import normalised_score
+from ncclean.storage.catalog import first_line
+from ncclean.storage.joined import JoinedScores
+
+_CHUNK = 512
+
+
+@dataclass(frozen=True)
+class JudgedImages:
+    """`row` of `image` (K, d) by the name that the judgements have for it.
+
+    `captions` are those that the source has for each image by name, none for a folder of images.
+    `missing` counts the images that could not be had, by reason.
+    """
+
+    row: dict[str, int]
+    image: torch.Tensor
+    captions: dict[str, frozenset[str]]
+    missing: dict[str, int]
+
+
+def embed_judged(
+    space: EmbeddingSpace,
+    sources: Sequence[str],
+    names: Sequence[str],
+    options: EmbeddingOptions,
+    source_options: SourceOptions | None = None,
+) -> JudgedImages:
+    """Embed the images of these names, and no others.
+
+    A name is a path in a folder of images, whose captions do not matter. In other sources it is
+    the key of the sample, or the last part of it, with or without the ending of the file. Raises
+    what `embed_images` raises, and `InputError` for a name that two samples have.
+    """
+    shards = resolve_pairs(sources, source_options)
+    if shards and all(shard.layout == Folder.name for shard in shards):
+        return _in_folders(space, sources, names, options)
+    wanted = {plain_name(name): name for name in names}
+    last = [plain.rpartition("/")[2] for plain in wanted]
+    counts = Counter(last)  # of a/1 and b/1, a key 1 tells neither
+    short = {name: plain for name, plain in zip(last, wanted, strict=True) if counts[name] == 1}
+
+    def is_wanted(shard: ShardRef, sample: Sample) -> bool:
+        return sample.key in wanted or sample.key.rpartition("/")[2] in short
+
+    with _named_if_none(sources[0], names[0]):
+        embedded = embed_images(space, shards, options, keep=is_wanted)
+    row: dict[str, int] = {}
+    by_last: dict[str, int] = {}
+    for number, key in enumerate(embedded.sample_keys):
+        if (name := wanted.get(key)) is not None:
+            _put(row, name, number, embedded)
+        else:
+            _put(by_last, wanted[short[key.rpartition("/")[2]]], number, embedded)
+    return _judged({**by_last, **row}, embedded, names)
+
+
+def plain_name(name: str) -> str:
+    """The name without the ending of an image file, as the key of a sample has it."""
+    stem, dot, ending = name.rpartition(".")
+    return stem if dot and is_image(ending.lower()) else name
+
+
+def _in_folders(
+    space: EmbeddingSpace, folders: Sequence[str], names: Sequence[str], options: EmbeddingOptions
+) -> JudgedImages:
+    """Read listed images only: what else is in a folder need not be read."""
+    if len(folders) != 1:
+        raise InputError(f"name one folder of images, not {len(folders)}")
+    with tempfile.TemporaryDirectory(prefix="ncclean-") as scratch:
+        listed = Path(scratch, "judged.jsonl")
+        rows = ({"key": n, "file_name": n, "text": "-"} for n in dict.fromkeys(names))
+        listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        root = SourceOptions(image_root=absolute(folders[0]))
+        shards = resolve_images([str(listed)], root)
+        with _named_if_none(folders[0], names[0]):
+            embedded = embed_images(space, shards, options)
+    row = {name: number for number, name in enumerate(embedded.sample_keys)}
+    judged = _judged(row, embedded, names)
+    return JudgedImages(judged.row, judged.image, {}, judged.missing)
+
+
+@contextmanager
+def _named_if_none(source: str, name: str) -> Iterator[None]:
+    """Say which images were looked for where none of them can be used."""
+    try:
+        yield
+    except EmptySetError as error:
+        counts = f" ({error.counts})" if error.counts else ""
+        raise InputError(
+            f"{source} has none of the judged images, such as {name}{counts}"
+        ) from None
+
+
+def _put(rows: dict[str, int], name: str, number: int, embedded: EmbeddedImages) -> None:
+    if (other := rows.setdefault(name, number)) != number:
+        raise InputError(
+            f"{name} may be {embedded.keys[other]} or {embedded.keys[number]}: name the folder or "
+            "the shards of one of them"
+        )
+
+
+def _judged(row: dict[str, int], embedded: EmbeddedImages, names: Sequence[str]) -> JudgedImages:
+    captions = {
+        name: frozenset(" ".join(text.split()) for text in embedded.captions[number])
+        for name, number in row.items()
+    }
+    missing = Counter(embedded.skipped)
+    absent = len(set(names)) - len(row) - missing.total()
+    if absent > 0:
+        missing["not_in_source"] += absent
+    return JudgedImages(row, embedded.image, captions, dict(missing))
+
+
+@dataclass(frozen=True)
+class JudgedScores:
+    """(N,) values of each score, higher is better, NaN for a caption that has none.
+
+    `missing` counts what has none, by reason; `reversed` are the scores whose sign was changed.
+    """
+
+    values: dict[str, np.ndarray]
+    missing: dict[str, int]
+    reversed: tuple[str, ...] = ()
+
+
+def scores_of_model(
+    estimator: Estimator,
+    images: JudgedImages,
+    judgements: Judgements,
+    *,
+    prefix: str = "",
+    batch_size: int = 256,
+) -> JudgedScores:
+    """`similarity` and `neg_clip_loss` of each judged caption.
+
+    The rivals of `neg_clip_loss` are all judged images and all judged captions, each once.
+    `prefix` and a blank go before every caption.
+    """
+    captions = list(dict.fromkeys(judgements.caption))
+    number = {caption: position for position, caption in enumerate(captions)}
+    prompts = [f"{prefix} {caption}" if prefix else caption for caption in captions]
+    text = estimator.encode_text(prompts, batch_size).float()
+    image = images.image.float().to(text.device)
+    rows = np.array([images.row.get(name, -1) for name in judgements.image])
+    has_image = rows >= 0
+    # Only what was judged counts as a rival: a source may have a name twice.
+    used, i = np.unique(rows[has_image], return_inverse=True)
+    j = torch.tensor(
+        [number[c] for c, has in zip(judgements.caption, has_image, strict=True) if has]
+    )
+    image, i2t = image[torch.from_numpy(used)], []
+    t2i = torch.full((len(text),), -torch.inf, device=text.device)
+    for start in range(0, len(image), _CHUNK):
+        logits = estimator.scale * (image[start : start + _CHUNK] @ text.T)
+        i2t.append(logits.logsumexp(dim=1))
+        t2i = torch.logaddexp(t2i, logits.logsumexp(dim=0))
+    places = torch.from_numpy(i).to(text.device)
+    j = j.to(text.device)
+    cosine = (image[places] * text[j]).sum(dim=1)
+    scores = {
+        "similarity": cosine,
+        "neg_clip_loss": normalised_score(cosine, torch.cat(i2t)[places], t2i[j], estimator.scale),
+    }
+    values = {}
+    for name, score in scores.items():
+        values[name] = np.full(len(rows), np.nan)
+        values[name][has_image] = score.double().cpu().numpy()
+    return JudgedScores(values, images.missing)
+
+
+def scores_of_table(
+    paths: Sequence[str],
+    judgements: Judgements,
+    *,
+    expressions: Sequence[str] = (),
+    memory_limit: str | None = None,
+) -> JudgedScores:
+    """The scores of a table that has the judged captions, joined by image and caption.
+
+    They are those that `evaluate noise` takes, and SQL, where higher is better. An image is known
+    by the last part of its key, or by all of it where judged images share the last part. Raises
+    `InputError` for a table without captions, without any of those that were judged, or where two
+    images may be the one that was.
+    """
+    with JoinedScores.open(paths, (), memory_limit) as pairs:
+        lacking = [name for name in ("key", "text") if name not in pairs.names.types]
+        if lacking:
+            raise InputError(f"{paths[0]} has no column {lacking[0]} to know the pairs by")
+        choice = NoiseChoice(pairs)
+        choice.add_expressions(expressions)
+        if not choice.scores:
+            raise InputError(f"{paths[0]} has no score to compare with people: name one by --score")
+        pairs.prepare(("key", "text", "status"), choice.columns.values())
+        names = [plain_name(name) for name in judgements.image]
+        last = {name: name.rpartition("/")[2] for name in names}
+        counts = Counter(last.values())
+        judged = pa.table(
+            {
+                "place": np.arange(len(names)),
+                "judged_key": names,
+                "judged_image": [last[name] for name in names],
+                "is_alone": [counts[last[name]] == 1 for name in names],
+                "judged_caption": judgements.caption,
+            }
+        )
+        ok = "status = 'ok'" if "status" in pairs.names.types else "true"
+        columns = ", ".join(
+            f"any_value({one.sql})::DOUBLE AS v{number}"
+            for number, one in enumerate(choice.columns.values())
+        )
+        try:
+            pairs.connection.register("judged_captions", judged)
+            rows = pairs.connection.execute(
+                f"SELECT place, min(key) AS one, max(key) AS other, {columns} "
+                "FROM scores JOIN judged_captions "
+                "ON regexp_extract(key, '[^/]*$') = judged_image "
+                "AND (is_alone OR key = judged_key) "
+                "AND trim(regexp_replace(text, '\\s+', ' ', 'g')) = judged_caption "
+                f"WHERE {ok} GROUP BY place ORDER BY place"
+            ).fetchnumpy()
+        except duckdb.Error as error:
+            raise InputError(f"the scores cannot be compared: {first_line(error)}") from error
+    place = rows["place"]
+    if not len(place):
+        raise InputError(
+            f"{paths[0]} has none of the judged captions: it must be the score table of these "
+            f"images with these captions, such as {judgements.image[0]} with "
+            f"{judgements.caption[0]!r}"
+        )
+    differ = np.flatnonzero(rows["one"] != rows["other"])
+    if len(differ):
+        name = judgements.image[place[differ[0]]]
+        raise InputError(
+            f"{name} may be {rows['one'][differ[0]]} or {rows['other'][differ[0]]} of {paths[0]}: "
+            "name the table of one of them"
+        )
+    values = {}
+    for number, score in enumerate(choice.scores.values()):
+        values[score.column] = np.full(len(judgements.image), np.nan)
+        values[score.column][place] = -score.sign * np.ma.filled(rows[f"v{number}"], np.nan)
+    reversed_ = tuple(s.column for s in choice.scores.values() if s.higher_is_noisier)
+    lost = len(judgements.image) - len(place)
+    return JudgedScores(values, {"not_in_scores": lost} if lost else {}, reversed_)
 
 
 @dataclass(frozen=True)
@@ -40,38 +300,34 @@ class ScoreAgreement:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class JudgementEvaluation:
-    """The agreement of each score. `left_out` counts rows of the judgements, `missing` images or
-    pairs of each source without a score; both by reason. `undefined` says why a score was not
-    compared.
-    """
-
-    rating_columns: tuple[str, ...]
-    scores: list[ScoreAgreement]
-    left_out: Mapping[str, int]
-    missing: Mapping[str, Mapping[str, int]]
-    undefined: Mapping[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rating_columns": list(self.rating_columns),
-            "scores": [score.to_json() for score in self.scores],
-            "left_out": dict(self.left_out),
-            "missing": {name: dict(counts) for name, counts in self.missing.items()},
-            "undefined": dict(self.undefined),
-        }
-
-
 @dataclass
-class JudgementTrial:
-    """Judgements and the scores that have been compared with them so far."""
+class JudgementEvaluation:
+    """The agreement of the scores that have been compared with people's judgements so far.
+
+    `missing` counts images or pairs of each source without a score, by reason; `undefined` says why
+    a score was not compared; `references` are judged captions that were left out as such.
+    """
 
     judgements: Judgements
     scores: list[ScoreAgreement] = dataclasses.field(default_factory=list)
     missing: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     undefined: dict[str, str] = dataclasses.field(default_factory=dict)
     references: int = 0
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Rows of the judgements that were left out, by reason."""
+        references = {"reference": self.references} if self.references else {}
+        return {**self.judgements.left_out, **references}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rating_columns": list(self.judgements.rating_columns),
+            "scores": [score.to_json() for score in self.scores],
+            "left_out": self.left_out,
+            "missing": self.missing,
+            "undefined": self.undefined,
+        }
 
     def add_model(
         self,
@@ -113,9 +369,11 @@ class JudgementTrial:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(judgements.image))}
         image = np.array([numbers[name] for name in judgements.image])
         for name, values in scores.values.items():
-            there = ~np.isnan(values)
+            is_scored = ~np.isnan(values)
             try:
-                figures = agreement(values[there], judgements.ratings[there], image[there])
+                figures = agreement(
+                    values[is_scored], judgements.ratings[is_scored], image[is_scored]
+                )
             except ValueError as error:
                 self.undefined[f"{source}, {name}"] = str(error)
                 continue
@@ -124,13 +382,6 @@ class JudgementTrial:
             name, reason = next(iter(self.undefined.items()))
             raise InputError(f"{name}: {reason}")
         self.missing[source] = scores.missing
-
-    def result(self) -> JudgementEvaluation:
-        left_out = dict(self.judgements.left_out)
-        if self.references:
-            left_out["reference"] = self.references
-        columns = self.judgements.rating_columns
-        return JudgementEvaluation(columns, self.scores, left_out, self.missing, self.undefined)
 
 
 def _without_references(

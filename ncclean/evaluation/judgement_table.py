@@ -69,10 +69,10 @@ def read_judgements(
         schema = table_at(path).columns(path)
     except ShardError as error:
         raise InputError(str(error)) from error
-    there = [name.lower() for name in (schema.names if isinstance(schema, pa.Schema) else schema)]
-    of_image = _named(path, there, image, _IMAGES, "--image-column", "image names")
-    of_caption = _named(path, there, caption, _CAPTIONS, "--caption-column", "captions")
-    of_ratings = _rating_columns(path, there, ratings)
+    names = [name.lower() for name in (schema.names if isinstance(schema, pa.Schema) else schema)]
+    of_image = _named(path, names, image, _IMAGES, "--image-column", "image names")
+    of_caption = _named(path, names, caption, _CAPTIONS, "--caption-column", "captions")
+    of_ratings = _rating_columns(path, names, ratings)
     images, captions, values = [], [], []
     left_out: Counter[str] = Counter()
     try:
@@ -101,28 +101,28 @@ def read_judgements(
 
 
 def _named(
-    path: str, there: Sequence[str], asked: str | None, usual: Sequence[str], flag: str, what: str
+    path: str, names: Sequence[str], asked: str | None, usual: Sequence[str], flag: str, what: str
 ) -> str:
     if asked is not None:
-        if asked.lower() not in there:
-            raise InputError(f"{path} has no column {asked!r}: there are {', '.join(there)}")
+        if asked.lower() not in names:
+            raise InputError(f"{path} has no column {asked!r}: there are {', '.join(names)}")
         return asked.lower()
-    name = next((name for name in usual if name in there), None)
+    name = next((name for name in usual if name in names), None)
     if name is None:
         raise InputError(
             f"{path} has no column of {what} ({', '.join(usual[:4])}, ...): name it with {flag}; "
-            f"there are {', '.join(there)}"
+            f"there are {', '.join(names)}"
         )
     return name
 
 
-def _rating_columns(path: str, there: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+def _rating_columns(path: str, names: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
     """Name the columns asked for; else the ratings of several judges, or the score of all."""
     if asked:
-        named = tuple(_named(path, there, name, (), "--rating", "ratings") for name in asked)
+        named = tuple(_named(path, names, name, (), "--rating", "ratings") for name in asked)
         return tuple(dict.fromkeys(named))
-    judges = tuple(name for name in there if _JUDGES.fullmatch(name))
-    return judges or (_named(path, there, None, _RATINGS, "--rating", "ratings"),)
+    judges = tuple(name for name in names if _JUDGES.fullmatch(name))
+    return judges or (_named(path, names, None, _RATINGS, "--rating", "ratings"),)
 
 
 def _text(value: Any) -> str:

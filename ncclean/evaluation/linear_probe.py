@@ -1,4 +1,4 @@
-"""Linear probes: a linear classifier on frozen image embeddings.
+"""Linear probes: a linear classifier on frozen image embeddings, whose images may have weights.
 
 `fit_lbfgs` is the protocol of CLIP [1]: logistic regression by L-BFGS, its L2 penalty chosen on a
 validation split. `fit_adamw` is the schedule in the supplement of NCU [2], which names L-BFGS but
@@ -12,9 +12,12 @@ describes AdamW.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from sklearn.exceptions import ConvergenceWarning
@@ -25,7 +28,9 @@ from torch import nn
 
 from ncclean.errors import InputError
 from ncclean.evaluation.options import ProbeOptions
-from ncclean.evaluation.zeroshot import class_depth
+from ncclean.evaluation.ranking import class_depth
+from ncclean.storage.catalog import first_line
+from ncclean.storage.joined import JoinedScores
 
 # CLIP's search: it starts from these values, then halves the step around the best one down to 1/8
 # of a decade.
@@ -38,6 +43,68 @@ _VALIDATION_SHARE = 0.2
 _ONE_THREAD = 100_000_000
 # Finite, so that a zero in a padded matrix product does not make it NaN.
 _NEVER = -1e30
+
+
+@dataclass(frozen=True)
+class SampleWeights:
+    """The column, or SQL, of a score table that says how much each image counts."""
+
+    scores: tuple[str, ...]
+    weights: str
+
+    def of(self, keys: Sequence[str], sample_keys: Sequence[str]) -> torch.Tensor:
+        """(N,) weights of images; see `read_sample_weights`."""
+        return torch.from_numpy(read_sample_weights(self.scores, self.weights, keys, sample_keys))
+
+
+def read_sample_weights(
+    scores: Sequence[str], weights: str, keys: Sequence[str], sample_keys: Sequence[str]
+) -> np.ndarray:
+    """(N,) weights with mean 1 of images known by `shard/key`, or by the key alone.
+
+    The key alone is taken where no row has the `shard/key` of an image: the images may have been
+    scored as shards of another name. `weights` is a column or SQL. An image without a row, without
+    scores or without a value has NaN. Raises `InputError` for weights that are negative or all
+    zero, for several rows of an image, and where no image has a row.
+    """
+    with JoinedScores.open(scores) as table:
+        lacking = [name for name in ("shard", "key") if name not in table.names.types]
+        if lacking:
+            raise InputError(f"{scores[0]} has no column {lacking[0]} to know the images by")
+        expression = table.expression(weights, "--weights")
+        table.prepare(("shard", "key", "status"), [expression])
+        ok = "status = 'ok'" if "status" in table.names.types else "true"
+        for key, names in (("shard || '/' || key", keys), ("key", sample_keys)):
+            images = pa.table({"image": np.arange(len(names)), "name": names})
+            table.connection.register("training_images", images)
+            try:
+                rows = table.connection.execute(
+                    "SELECT image, count(*) AS rows, any_value(weight) AS weight FROM "
+                    f"(SELECT {key} AS name, ({expression.sql})::DOUBLE AS weight FROM scores "
+                    f"WHERE {ok}) JOIN training_images USING (name) GROUP BY image ORDER BY image"
+                ).fetchnumpy()
+            except duckdb.Error as error:
+                raise InputError(f"--weights {weights}: {first_line(error)}") from error
+            if len(rows["image"]):
+                break
+    image, several = rows["image"], np.flatnonzero(rows["rows"] > 1)
+    if not len(image):
+        raise InputError(f"{scores[0]} has no row of the training images, such as {sample_keys[0]}")
+    if len(several):
+        name = names[image[several[0]]]
+        raise InputError(f"{scores[0]} has several rows of the image {name}: keep one")
+    values = np.full(len(keys), np.nan)
+    values[image] = np.ma.filled(rows["weight"], np.nan)
+    usable = values[~np.isnan(values)]
+    if len(usable) and not (np.isfinite(usable).all() and usable.min() >= 0 and usable.max() > 0):
+        raise InputError(
+            f"--weights {weights}: weights are numbers from 0 on, not all of them 0; these lie "
+            f"from {usable.min():g} to {usable.max():g}"
+        )
+    if not len(usable):
+        raise InputError(f"--weights {weights}: no training image has a value")
+    scaled: np.ndarray = values / usable.mean()
+    return scaled
 
 
 @dataclass(frozen=True)
@@ -89,7 +156,7 @@ def fit_lbfgs(
     used = w > 0  # a class of which nothing counts is not learnt
     x, y, w = x[used], y[used], w[used]
     c = choose_c(x, y, seed, w)
-    model = _fitted(x, y, c, w)
+    model = logistic_regression(x, y, c, w)
     rows, bias = model.coef_, model.intercept_
     if len(rows) == 1:  # two classes share a row
         rows, bias = np.concatenate([-rows, rows]) / 2, np.concatenate([-bias, bias]) / 2
@@ -125,7 +192,7 @@ def choose_c(
     def best(candidates: tuple[float, ...]) -> float:
         for c in candidates:
             if c not in accuracy and _FIRST_C[0] <= c <= _FIRST_C[-1]:
-                model = _fitted(train, train_y, c, train_w)
+                model = logistic_regression(train, train_y, c, train_w)
                 accuracy[c] = float(model.score(validation, validation_y, validation_w))
         return max(sorted(accuracy), key=lambda c: accuracy[c])
 
@@ -170,7 +237,10 @@ def fit_adamw(
     return Probe(layer.weight.detach(), layer.bias.detach())
 
 
-def _fitted(x: np.ndarray, y: np.ndarray, c: float, weights: np.ndarray) -> LogisticRegression:
+def logistic_regression(
+    x: np.ndarray, y: np.ndarray, c: float, weights: np.ndarray
+) -> LogisticRegression:
+    """Logistic regression on (N, d) embeddings with (N,) labels and weights; C is 1 / penalty."""
     threads = 1 if x.size * len(np.unique(y)) <= _ONE_THREAD else None
     with warnings.catch_warnings(), threadpool_limits(threads):
         # With the weakest penalties 1,000 steps do not converge; the accuracy decides anyway.

@@ -1,4 +1,8 @@
-"""Results of evaluations as files: clip_benchmark's JSON, the outcomes in Parquet beside it."""
+"""Results of evaluations: clip_benchmark's JSON, and a table with the outcome for each image.
+
+Every metric of a result is computed from its outcomes, so a comparison of two results resamples
+the data behind the reported numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from scipy import sparse
 from upath import UPath
 
 import ncclean
@@ -21,10 +28,156 @@ from ncclean.base.output_mark import check_free, mark
 from ncclean.base.small_tables import read_parquet
 from ncclean.base.text_files import parse_json, read_text
 from ncclean.errors import InputError
-from ncclean.evaluation.outcomes import TASKS
+from ncclean.evaluation.embedding import EmbeddedClasses, EmbeddedPairs
+from ncclean.evaluation.ranking import KS, TOP, RetrievalDepths
 
+# Tasks by the names of clip_benchmark.
+ZEROSHOT = "zeroshot_classification"
+RETRIEVAL = "zeroshot_retrieval"
+LINEAR_PROBE = "linear_probe"
+TASKS = (ZEROSHOT, RETRIEVAL, LINEAR_PROBE)
+
+_IDENTITY = ["query", "image", "number", "label"]
+
+
+_DENSE_STRATA = 64
 LANGUAGE = "en"
 _NAMED = ("dataset", "model", "pretrained", "task")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`scale` times the mean over strata of the share of queries that hit.
+
+    `hits` and `queries` (n images, S strata) count those of each image. A stratum without queries
+    is left out of the mean. Accuracy has one stratum, the mean recall per class has the classes.
+    """
+
+    name: str
+    hits: sparse.csr_array
+    queries: sparse.csr_array
+    scale: float = 1.0
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        image: np.ndarray,
+        hit: np.ndarray,
+        stratum: np.ndarray | None = None,
+        scale: float = 1.0,
+    ) -> Metric:
+        """Group (Q,) queries by image and stratum, with whether each hit, for resampling."""
+        strata = np.zeros(len(image), dtype=np.int64) if stratum is None else stratum
+        shape = (int(image.max()) + 1, int(strata.max()) + 1)
+
+        def counted(values: np.ndarray) -> sparse.csr_array:
+            return sparse.csr_array((values.astype(np.float64), (image, strata)), shape=shape)
+
+        return cls(name, counted(hit), counted(np.ones(len(image))), scale)
+
+    def value(self, weights: np.ndarray | None = None) -> np.ndarray:
+        """The metric of (B,) resamples, given how often (B, n) each image counts."""
+        if weights is None:
+            weights = np.ones((1, self.hits.shape[0]))
+        hits, queries = _product(weights, self.hits), _product(weights, self.queries)
+        shares = np.divide(hits, queries, out=np.zeros_like(hits), where=queries > 0)
+        strata = np.maximum((queries > 0).sum(axis=1), 1)  # of few images, none may be drawn
+        values: np.ndarray = self.scale * shares.sum(axis=1) / strata
+        return values
+
+
+def _product(weights: np.ndarray, counts: sparse.csr_array) -> np.ndarray:
+    """(B, S) from (B, n) and (n, S)."""
+    # With few strata, BLAS on a dense matrix is several times as fast as a sparse product.
+    dense = counts.shape[1] <= _DENSE_STRATA
+    product: np.ndarray = weights @ counts.toarray() if dense else (counts.T @ weights.T).T
+    return product
+
+
+def classification_outcomes(embedded: EmbeddedClasses, depth: np.ndarray) -> pa.Table:
+    """The table of outcomes of a classification, from (N,) ranks of the true class."""
+    count = len(embedded.keys)
+    return _table(
+        query=["image"] * count,
+        image=embedded.keys,
+        number=np.zeros(count),
+        label=embedded.labels.cpu().numpy(),
+        depth=depth,
+    )
+
+
+def retrieval_outcomes(embedded: EmbeddedPairs, depths: RetrievalDepths) -> pa.Table:
+    """The table of outcomes of a retrieval: images first, then captions in their images' order."""
+    owner = embedded.text_to_image.cpu().numpy()
+    images, captions = len(embedded.keys), len(owner)
+    # Captions of an image are consecutive: count on from its first.
+    first = np.searchsorted(owner, np.arange(images))
+    return _table(
+        query=["image"] * images + ["caption"] * captions,
+        image=[*embedded.keys, *(embedded.keys[number] for number in owner.tolist())],
+        number=np.concatenate([np.zeros(images), np.arange(captions) - first[owner]]),
+        label=pa.nulls(images + captions, pa.int32()),
+        depth=np.concatenate([depths.image.cpu().numpy(), depths.caption.cpu().numpy()]),
+    )
+
+
+def metrics_of(task: str, outcomes: pa.Table, classes: int | None) -> list[Metric]:
+    """The metrics of a task under clip_benchmark's names, and `rsum` for retrieval.
+
+    `acc5` is left out for fewer than five `classes`, where clip_benchmark has NaN.
+    """
+    images = pc.dictionary_encode(outcomes.column("image").combine_chunks())
+    image, depth = images.indices.to_numpy(), outcomes.column("depth").to_numpy()
+    if task != RETRIEVAL:
+        prefix = "lp_" if task == LINEAR_PROBE else ""
+        label = outcomes.column("label").to_numpy()
+        metrics = [Metric.of(f"{prefix}acc1", image, depth < 1)]
+        if classes is None or classes >= TOP:
+            metrics.append(Metric.of(f"{prefix}acc5", image, depth < TOP))
+        recall = Metric.of(f"{prefix}mean_per_class_recall", image, depth < 1, label)
+        return [*metrics, recall]
+    is_caption = pc.equal(outcomes.column("query"), "caption").to_numpy(zero_copy_only=False)
+    metrics = []
+    hits: list[np.ndarray] = []
+    strata: list[np.ndarray] = []
+    # An image is retrieved by a caption, a text by an image.
+    for name, asks in (("image", is_caption), ("text", ~is_caption)):
+        for k in KS:
+            hit = depth[asks] < k
+            metrics.append(Metric.of(f"{name}_retrieval_recall@{k}", image[asks], hit))
+            hits.append(hit)
+            strata.append(np.full(len(hit), len(strata)))
+    everyone = np.concatenate([image[is_caption]] * len(KS) + [image[~is_caption]] * len(KS))
+    rsum = Metric.of(
+        "rsum", everyone, np.concatenate(hits), np.concatenate(strata), scale=100.0 * len(strata)
+    )
+    return [*metrics, rsum]
+
+
+def aligned(a: pa.Table, b: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Bring two models' tables of outcomes into the same order of images.
+
+    Raises `InputError` if their images, captions or labels differ.
+    """
+    order = [(name, "ascending") for name in ("query", "image", "number")]
+    a, b = a.sort_by(order), b.sort_by(order)
+    if not a.select(_IDENTITY).equals(b.select(_IDENTITY)):
+        raise InputError(
+            f"the two results are on different samples ({a.num_rows:,} and {b.num_rows:,} "
+            "queries): evaluate both models on the same data"
+        )
+    return a, b
+
+
+def _table(**columns: object) -> pa.Table:
+    arrays = [
+        columns[field.name]
+        if isinstance(columns[field.name], pa.Array)
+        else pa.array(columns[field.name]).cast(field.type)
+        for field in schema.OUTCOMES
+    ]
+    return pa.table(arrays, schema=schema.OUTCOMES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +331,8 @@ def read_results(source: str) -> list[Evaluation]:
 
 
 def _places(out: str, names: Sequence[str]) -> list[UPath]:
-    place = stores.location(out)
-    return [place] if out.endswith(".json") else [place / name for name in names]
+    path = stores.location(out)
+    return [path] if out.endswith(".json") else [path / name for name in names]
 
 
 def _outcomes_of(path: UPath) -> UPath:

@@ -6,9 +6,22 @@ the mean negative and above the hardest 5 % of negatives, for each image.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+
+from ncclean.base import stores
+from ncclean.base.progress import Progress
+from ncclean.data.benchmark_sets import RETRIEVAL, read_set
+from ncclean.data.shards import ShardRef, resolve_shards
+from ncclean.errors import InputError
+from ncclean.evaluation.embedding import embed_dataset
+from ncclean.evaluation.options import EmbeddingOptions
+from ncclean.models.preprocessing import as_config
+from ncclean.models.request import ModelRequest
 
 HARDEST_SHARE = 0.05
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -69,12 +82,12 @@ def similarities(
     caption of its own and one of another image.
     """
     owners = text_to_image.to(text.device)
-    own = torch.bincount(owners, minlength=len(image))
+    captions = torch.bincount(owners, minlength=len(image))
     if (
-        len(own) != len(image)
+        len(captions) != len(image)
         or not len(image)
-        or int(own.min()) < 1
-        or len(text) == int(own.max())
+        or int(captions.min()) < 1
+        or len(text) == int(captions.max())
     ):
         raise ValueError("every image needs a caption of its own and one of another image")
     positive, negative, hardest = [], [], []
@@ -82,15 +95,15 @@ def similarities(
         similarity = image[start : start + chunk] @ text.T
         rows = torch.arange(start, start + len(similarity), device=text.device)
         is_own = owners == rows[:, None]
-        owned = own[rows]
+        owned = captions[rows]
         others = len(text) - owned
         # Two sums instead of a difference of sums: matched cosines are few among many.
         positive.append(torch.where(is_own, similarity, 0.0).sum(dim=1) / owned)
         negative.append(torch.where(is_own, 0.0, similarity).sum(dim=1) / others)
         counts = (others * hardest_share).ceil().long().clamp_min(1)
         top = torch.where(is_own, -torch.inf, similarity).topk(int(counts.max()), dim=1).values
-        kept = torch.arange(top.shape[1], device=top.device) < counts[:, None]
-        hardest.append(torch.where(kept, top, 0.0).sum(dim=1) / counts)
+        is_among = torch.arange(top.shape[1], device=top.device) < counts[:, None]
+        hardest.append(torch.where(is_among, top, 0.0).sum(dim=1) / counts)
     return Similarities(*(torch.cat(parts).cpu() for parts in (positive, negative, hardest)))
 
 
@@ -104,3 +117,67 @@ def _facts(values: torch.Tensor) -> Facts:
             f"q{round(100 * q)}": v for q, v in zip(_QUANTILES, quantiles.tolist(), strict=True)
         },
     )
+
+
+@dataclass(frozen=True)
+class ModelSimilarity:
+    """The cosines of one model, see `Similarities`; `skipped` counts samples by reason."""
+
+    model: str
+    pretrained: str
+    cosines: Similarities
+    skipped: dict[str, int]
+    preprocessing: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The model, and mean, spread and quantiles of its cosines."""
+        return {
+            "model": self.model,
+            "pretrained": self.pretrained,
+            **dataclasses.asdict(self.cosines.summary()),
+            "skipped": self.skipped,
+            "preprocessing": self.preprocessing,
+        }
+
+
+def measure_similarity(
+    models: Sequence[ModelRequest],
+    sources: Sequence[str],
+    embedding: EmbeddingOptions,
+    progress: Progress,
+) -> Iterator[ModelSimilarity]:
+    """Embed the pairs of `sources` with one model after the other, and compare their cosines.
+
+    A source is a retrieval set in clip_benchmark's layout, of which the test split is taken, or
+    shards. Raises `InputError` if it cannot be read or holds fewer than two images.
+    """
+    shards = [shard for source in sources for shard in _shards(source)]
+    for model in models:
+        progress.say(f"{model.model}: loading")
+        estimator = model.load()
+        progress.say(f"{model.model}: embedding")
+        pairs = embed_dataset(estimator, shards, embedding)
+        if len(pairs.keys) < 2:
+            raise InputError("similarities need at least two images: a single one has no negatives")
+        cosines = similarities(pairs.image, pairs.text, pairs.text_to_image)
+        identity = estimator.identity
+        yield ModelSimilarity(
+            identity.model,
+            identity.pretrained,
+            cosines,
+            pairs.skipped,
+            as_config(estimator.preprocessing),
+        )
+
+
+def _shards(source: str) -> list[ShardRef]:
+    """The shards of a retrieval set's test split, or of any source that `score` takes."""
+    folder = stores.location(source.rstrip("/") or source)
+    dataset = None if source.startswith("@") or "{" in source or "*" in source else read_set(folder)
+    if dataset is None:
+        return resolve_shards([source])
+    if dataset.kind != RETRIEVAL:
+        raise InputError(
+            f"{source} is a {dataset.kind} set, whose images have no captions: name a retrieval set"
+        )
+    return dataset.shards("test")

@@ -203,6 +203,7 @@ class ImageEncoder:
             signals="image" in (options.signals or ()),
             keep_jpegs=self._on_device is not None,
             draft=options.draft,
+            exif=options.exif,
             caption_key=options.caption_key,
             fields=tuple(sorted(names_in(options.calibrate_by))) if options.calibrate_by else (),
             with_pairs=self._columns.wants_batches,

@@ -72,6 +72,7 @@ class ReaderSettings:
     signals: bool = False
     draft: bool = False
     keep_jpegs: bool = False  # for a device that decodes them
+    exif: bool = True
     caption_key: CaptionKeys = None
     fields: tuple[str, ...] = ()
     with_pairs: bool = False
@@ -180,6 +181,7 @@ class ShardReader:
             signals=settings.signals,
             draft=settings.draft,
             keep_jpegs=settings.keep_jpegs,
+            exif=settings.exif,
         )
 
     def read(self, asked: ReadShard) -> None:
@@ -215,7 +217,7 @@ class ShardReader:
         held: list[DecodedSample] = []
         rows: list[int] = []
         encoded: dict[int, bytes] = {}
-        count, block, place = 0, torch.empty(0), 0
+        count, block, place, turned = 0, torch.empty(0), 0, 0
         size = self._settings.arena[1][0]
         tokenize = self._settings.tokenize
         tokens = TokenCache(tokenize) if tokenize is not None else None
@@ -238,6 +240,7 @@ class ShardReader:
 
         for decoded in stream:
             samples.append(decoded)
+            turned += decoded.is_turned
             count += 1 + len(decoded.sample.alike)
             if decoded.pixels is not None:
                 if not held:
@@ -256,6 +259,7 @@ class ShardReader:
                 send()
         if held:
             send()
+        stream.samples.further.turned = turned
         samples.sort(key=lambda decoded: decoded.sample.row)
         return self._finished(shard, stream, samples, count, tokens)
 

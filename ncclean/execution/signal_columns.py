@@ -13,7 +13,7 @@ from ncclean.data import image_signals, languages
 from ncclean.errors import InputError
 from ncclean.execution.column_source import ColumnSource, EncoderFacts, arrow_array
 from ncclean.execution.encoded_shard import EncodedShard, Values
-from ncclean.models.embedding_head import EmbeddingHead
+from ncclean.models.heads import EmbeddingHead
 from ncclean.scoring.columns import BlockScores
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.explaining.kinds import LENGTHS, Kind
-from ncclean.explaining.pairs_file import Values
+from ncclean.explaining.pairs import Values
 
 BUCKETS = 1 << 22
 STRATA = len(LENGTHS)
@@ -143,41 +143,27 @@ def group_sums(
             chosen |= buckets[f"x{n}"] > _SCREEN * deviation
     source = _source(kind, ", ".join(["stratum", *values]))
     sums = "".join(f", sum({name}::DOUBLE) AS s{n}" for n, name in enumerate(values))
-    connection.register("looked_at", pa.table({"bucket": number[chosen]}))
+    connection.register("looked_at", pa.table({"looked_at": number[chosen]}))
     rows = _columns(
         connection.execute(
-            f"SELECT value, stratum, count(*) AS pairs{sums} FROM ({source}) "
-            f"WHERE (hash(value) % {BUCKETS})::INT IN (SELECT bucket FROM looked_at) "
-            f"GROUP BY value, stratum"
+            f"SELECT value, stratum, (hash(value) % {BUCKETS})::INT AS bucket, count(*) AS pairs"
+            f"{sums} FROM ({source}) WHERE bucket IN (FROM looked_at) GROUP BY value, stratum"
             f" QUALIFY sum(count(*)) OVER (PARTITION BY value) >= {min_pairs}"
         )
     )
     connection.unregister("looked_at")
-    names, at = np.unique(rows["value"].astype(object), return_inverse=True)
+    names, first, at = np.unique(
+        rows["value"].astype(object), return_index=True, return_inverse=True
+    )
     counts = np.zeros((len(names), STRATA))
     summed = np.zeros((len(values), len(names), STRATA))
     strata = rows["stratum"].astype(int)
     counts[at, strata] = rows["pairs"]
     for n in range(len(values)):
         summed[n, at, strata] = rows[f"s{n}"]
-    tested = len(names)
-    if not chosen.all():
-        tested = int((pairs // min_pairs).sum())
-    return Groups(
-        kind, list(names), counts, summed, _typical(connection, names, number[is_typical]), tested
-    )
-
-
-def _typical(
-    connection: duckdb.DuckDBPyConnection, values: np.ndarray, buckets: np.ndarray
-) -> np.ndarray:
-    """Tell which values lie in buckets that were not chosen for their excess."""
-    connection.register(
-        "named", pa.table({"value": pa.array([str(value) for value in values], pa.string())})
-    )
-    hashed = connection.execute(f"SELECT (hash(value) % {BUCKETS})::INT FROM named").fetchnumpy()
-    connection.unregister("named")
-    return np.isin(next(iter(hashed.values())), buckets)
+    tested = len(names) if chosen.all() else int((pairs // min_pairs).sum())
+    of_typical = np.isin(rows["bucket"][first], number[is_typical])
+    return Groups(kind, names.tolist(), counts, summed, of_typical, tested)
 
 
 def _source(kind: Kind, columns: str) -> str:

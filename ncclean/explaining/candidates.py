@@ -18,7 +18,7 @@ from ncclean.explaining.discoveries import (
 )
 from ncclean.explaining.kinds import LENGTH, Kind
 from ncclean.explaining.options import ExplainOptions
-from ncclean.explaining.pairs_file import Required, Values
+from ncclean.explaining.pairs import Required, Values
 
 # Fewer pairs of a stratum outside a group say too little of what to expect.
 _FEWEST_OUTSIDE = 200

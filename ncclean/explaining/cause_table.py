@@ -22,6 +22,7 @@ from ncclean.errors import InputError, one_line
 from ncclean.storage.catalog import columns_of
 from ncclean.storage.joined import SCORES_ALONE
 
+COMMAND = "explain"
 _NUMBERS = ("excess", "q_value")
 
 
@@ -84,7 +85,7 @@ class Cause:
 
 def write_causes(out: UPath, causes: Sequence[Cause], metadata: dict[str, str]) -> None:
     """Write the table, whole or not at all."""
-    facts = {"made_by": mark("explain"), "ncclean_version": __version__, **metadata}
+    facts = {"made_by": mark(COMMAND), "ncclean_version": __version__, **metadata}
     table = pa.Table.from_pylist([cause.to_json() for cause in causes], CAUSES)
     with published(out) as aside:
         pq.write_table(table.replace_schema_metadata(facts), aside, compression="zstd")

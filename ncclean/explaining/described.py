@@ -13,6 +13,7 @@ from ncclean.explaining.cause_table import Cause, Example
 from ncclean.explaining.folding import Folded
 from ncclean.explaining.outcomes import NEAR_MISS
 from ncclean.explaining.verdicts import Verdicts
+from ncclean.storage.catalog import columns_of
 
 _LONGEST = 2000  # characters of a caption
 
@@ -122,7 +123,7 @@ def _examples(
         f"SELECT arg_max(place, round({value}, 1) + (hash(place) % 1000) / 20000, {count}) "
         f"FROM members JOIN pairs USING (place) WHERE member = {group}"
     ).fetchall()[0][0]
-    columns = {row[0] for row in connection.execute("DESCRIBE pairs").fetchall()}
+    columns = columns_of(connection, "pairs")
     selected = ", ".join(
         name if name in columns else f"NULL AS {name}"
         for name in ("uid", "shard", "key", "row", "caption_number")

@@ -22,9 +22,9 @@ They hold for small n and rare noise, where a normal tail would not.
 from __future__ import annotations
 
 import numpy as np
+from scipy.optimize import brentq
 
 _MEDIAN = 0.45493642311957283  # of chi squared with one degree of freedom
-_STEPS = 60
 _TINY = 1e-6
 FEWEST_GROUPS = 10  # of which a spread can be told
 
@@ -38,17 +38,14 @@ def heterogeneity(excess: np.ndarray, variance: np.ndarray) -> float:
     """
     if len(excess) < FEWEST_GROUPS:
         return 0.0
-    squares, low, high = (excess - np.median(excess)) ** 2, 0.0, 1.0
+    squares = (excess - np.median(excess)) ** 2
 
-    def too_small(tau2: float) -> bool:
-        return bool(np.median(squares / (variance + tau2 + _TINY**2)) > _MEDIAN)
+    def spread(tau2: float) -> float:
+        """How much wider groups differ than with this variance, in the median."""
+        return float(np.median(squares / (variance + tau2 + _TINY**2))) - _MEDIAN
 
-    if not too_small(0.0):
-        return 0.0
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if too_small(middle) else (low, middle)
-    return high
+    # Of numbers from -1 to 1, half are within 1 of the median.
+    return float(brentq(spread, 0.0, 3.0, xtol=1e-18)) if spread(0.0) > 0 else 0.0
 
 
 def log_p_values(

@@ -35,10 +35,11 @@ from scipy.stats import norm
 from ncclean.base.estimates import Estimate
 from ncclean.explaining.candidates import Candidate
 from ncclean.explaining.discoveries import log_threshold, q_values
+from ncclean.explaining.embedded import MOST_PAIRS, Embedded
 from ncclean.explaining.kinds import EXCHANGED, TEXT, Kind, word_condition
 from ncclean.explaining.options import ExplainOptions
-from ncclean.explaining.pairs_file import Values
-from ncclean.explaining.vectors import MOST_PAIRS, read_vectors
+from ncclean.explaining.pairs import Values
+from ncclean.storage.catalog import columns_of
 from ncclean.storage.quoting import quoted
 
 _MOST_WORDS = 1024
@@ -97,19 +98,15 @@ def _label(value: str) -> str:
 
 
 def find_exchanges(
-    connection: duckdb.DuckDBPyConnection,
-    options: ExplainOptions,
-    embeddings: Sequence[str],
-    keys: tuple[str, str] | None,
+    connection: duckdb.DuckDBPyConnection, options: ExplainOptions, embedded: Embedded
 ) -> Exchanges:
     """Compare the frequent words of the view `pairs` by a sample of their embeddings."""
-    columns = {row[0] for row in connection.execute("DESCRIBE pairs").fetchall()}
-    if not {"tokens", "key", "caption_number"} <= columns:
+    if not {"tokens", "key", "caption_number"} <= set(columns_of(connection, "pairs")):
         return Exchanges()
     ((count,),) = connection.execute("SELECT count(*) FROM pairs").fetchall()
     one_in = -(-count // MOST_PAIRS)
     sample = f"SELECT * FROM pairs WHERE hash(place) % {one_in} = 0"
-    vectors = read_vectors(connection, f"SELECT 0 AS member, * FROM ({sample})", embeddings, keys)
+    vectors = embedded.vectors(connection, f"SELECT 0 AS member, * FROM ({sample})")
     if not vectors:
         return Exchanges()
     places, image, text = vectors[0]

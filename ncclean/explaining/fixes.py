@@ -1,12 +1,14 @@
-"""Decisions that give shifted captions back to their images, beside the table of causes.
+"""How causes may be mended: captions shifted back, or a word exchanged for another.
 
-They are those of `ncclean.storage.decisions`, with the shard and the key of each pair: an export
-takes them without the score table.
+Decisions that give shifted captions back to their images lie beside the table of causes. They are
+those of `ncclean.storage.decisions`, with the shard and the key of each pair: an export takes them
+without the score table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import duckdb
@@ -14,16 +16,96 @@ import pyarrow as pa
 from upath import UPath
 
 from ncclean.base import stores
+from ncclean.base.progress import Progress
 from ncclean.base.schema import DECISIONS
 from ncclean.base.small_tables import read_parquet
 from ncclean.errors import InputError
-from ncclean.explaining.cause_table import read_causes
-from ncclean.explaining.shifts import Shift
-from ncclean.storage.decisions import CORRECT, DROP, read_decisions, write_decisions
+from ncclean.explaining.candidates import Candidate
+from ncclean.explaining.cause_table import COMMAND, read_causes
+from ncclean.explaining.embedded import Embedded
+from ncclean.explaining.outcomes import MISMATCH, NEAR_MISS
+from ncclean.explaining.pairs import Values
+from ncclean.explaining.shifts import Shift, find_shift, is_ordered, right_cosine
+from ncclean.storage.catalog import columns_of
+from ncclean.storage.decisions import CORRECT, DROP, read_decisions
 from ncclean.storage.tables import table_metadata
 
-COMMAND = "explain"
 FIXES = pa.schema([*DECISIONS, ("shard", pa.string()), ("key", pa.string())])
+_RUNS = pa.schema([("place", pa.int64()), ("source", pa.int64())])
+_NOT_BLANK = r"[^\pZ\t-\r\x1c-\x1f\x{85}]"  # what `str.strip` leaves
+# Of the pairs of a cause with a probably wrong word, so many have the same two words.
+_LEAST_SHARE = 0.2
+_FEWEST = 10
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """Proposals for causes, by number of the candidate: in words, and the shifts."""
+
+    texts: Mapping[int, str]
+    shifts: Mapping[int, Shift]
+
+
+def propose(
+    connection: duckdb.DuckDBPyConnection,
+    candidates: Sequence[Candidate],
+    group_of: Sequence[int],
+    causes: Sequence[int],
+    values: Values,
+    embedded: Embedded | None,
+    progress: Progress,
+) -> Proposals:
+    """Find what mends each cause; shifts only where there are embeddings and cosines.
+
+    `group_of` is the number of each candidate's group in the table `members`, `causes` are numbers
+    of candidates.
+    """
+    texts: dict[int, str] = {}
+    ordered = {}
+    columns = set(columns_of(connection, "pairs"))
+    for cause in causes:
+        candidate = candidates[cause]
+        name, kind = values.outcomes[candidate.outcome].name, candidate.kind
+        if candidate.rate is not None:
+            texts[cause] = f"{kind.label(candidate.value)} stand for each other"
+        elif name == NEAR_MISS and {"suspect_word", "better_word"} <= columns:
+            text = _exchanged(connection, group_of[cause], values.of(candidate.outcome))
+            if text is not None:
+                texts[cause] = text
+        elif name == MISMATCH and is_ordered(kind.name, kind.is_by):
+            ordered[group_of[cause]] = cause
+    shifts = {}
+    if ordered and embedded is not None and "similarity" in columns:
+        progress.say("looking for shifted captions")
+        first = candidates[next(iter(ordered.values()))]
+        right = right_cosine(connection, values.of(first.outcome))
+        wanted = (
+            "SELECT member, place, shard, key, caption_number FROM members JOIN pairs USING "
+            f"(place) WHERE member IN ({', '.join(map(str, ordered))})"
+        )
+        for group, arrays in embedded.vectors(connection, wanted).items():
+            shift = find_shift(*arrays, right)
+            if shift is not None:
+                shifts[ordered[group]] = shift
+                texts[ordered[group]] = str(shift)
+    return Proposals(texts, shifts)
+
+
+def _exchanged(connection: duckdb.DuckDBPyConnection, group: int, value: str) -> str | None:
+    """Name the two words that most near misses of a group have in common; None if no two.
+
+    `value` is the column of their probability in the view `pairs`.
+    """
+    row = connection.execute(
+        "SELECT suspect_word, better_word, count(*) AS pairs, sum(count(*)) OVER () AS all_pairs "
+        f"FROM members JOIN pairs USING (place) WHERE member = {group} AND {value} >= 0.5 "
+        "AND suspect_word IS NOT NULL AND better_word IS NOT NULL "
+        "GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 1"
+    ).fetchone()
+    if row is None or row[2] < max(_FEWEST, _LEAST_SHARE * row[3]):
+        return None
+    suspect, better, pairs, of_all = row
+    return f"{suspect} stands for {better} in {pairs:,} of {of_all:,} captions with a wrong word"
 
 
 def fixes_path(causes: UPath) -> UPath:
@@ -37,33 +119,27 @@ def fixes_of(connection: duckdb.DuckDBPyConnection, shifts: Iterable[Shift]) -> 
     Reads the view `pairs`. A pair of two runs has the decision of the first. None for a table
     without uids or captions.
     """
-    columns = {row[0] for row in connection.execute("DESCRIBE pairs").fetchall()}
-    if not {"text", "uid", "key"} <= columns:
+    if not {"text", "uid", "key"} <= set(columns_of(connection, "pairs")):
         return None
-    decisions: dict[tuple[str, str, int], dict[str, object]] = {}
-    now = datetime.now(timezone.utc)
-    for shift in shifts:
-        connection.register("shifted", pa.table({"place": shift.places, "source": shift.sources}))
-        rows = connection.execute(
-            "SELECT own.shard, own.key, coalesce(own.caption_number, 0), own.uid, other.text "
-            "FROM shifted JOIN pairs AS own ON own.place = shifted.place "
-            "LEFT JOIN pairs AS other ON other.place = shifted.source"
-        ).fetchall()
-        connection.unregister("shifted")
-        for shard, key, number, uid, text in rows:
-            is_there = bool((text or "").strip())
-            decision = {
-                "uid": uid, "caption_number": number, "decision": CORRECT if is_there else DROP,
-                "caption": text if is_there else None, "reviewer": f"ncclean {COMMAND}",
-                "time": now, "shard": shard, "key": key,
-            }  # fmt: skip
-            decisions.setdefault((str(shard), str(key), int(number)), decision)
-    return pa.Table.from_pylist(list(decisions.values()), FIXES)
+    runs = pa.concat_tables([_RUNS.empty_table(), *map(_run, shifts)])
+    connection.register("shifted", runs.append_column("rank", pa.array(range(len(runs)))))
+    decisions = connection.sql(
+        "SELECT pair.uid, coalesce(pair.caption_number, 0) AS caption_number, "
+        f"if(regexp_matches(other.text, '{_NOT_BLANK}'), '{CORRECT}', '{DROP}') AS decision, "
+        f"if(decision = '{CORRECT}', other.text, NULL) AS caption, "
+        f"'ncclean {COMMAND}' AS reviewer, pair.shard, pair.key "
+        "FROM shifted JOIN pairs AS pair ON pair.place = shifted.place "
+        "LEFT JOIN pairs AS other ON other.place = shifted.source "
+        "QUALIFY row_number() OVER (PARTITION BY pair.shard, pair.key, "
+        "coalesce(pair.caption_number, 0) ORDER BY rank) = 1 ORDER BY rank"
+    ).to_arrow_table()
+    connection.unregister("shifted")
+    time = pa.array([datetime.now(timezone.utc)] * len(decisions), FIXES.field("time").type)
+    return decisions.append_column("time", time).select(FIXES.names).cast(FIXES)
 
 
-def write_fixes(out: UPath, fixes: pa.Table) -> None:
-    """Write the decisions, whole or not at all."""
-    write_decisions(out, fixes, COMMAND)
+def _run(shift: Shift) -> pa.Table:
+    return pa.table([shift.places, shift.sources], _RUNS)
 
 
 def read_fixes(causes: str) -> tuple[str, int]:

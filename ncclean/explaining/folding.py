@@ -17,11 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 from scipy.sparse import csr_matrix
 
 from ncclean.explaining.aggregates import STRATA, Totals
 from ncclean.explaining.candidates import Candidate, compares_lengths, excess_tests
+from ncclean.explaining.kinds import Kind
 from ncclean.explaining.options import ExplainOptions
 
 # Groups of nearly the same pairs, of which the preferred kind counts.
@@ -186,3 +189,50 @@ def _shared(patterns: Patterns) -> np.ndarray:
     """(K, K) number of pairs that two groups share."""
     weighted = patterns.members.multiply(patterns.pairs[:, None]).tocsr()
     return np.asarray((weighted.T @ patterns.members).todense())
+
+
+def write_members(
+    connection: duckdb.DuckDBPyConnection, groups: Sequence[tuple[Kind, str]]
+) -> None:
+    """Create the table `members`: `place` and the number of the group of every pair in a group."""
+    # The hash of a place chooses examples and samples: that of a DOUBLE, as it has always been.
+    connection.execute("CREATE OR REPLACE TEMP TABLE members (place DOUBLE, member INT)")
+    for kind in dict.fromkeys(kind for kind, _ in groups):
+        wanted = pa.array([value if of == kind else None for of, value in groups], pa.string())
+        connection.register("groups", pa.table({"wanted": wanted, "member": range(len(groups))}))
+        value = f"unnest({kind.value})" if kind.several else kind.value
+        connection.execute(
+            f"INSERT INTO members SELECT place, member FROM (SELECT place, {value} AS value "
+            "FROM pairs) JOIN groups ON value = wanted"
+        )
+        connection.unregister("groups")
+
+
+def patterns_of(
+    connection: duckdb.DuckDBPyConnection, groups: int, values: Sequence[str], totals: Totals
+) -> Patterns:
+    """Add up the pairs by the groups that they are in, from the view `members`."""
+    sums = "".join(f", sum({name}::DOUBLE) AS s{n}" for n, name in enumerate(values))
+    table = connection.sql(
+        "SELECT ids, stratum, count(*) AS pairs"
+        f"{sums} FROM (SELECT place, list_sort(list(member)) AS ids FROM members GROUP BY place) "
+        "JOIN pairs USING (place) GROUP BY ids, stratum"
+    ).to_arrow_table()
+    lists = table.column("ids").combine_chunks()
+    if isinstance(lists, pa.ChunkedArray):
+        lists = lists.chunk(0) if lists.num_chunks else pa.array([], pa.list_(pa.int32()))
+    columns = np.asarray(lists.flatten())
+    ends = np.asarray(lists.offsets)
+    ends = ends - (ends[0] if len(ends) else 0)
+    if not len(ends):
+        ends = np.zeros(1, np.int32)
+    members = csr_matrix(
+        (np.ones(len(columns)), columns, ends), shape=(len(table), groups), dtype=np.float64
+    )
+    return Patterns(
+        members,
+        np.asarray(table.column("stratum")).astype(int),
+        np.asarray(table.column("pairs")).astype(float),
+        np.stack([np.asarray(table.column(f"s{n}")) for n in range(len(values))]),
+        totals,
+    )

@@ -32,9 +32,10 @@ from scipy.sparse import csr_matrix
 from scipy.stats import norm
 
 from ncclean.base.estimates import UNKNOWN, Estimate
+from ncclean.explaining.embedded import MOST_PAIRS, Embedded
 from ncclean.explaining.kinds import IMAGE, TEXT
-from ncclean.explaining.vectors import MOST_PAIRS, read_vectors
 from ncclean.scoring.null import BINS, NullModel
+from ncclean.storage.catalog import columns_of
 
 NOT_KNOWN = Estimate(math.nan, 0.0, 1.0)
 _MOST = 1500  # pairs on a side of the matrix of mismatches
@@ -82,15 +83,10 @@ class OwnNulls:
 
     @classmethod
     def read(
-        cls,
-        connection: duckdb.DuckDBPyConnection,
-        groups: int,
-        embeddings: Sequence[str],
-        keys: tuple[str, str] | None,
+        cls, connection: duckdb.DuckDBPyConnection, groups: int, embedded: Embedded
     ) -> OwnNulls | None:
-        """Read vectors of pairs of the views `pairs` and `members`; None without keys of pairs."""
-        columns = {row[0] for row in connection.execute("DESCRIBE pairs").fetchall()}
-        if not {"key", "caption_number"} <= columns:
+        """Read vectors of pairs of `pairs` and `members`; None without keys of pairs."""
+        if not {"key", "caption_number"} <= set(columns_of(connection, "pairs")):
             return None
         of_group = max(MOST_PAIRS // max(2 * groups, 1), 2 * _FEWEST)
         ranked = (
@@ -103,7 +99,7 @@ class OwnNulls:
             f"GROUP BY place ORDER BY min(rank) LIMIT {MOST_PAIRS}"
         )
         wanted = "SELECT 0 AS member, pairs.* FROM pairs SEMI JOIN sampled USING (place)"
-        vectors = read_vectors(connection, wanted, embeddings, keys)
+        vectors = embedded.vectors(connection, wanted)
         if not vectors:
             return None
         places, image, text = vectors[0]

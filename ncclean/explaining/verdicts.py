@@ -21,7 +21,7 @@ from ncclean.explaining.group_rate import BINS, bin_sql, fits, rate_of
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.outcomes import MISMATCH
 from ncclean.explaining.own_null import NOT_KNOWN, OwnNulls, Verdict
-from ncclean.explaining.pairs_file import Values
+from ncclean.explaining.pairs import Values
 
 # Of near misses and wrong sentences there are no mismatches of a group's own. Their evidence counts
 # if the estimator tells right pairs of the group from mismatches as well as this.

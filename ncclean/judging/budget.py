@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ncclean.judging.features import MOST_ANSWER_TOKENS
 from ncclean.judging.prompt import Prompt
 from ncclean.judging.reply import Judgement
 
+MOST_ANSWER_TOKENS = 1_024  # models that think aloud first need some hundreds
 _PIXELS_PER_TOKEN = 28 * 28  # of a patch that common models make one token of
 _BYTES_PER_TOKEN = 4
 _OF_FORMAT = 100  # the schema, and the marks around messages

@@ -1,53 +1,58 @@
-"""A server that speaks OpenAI's chat completions: asked with patience, by several threads."""
+"""A server that speaks OpenAI's chat completions, asked by several threads.
+
+`openai` repeats requests that fail in passing, and waits between them as the server says.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import concurrent.futures
 import os
-import random
 import re
 import threading
 import time
+from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ncclean.base.url_secrets import HIDDEN, without_secrets
 from ncclean.errors import InputError, one_line
-from ncclean.judging.features import Features, Negotiation
+from ncclean.judging.budget import MOST_ANSWER_TOKENS
 from ncclean.judging.options import KEY_VARIABLE
 from ncclean.judging.prompt import Prompt
 from ncclean.judging.reply import Judgement, read_reply
 
 if TYPE_CHECKING:
-    from openai import APIConnectionError, APIStatusError
+    from openai import APIStatusError
 
-_TRIES = 4  # of a request that fails while others are answered
-_MOST_BUSY = 8  # of one that the server says to be too busy for
+_RETRIES = 6  # by `openai`, within some 25 seconds if the server names no time to wait
+_FIRST_RETRIES = 2  # until the server has sent anything
+_TRIES = 4  # of a request that has no answer in time
 _PATIENCE = 300.0  # seconds without any answer
-_FIRST_PATIENCE = 2.0  # the same where nothing listens, before the first answer
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
+_PAUSE = 8.0  # seconds, the longest of `openai`
 _LARGEST_ANSWER = 8 << 20  # bytes, unpacked: a judgement takes some hundred
 _SHORTEST_ENCODED = 8  # characters of a key; what stands for fewer may be anything
 _BUSY = (409, 429, 502, 503, 529)
 _NOT_REACHED = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol")
+_unanswered: ContextVar[list[Exception]] = ContextVar("_unanswered")
 
 
 class JudgeStopped(InputError):
     """The server cannot be asked, or no longer: the message says why."""
 
 
-class _LargeAnswer(Exception):
-    """An answer is larger than any judgement."""
+class _NoAnswer(Exception):
+    """A request got no answer in time, or one larger than any judgement: the message says which."""
 
 
 class JudgeServer:
     """Asks one model about pairs. `ask` may be called by several threads.
 
     The key comes from the environment. It is in no message: what a server says is cleaned of it.
-    Requests run in an event loop, which cancels them after `timeout` seconds, whatever the server
+    Requests run in an event loop, which cancels each after `timeout` seconds, whatever the server
     has sent by then: a client's own limit is of a single read.
     """
 
@@ -80,26 +85,56 @@ class JudgeServer:
         self._client = openai.AsyncOpenAI(
             base_url=url,
             api_key=self._key or "none",
-            max_retries=0,
+            max_retries=_RETRIES,
             timeout=openai.Timeout(None, connect=timeout / 2),
-            http_client=openai.DefaultAsyncHttpxClient(
-                # Pictures and key are for the address that the person has named.
-                follow_redirects=False,
-                event_hooks={"response": [_read_answer]},
-            ),
+            http_client=self._bounded_client(),
         )
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="ncclean-judge", daemon=True).start()
-        self._negotiation = Negotiation()
-        self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._not_before = 0.0
-        self._failing_since: float | None = None
-        self._answers = 0
+        self._is_reached = False
+        self._pausing: set[Any] = set()  # tasks that wait before they ask again
+        self._answers, self._answered_at = 0, 0.0
+        self._settled: dict[str, Any] | None = None  # fields that the server has answered
+
+    def _bounded_client(self) -> Any:
+        """Return a client of HTTP that ends each request in time, within memory."""
+        import openai
+
+        server = self
+
+        class BoundedClient(openai.DefaultAsyncHttpxClient):
+            async def send(self, request: Any, **options: Any) -> Any:
+                task = asyncio.current_task()
+                if server._stopping.is_set():
+                    raise asyncio.CancelledError
+                server._pausing.discard(task)
+                try:
+                    sending = super().send(request, **options)
+                    response = await asyncio.wait_for(sending, server._timeout)
+                except Exception as error:
+                    if type(error).__name__ not in _NOT_REACHED:
+                        _unanswered.get().append(error)
+                    if isinstance(error, asyncio.TimeoutError):
+                        what = f"timeout: no answer within {server._timeout:g} s"
+                        raise _NoAnswer(what) from error
+                    raise
+                finally:
+                    server._pausing.add(task)
+                server._is_reached = True
+                return response
+
+        # Pictures and key are for the address that the person has named.
+        return BoundedClient(follow_redirects=False, event_hooks={"response": [_read_answer]})
 
     def stop(self) -> None:
         """End all waiting: requests that are under way are not repeated."""
         self._stopping.set()
+        self._loop.call_soon_threadsafe(self._end_pauses)
+
+    def _end_pauses(self) -> None:
+        for task in self._pausing:
+            task.cancel()
 
     def close(self) -> None:
         """Close the connections."""
@@ -115,90 +150,86 @@ class JudgeServer:
         """
         import openai
 
-        unreported = failures = attempts = 0
-        refused: set[Features] = set()
-        reason: str | None
-        before = self._answers
-        while True:
-            self._wait_for_turn()
-            features = self._negotiation.current()
-            attempts += 1
-            delay = _backoff(attempts)
-            try:
-                body = self._request(picture, caption, features.fields(self._prompt.schema()))
-            except (asyncio.TimeoutError, _LargeAnswer) as error:
-                reason = str(error) or f"timeout: no answer within {self._timeout:g} s"
-                failures, unreported = failures + 1, unreported + 1
-            except openai.APIConnectionError as error:
-                reason = self._connection_failure(error)
-                failures += reason is not None
-                unreported += reason is not None
-            except openai.APIStatusError as error:
-                message = self._message(error)
-                is_refused = error.status_code in (400, 422) or "response_format" in message
-                if is_refused and not _is_filtered(error):
-                    refused.add(features)
-                    if self._negotiation.next(features, message) not in refused:
-                        continue
-                    return _failed(f"rejected: {message}", unreported)
-                self._check_status(error, message)
-                if error.status_code < 500 and error.status_code not in (408, *_BUSY):
-                    return _failed(f"rejected: {message}", unreported)
-                delay = max(delay, _retry_after(error))
-                if error.status_code in _BUSY:
-                    is_alone = attempts >= _MOST_BUSY and self._answers > before
-                    if is_alone and error.status_code != 429:  # others are answered
-                        return _failed(f"server error {error.status_code}", unreported)
-                    self._hold_back(delay, f"({error.status_code}: {message})")
-                    continue
-                delay = min(delay, self._patience)
-                failures += 1
-                reason = f"server error {error.status_code}"
-            else:
-                self._answered()
-                self._negotiation.settle(features)
-                reply = read_reply(body, self._prompt.asks_words, self._cleaned)
-                return replace(reply, unreported=unreported)
-            if reason is not None and failures >= _TRIES:
-                return _failed(reason, unreported)
-            self._stopping.wait(delay)
-
-    def _request(self, picture: str, caption: str, fields: dict[str, Any]) -> str:
-        messages: Any = self._prompt.messages(picture, caption)
-        request = self._client.chat.completions.with_raw_response.create(
-            model=self._model, messages=messages, extra_body=fields
-        )
-        until = asyncio.wait_for(request, self._timeout)
-        return asyncio.run_coroutine_threadsafe(until, self._loop).result().text
-
-    def _wait_for_turn(self) -> None:
-        """Wait until the server takes requests again. Raises `JudgeStopped` after `stop`."""
+        self._answered_at = self._answered_at or time.monotonic()
+        failures = rounds = before = 0
+        fields = _fields(self._prompt.schema()) if self._settled is None else self._settled
+        unanswered: list[Exception] = []
         while not self._stopping.is_set():
-            with self._lock:
-                left = self._not_before - time.monotonic()
-            if left <= 0:
-                return
-            self._stopping.wait(left + random.uniform(0, 0.1))
+            try:
+                body = self._request(picture, caption, fields, unanswered)
+            except concurrent.futures.CancelledError:
+                break
+            except _NoAnswer as error:
+                failures += 1
+                if failures >= _TRIES:
+                    return _no_reply(str(error), unanswered)
+            except openai.APIConnectionError as error:
+                cause = error.__cause__ or error
+                if type(cause).__name__ not in _NOT_REACHED:
+                    # Some versions of the library wrap whatever is raised.
+                    is_ours = isinstance(cause, _NoAnswer)
+                    return _no_reply(str(cause) if is_ours else "connection cut", unanswered)
+                self._check_patience(f"cannot be reached: {self._cleaned(one_line(cause))}")
+            except openai.APIStatusError as error:
+                message, status = self._message(error), error.status_code
+                is_refused = status in (400, 422) or "response_format" in message
+                if is_refused and not _is_filtered(error):
+                    fewer = _without(fields, message) if self._settled is None else self._settled
+                    if fewer not in (None, fields):
+                        fields = fewer
+                        continue
+                else:
+                    self._check_status(error, message)
+                # Others may have been answered before the server went away: not in a second round.
+                is_alone = status != 429 and rounds > 0 and self._answers > before
+                if status in _BUSY and not is_alone:
+                    rounds, before = rounds + 1, self._answers
+                    self._wait(error, f"({status}: {message})")
+                    continue
+                what = f"server error {status}" if status >= 500 else f"rejected: {message}"
+                return _no_reply(what, unanswered)
+            else:
+                self._answers, self._answered_at = self._answers + 1, time.monotonic()
+                self._settled = fields if self._settled is None else self._settled
+                reply = read_reply(body, self._prompt.asks_words, self._cleaned)
+                return replace(reply, unreported=len(unanswered))
         raise JudgeStopped(f"the judge at {self.url} is asked no longer")
 
-    def _answered(self) -> None:
-        with self._lock:
-            self._failing_since = None
-            self._answers += 1
+    def _request(
+        self, picture: str, caption: str, fields: Mapping[str, Any], unanswered: list[Exception]
+    ) -> str:
+        """Return the body of an answer; `unanswered` receives the requests that got none."""
+        messages: Any = self._prompt.messages(picture, caption)
+        retries = _RETRIES if self._is_reached else _FIRST_RETRIES
+        client = self._client.with_options(max_retries=retries)
 
-    def _connection_failure(self, error: APIConnectionError) -> str | None:
-        """The reason why a request got no answer; None if it did not reach the server.
+        async def ask() -> Any:
+            _unanswered.set(unanswered)
+            try:
+                return await client.chat.completions.with_raw_response.create(
+                    model=self._model, messages=messages, extra_body=fields
+                )
+            finally:
+                self._pausing.discard(asyncio.current_task())
 
-        Raises `JudgeStopped` if nothing has been there for long.
-        """
-        cause = error.__cause__
-        name = type(cause).__name__
-        if cause is not None and name in _NOT_REACHED:
-            patience = self._patience if self._answers else _FIRST_PATIENCE
-            self._check_patience(patience, f"cannot be reached: {self._cleaned(one_line(cause))}")
-            return None
-        # Some versions of the library wrap what is raised while an answer is read.
-        return str(cause) if isinstance(cause, _LargeAnswer) else "connection cut"
+        return str(asyncio.run_coroutine_threadsafe(ask(), self._loop).result().text)
+
+    def _wait(self, error: APIStatusError, why: str) -> None:
+        """Wait where `openai` no longer does. Raises `JudgeStopped` where that takes too long."""
+        self._check_patience(f"is busy {why}")
+        asked = error.response.headers.get("retry-after", "")
+        seconds = float(asked) if asked.isdecimal() else 0.0
+        if seconds > self._patience:
+            raise JudgeStopped(f"the judge at {self.url} asks to wait {seconds:,.0f} s {why}")
+        self._stopping.wait(seconds or _PAUSE)
+
+    def _check_patience(self, what: str) -> None:
+        """Raise `JudgeStopped` if nothing has come for long, or nothing is there."""
+        if not self._is_reached:
+            raise JudgeStopped(f"the judge at {self.url} {what}")
+        seconds = time.monotonic() - self._answered_at
+        if seconds >= self._patience:
+            raise JudgeStopped(f"the judge at {self.url} {what}, for {seconds:,.0f} s now")
 
     def _check_status(self, error: APIStatusError, message: str) -> None:
         """Raise `JudgeStopped` where no request can succeed."""
@@ -221,23 +252,6 @@ class JudgeServer:
         if status == 402 or _code(error) == "insufficient_quota":
             raise JudgeStopped(f"the judge at {self.url} has no credit left ({message})")
 
-    def _hold_back(self, seconds: float, why: str) -> None:
-        """Let no request go for so long. Raises `JudgeStopped` if that is too long."""
-        self._check_patience(self._patience, f"is busy {why}")
-        if seconds > self._patience:
-            raise JudgeStopped(f"the judge at {self.url} asks to wait {seconds:,.0f} s {why}")
-        with self._lock:
-            self._not_before = max(self._not_before, time.monotonic() + seconds)
-
-    def _check_patience(self, patience: float, what: str) -> None:
-        with self._lock:
-            now = time.monotonic()
-            self._failing_since = self._failing_since or now
-            seconds = now - self._failing_since
-        if seconds >= patience:
-            for_long = f", for {seconds:,.0f} s now" if patience > _FIRST_PATIENCE else ""
-            raise JudgeStopped(f"the judge at {self.url} {what}{for_long}")
-
     def _message(self, error: APIStatusError) -> str:
         """Return what the server says about an error, in short."""
         body = error.body
@@ -248,38 +262,44 @@ class JudgeServer:
         return self._spellings.sub(HIDDEN, text) if self._key else text
 
 
-def _failed(reason: str, unreported: int) -> Judgement:
+def _no_reply(reason: str, unanswered: list[Exception]) -> Judgement:
+    unreported = len(unanswered)
     return Judgement(reason=without_secrets(reason), unreported=unreported, is_reply=False)
 
 
-def _backoff(attempts: int) -> float:
-    """Seconds before the next attempt: doubled each time, by chance a little less."""
-    return min(_FIRST_WAIT * 2.0 ** min(attempts - 1, 10), _LONGEST_WAIT) * random.uniform(0.75, 1)
+def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a request that not every server knows."""
+    of_schema = {"name": "judgement", "strict": True, "schema": dict(schema)}
+    return {
+        "temperature": 0,
+        "max_tokens": MOST_ANSWER_TOKENS,
+        "response_format": {"type": "json_schema", "json_schema": of_schema},
+    }
 
 
-def _retry_after(error: APIStatusError) -> float:
-    """The seconds that a server asks to wait: a number, or a date; 0 if it names none to come."""
-    value = error.response.headers.get("retry-after", "")
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(value).timestamp() - time.time()
-        except (TypeError, ValueError, OverflowError):
-            return 0.0
-    return seconds if 0 < seconds < 1e9 else 0.0
+def _without(fields: Mapping[str, Any], message: str) -> dict[str, Any] | None:
+    """Leave out what an error message names, else the format; None if nothing is left to."""
+    for name in ("temperature", "max_tokens", "max_completion_tokens", "response_format"):
+        if name in fields and (name in message or name == "response_format"):
+            fewer = {other: value for other, value in fields.items() if other != name}
+            if name == "max_tokens":  # of newer models
+                fewer["max_completion_tokens"] = fields[name]
+            if name == "response_format" and fields[name]["type"] == "json_schema":
+                fewer[name] = {"type": "json_object"}
+            return fewer
+    return None
 
 
 async def _read_answer(response: Any) -> None:
     """Read a response of httpx, of whichever major version the judge's library takes.
 
-    Raises `_LargeAnswer` for one that does not fit into memory.
+    Raises `_NoAnswer` for one that does not fit into memory.
     """
     content = bytearray()
     async for piece in response.aiter_bytes():
         content += piece
         if len(content) > _LARGEST_ANSWER:
-            raise _LargeAnswer(f"an answer of more than {_LARGEST_ANSWER >> 20} MB")
+            raise _NoAnswer(f"an answer of more than {_LARGEST_ANSWER >> 20} MB")
     response._content = bytes(content)  # as its `aread`, which does not read it again
 
 

@@ -7,7 +7,7 @@ import difflib
 import json
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ _WEIGHTS_NAMES = (
     "model.pth",
 )
 _WEIGHTS_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
-_FOLDER = "local-dir:"
+FOLDER = "local-dir:"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ModelSource:
     @property
     def folder(self) -> Path | None:
         """The folder of a `local-dir:` model, None for any other model."""
-        return Path(self.name.removeprefix(_FOLDER)) if self.name.startswith(_FOLDER) else None
+        return Path(self.name.removeprefix(FOLDER)) if self.name.startswith(FOLDER) else None
 
 
 def resolve(model: str, pretrained: str | None = None, *, is_random: bool = False) -> ModelSource:
@@ -107,10 +107,10 @@ def _resolved(model: str, has_own_weights: bool) -> ModelSource:
         return _folder(folder, model, "bundled", has_own_weights)
     if model.startswith("hf-hub:"):
         return ModelSource(model, None, model, "hub")
-    path = Path(model.removeprefix(_FOLDER))
+    path = Path(model.removeprefix(FOLDER))
     if path.name == CONFIG_NAME and path.is_file():
         path = path.parent
-    if model.startswith(_FOLDER) or path.is_dir():
+    if model.startswith(FOLDER) or path.is_dir():
         return _folder(path, model, "local", has_own_weights)
     if path.is_file() and path.suffix == ".json":
         if has_own_weights:
@@ -118,7 +118,7 @@ def _resolved(model: str, has_own_weights: bool) -> ModelSource:
         return _registered(path, model)
     if path.is_file():
         if (path.parent / CONFIG_NAME).is_file():
-            return ModelSource(f"{_FOLDER}{path.parent}", None, model, path.name, model)
+            return ModelSource(f"{FOLDER}{path.parent}", None, model, path.name, model)
         names = matching_architectures(path)
         return ModelSource(names[0], None, model, path.name, model, names)
     tags = _tags(model, is_checked=True)
@@ -133,7 +133,7 @@ def _folder(folder: Path, label: str, tag: str, has_own_weights: bool) -> ModelS
             raise ModelError(f"{folder} does not exist")
         raise ModelError(f"{folder} holds no {CONFIG_NAME}; a local model folder needs one")
     weights = str(_weights_in(folder)) if has_own_weights else None
-    return ModelSource(f"{_FOLDER}{folder}", None, label, tag, weights)
+    return ModelSource(f"{FOLDER}{folder}", None, label, tag, weights)
 
 
 def _weights_in(folder: Path) -> Path:
@@ -251,12 +251,7 @@ def _same_shapes(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
         return False
     finally:
         logging.disable(logging.NOTSET)
-    expected = dict(_shapes_of(model))
+    expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     if "logit_bias" in shapes or "logit_bias" in expected:
         expected.setdefault("logit_bias", ())
     return all(shapes.get(key) == shape for key, shape in expected.items() if "logit" not in key)
-
-
-def _shapes_of(model: torch.nn.Module) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for name, value in model.state_dict().items():
-        yield name, tuple(value.shape)

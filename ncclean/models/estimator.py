@@ -22,18 +22,21 @@ from ncclean.errors import ModelError
 from ncclean.models import text_tower
 from ncclean.models.building import build, weights_fingerprint
 from ncclean.models.checkpoint import resolve
-from ncclean.models.compiled import LENGTHS, CompiledTowers, Tower
-from ncclean.models.devices import Cores, Uploads, fastest_batch, sharing_tensors
-from ncclean.models.heads import HeadedClip, headed
-from ncclean.models.open_clip_internals import model_attribute, pooling
-from ncclean.models.precision import (
+from ncclean.models.devices import (
     LOW_PRECISION,
+    Cores,
+    Uploads,
+    fastest_batch,
     float32_products,
     for_inference,
     resolve_device,
     resolve_precision,
+    sharing_tensors,
 )
+from ncclean.models.heads import HeadedClip, headed
+from ncclean.models.open_clip_internals import model_attribute, pooling
 from ncclean.models.preprocessing import as_config
+from ncclean.models.text_tower import COMPILED_LENGTHS, CompiledTowers, Tower
 from ncclean.models.tokens import BatchTokens, TokenCache, Tokenize, Tokens
 from ncclean.models.weights import why
 
@@ -147,7 +150,11 @@ class Estimator:
         self._fewest_rows = _STEADY_ROWS if self._cores is not None else 0
         self._compiled: CompiledTowers | None = None
         if compiled:
-            lengths = {*LENGTHS, self.context_length} if self.trims_text else {self.context_length}
+            lengths = (
+                {*COMPILED_LENGTHS, self.context_length}
+                if self.trims_text
+                else {self.context_length}
+            )
             self._compiled = CompiledTowers(self._towers, lengths)
             self._encode_image = self._compiled.encode_image
             self._fewest_rows = DEFAULT_BATCH_SIZE if self._cores is None else _ROWS_PER_CORE
@@ -214,14 +221,14 @@ class Estimator:
         length = self.tokenize([""]).shape[1]
         inner = getattr(self.tokenizer, "tokenizer", None)
         words = len(inner) if inner is not None else getattr(self.tokenizer, "vocab_size", 0)
-        for setting, needed, there in (
+        for setting, needed, available in (
             ("context_length", length, model_attribute(self.model, "context_length", default=0)),
             ("vocab_size", words, model_attribute(self.model, "vocab_size", default=0)),
         ):
-            if 0 < there < needed:
+            if 0 < available < needed:
                 raise ModelError(
-                    f"the text tower of {label} has a {setting} of {there:,}, but its tokenizer "
-                    f"one of {needed:,}: they do not belong together"
+                    f"the text tower of {label} has a {setting} of {available:,}, but its "
+                    f"tokenizer one of {needed:,}: they do not belong together"
                 )
         self.context_length = length
 
@@ -290,7 +297,7 @@ class Estimator:
         Returns (N, d) embeddings and N counts, see `tokens_before_cutting`.
         """
         tokens = TokenCache(self.tokenize).of(captions)
-        counts = [tokens.counts[place] for place in tokens.places]
+        counts = [tokens.counts[number] for number in tokens.places]
         return self.encode_tokenized(tokens, batch_size), counts
 
     def encode_tokenized(self, tokens: Tokens, batch_size: int = 256) -> torch.Tensor:
@@ -313,7 +320,7 @@ class Estimator:
         if not self.trims_text:
             return torch.full((len(tokens),), tokens.shape[1])
         if self._compiled is not None:
-            return text_tower.padded_lengths(tokens, LENGTHS)
+            return text_tower.padded_lengths(tokens, COMPILED_LENGTHS)
         return text_tower.padded_lengths(tokens)
 
     def _on_device(self, rows: torch.Tensor) -> torch.Tensor:

@@ -1,15 +1,20 @@
-"""Heads that split CLIP features into what both modalities share and what only one of them has.
+"""Small models on embeddings: DisNCL's heads, and those that `score --head` makes a column of.
 
-DisNCL's f_S, f_X, g_S, g_X. A run folder may hold them beside the model (`write_heads`).
-`HeadedClip` makes of both a model whose embeddings lie in one of the spaces, which everything that
-takes an estimator can use.
+DisNCL's f_S, f_X, g_S, g_X split CLIP features into what both modalities share and what only one of
+them has. A run folder may hold them beside the model (`write_heads`). `HeadedClip` makes of both a
+model whose embeddings lie in one of the spaces, which everything that takes an estimator can use.
+
+An `EmbeddingHead` is a model on image embeddings such as LAION's aesthetic predictor.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +24,12 @@ from torch import nn
 from upath import UPath
 
 from ncclean.base.atomic import published
+from ncclean.base.regular_files import why_missing
 from ncclean.base.text_files import parse_json, read_text
 from ncclean.errors import InputError, ModelError
 from ncclean.models.open_clip_internals import model_attribute
 from ncclean.models.text_tower import encode_text
-from ncclean.models.weights import check_finite
+from ncclean.models.weights import check_finite, write_tensors
 
 WEIGHTS_NAME, CONFIG_NAME = "disncl_heads.safetensors", "disncl_heads.json"
 # Cosines in: what both modalities share, what one has alone, or both halves with equal weight.
@@ -128,12 +134,7 @@ def has_heads(folder: Path) -> bool:
 
 def write_heads(heads: Heads, folder: Path) -> None:
     """Write DisNCL heads into a model folder, each file published whole."""
-    from safetensors.torch import save_file
-
-    state = {name: value.detach().cpu().clone() for name, value in heads.state_dict().items()}
-    with published(UPath(folder / WEIGHTS_NAME)) as aside:
-        save_file(state, aside)
-        aside.chmod(0o644)  # it is written for its owner only
+    write_tensors(heads, folder / WEIGHTS_NAME)
     with published(UPath(folder / CONFIG_NAME)) as aside:
         aside.write_text(json.dumps(dataclasses.asdict(heads.config), indent=2) + "\n")
 
@@ -167,3 +168,119 @@ def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
         nn.LeakyReLU(0.2),
         nn.Linear(hidden, outputs),
     )
+
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "none": nn.Identity,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "tanh": nn.Tanh,
+}
+_LAYER = re.compile(r"(?:(.*)\.)?(weight|bias)")
+
+
+@dataclass(frozen=True)
+class EmbeddingHead:
+    """(n, d) image embeddings of length 1 -> (n,) float32 values.
+
+    `fingerprint` is a hash of the file's bytes.
+    """
+
+    layers: nn.Sequential
+    fingerprint: str
+
+    @classmethod
+    def load(cls, path: str) -> EmbeddingHead:
+        """Load a head's linear layers from a safetensors file, in the order of their names.
+
+        Layers are `NAME.weight` (out, in) and `NAME.bias`; numbers in names are ordered as numbers.
+        The file's metadata has `activation` (`none`, `relu`, `gelu`, `tanh`), which comes between
+        layers and must be there if there are several, and `output` (`none`, `sigmoid`). Raises
+        `InputError` for another file, and for one that does not end in a single value, `ModelError`
+        for numbers that are not finite.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        file_path = Path(path)
+        if not file_path.is_file():
+            raise InputError(f"--head: {why_missing(path)}")
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                metadata = file.metadata() or {}
+        except SafetensorError as error:
+            raise InputError(f"--head: {path} is not a safetensors file: {error}") from error
+        check_finite(tensors, f"--head: {path}")
+        return cls(
+            _sequential(path, tensors, metadata).eval(),
+            hashlib.blake2b(file_path.read_bytes(), digest_size=16).hexdigest(),
+        )
+
+    @property
+    def dim(self) -> int:
+        """Width of the embeddings that the head takes."""
+        first = self.layers[0]
+        assert isinstance(first, nn.Linear)
+        return first.in_features
+
+    @torch.inference_mode()
+    def __call__(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """The values, computed in float32 where the embeddings are."""
+        values: torch.Tensor = self.layers.to(embeddings.device)(embeddings.float())
+        return values[:, 0]
+
+
+def _sequential(
+    path: str, tensors: dict[str, torch.Tensor], metadata: dict[str, str]
+) -> nn.Sequential:
+    by_layer: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        match = _LAYER.fullmatch(name)
+        if match is None:
+            raise InputError(f"--head: {path} has {name}, which is neither a weight nor a bias")
+        by_layer.setdefault(match[1] or "", {})[match[2]] = tensor
+    linear = [_linear(path, name, by_layer[name]) for name in sorted(by_layer, key=_natural)]
+    if not linear:
+        raise InputError(f"--head: {path} is empty")
+    for before, after in itertools.pairwise(linear):
+        if before.out_features != after.in_features:
+            raise InputError(
+                f"--head: in {path} a layer of {before.out_features} values is followed by one "
+                f"that takes {after.in_features}"
+            )
+    if linear[-1].out_features != 1:
+        raise InputError(f"--head: {path} gives {linear[-1].out_features} values; a column is one")
+    activation = metadata.get("activation", "none" if len(linear) == 1 else "")
+    output = metadata.get("output", "none")
+    if activation not in _ACTIVATIONS:
+        raise InputError(
+            f"--head: the metadata of {path} does not tell the `activation` between its "
+            f"{len(linear)} layers: {', '.join(_ACTIVATIONS)}"
+        )
+    if output not in ("none", "sigmoid"):
+        raise InputError(f"--head: the `output` of {path} is none or sigmoid, got {output}")
+    layers: list[nn.Module] = []
+    for layer in linear:
+        layers += [layer, _ACTIVATIONS[activation]()]
+    layers[-1] = nn.Sigmoid() if output == "sigmoid" else nn.Identity()
+    return nn.Sequential(*layers)
+
+
+def _linear(path: str, name: str, tensors: dict[str, torch.Tensor]) -> nn.Linear:
+    weight = tensors.get("weight")
+    if weight is None or weight.ndim != 2:
+        raise InputError(f"--head: {path} has no matrix {name}.weight")
+    bias = tensors.get("bias")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise InputError(f"--head: in {path} the bias of {name} does not fit its weight")
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        if bias is not None:
+            layer.bias.copy_(bias)
+    return layer
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """`layers.10` after `layers.9`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

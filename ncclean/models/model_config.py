@@ -135,19 +135,19 @@ def text_tower_folder(name: str, config: Mapping[str, Any]) -> Path | None:
     tower = config["text_cfg"].get("hf_model_name")
     if schema != "local-dir" or not tower:
         return None
-    own = Path(folder, str(tower))
-    return own if (own / "config.json").is_file() else None
+    tower_folder = Path(folder, str(tower))
+    return tower_folder if (tower_folder / "config.json").is_file() else None
 
 
 def config_file(name: str) -> Path | None:
     """The path of the configuration of a `local-dir:` or `hf-hub:` model, None for others."""
-    schema, _, place = name.partition(":")
+    schema, _, address = name.partition(":")
     if schema == "local-dir":
-        return Path(place) / CONFIG_NAME
+        return Path(address) / CONFIG_NAME
     if schema == "hf-hub":
         import huggingface_hub
 
-        return Path(huggingface_hub.hf_hub_download(place, CONFIG_NAME))
+        return Path(huggingface_hub.hf_hub_download(address, CONFIG_NAME))
     return None
 
 

@@ -147,11 +147,11 @@ def _released(architectures: Iterable[str], tag: str | None = None) -> Released:
 
     released: Released = {}
     for name in architectures:
-        for each in [tag] if tag else open_clip.list_pretrained_tags_by_model(name):
-            config = open_clip.get_pretrained_cfg(name, each)
+        for released_tag in [tag] if tag else open_clip.list_pretrained_tags_by_model(name):
+            config = open_clip.get_pretrained_cfg(name, released_tag)
             if all(field in config for field in _FIELDS):  # those of audio have none
-                preprocessing = preprocessing_of(config, f"{name}/{each}")
-                released.setdefault(preprocessing, []).append(f"{name}/{each}")
+                preprocessing = preprocessing_of(config, f"{name}/{released_tag}")
+                released.setdefault(preprocessing, []).append(f"{name}/{released_tag}")
     return released
 
 

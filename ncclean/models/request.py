@@ -1,17 +1,26 @@
-"""Which model is asked for: all that it takes to load it, here or on another machine."""
+"""The model that a run asks for, here or on another machine, and the folder it writes one to."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from torch import nn
+from upath import UPath
+
+from ncclean.base.atomic import published
 from ncclean.base.config import CLIP_SCALE
 from ncclean.base.stores import absolute
-from ncclean.errors import InputError
+from ncclean.errors import InputError, ModelError
+from ncclean.models.checkpoint import FOLDER, WEIGHTS_NAME
 from ncclean.models.estimator import Estimator
-
-_FOLDER = "local-dir:"
+from ncclean.models.model_config import CONFIG_NAME
+from ncclean.models.preprocessing import as_config
+from ncclean.models.weights import write_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +77,33 @@ def scale_of(scale: str | float | None, model: ModelRequest) -> float | ModelReq
 
 def absolute_model(name: str) -> str:
     """Make the path of a model or of weights absolute; a name stays as it is."""
-    if name.startswith(_FOLDER):
-        return _FOLDER + absolute(name.removeprefix(_FOLDER))
+    if name.startswith(FOLDER):
+        return FOLDER + absolute(name.removeprefix(FOLDER))
     return absolute(name) if os.path.exists(name) else name
+
+
+def write_model(estimator: Estimator, folder: Path, trained: nn.Module | None = None) -> None:
+    """Write `open_clip_config.json` and `open_clip_model.safetensors`, each published whole.
+
+    The weights are those of `trained` in place of the estimator's own, if given. A tokenizer and a
+    text tower of Hugging Face are written too, as far as open_clip needs their files. Raises
+    `ModelError` for a model without open_clip's description of its architecture.
+    """
+    model = estimator.model if trained is None else trained
+    if not estimator.architecture:
+        label = estimator.identity.model
+        raise ModelError(f"{label} has no open_clip configuration that could be saved")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(model, folder / WEIGHTS_NAME)
+    tokenizer: Any = estimator.tokenizer
+    if hasattr(tokenizer, "save_pretrained"):
+        tokenizer.save_pretrained(folder)
+    if tower := estimator.architecture["text_cfg"].get("hf_model_name"):
+        text: Any = model.text
+        text.config.save_pretrained(folder / tower)
+    with published(UPath(folder / CONFIG_NAME)) as aside:
+        config = {
+            "model_cfg": dict(estimator.architecture),
+            "preprocess_cfg": as_config(estimator.preprocessing),
+        }
+        aside.write_text(json.dumps(config, indent=2) + "\n")

@@ -8,17 +8,15 @@ padded to 77. Towers that attend to their padding (SigLIP) must keep it, see
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
+from ncclean.models.devices import float32_products, sharing_tensors
 from ncclean.models.open_clip_internals import shortened_context
-from ncclean.models.precision import float32_products
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +26,11 @@ _TRIM_TOLERANCE = 1e-5
 # Captions are padded to a multiple of four, so that the length a caption runs at, and with it the
 # last bit of its embedding, does not depend on the others either.
 _LENGTHS = range(4, 1024, 4)
+# Texts of compiled towers are padded to the next of these, or to the context length. Captions of
+# the web have about 16 tokens.
+COMPILED_LENGTHS = (16, 32, 64)
+
+Tower = Callable[..., torch.Tensor]
 
 
 def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
@@ -39,10 +42,10 @@ def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
     padding_id = tokens[:, -1:]
     positions = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
     content = ((tokens != padding_id) * positions).amax(dim=1)
-    kept = content + (padding_id[:, 0] != 0).long()
+    counts = content + (padding_id[:, 0] != 0).long()
     # A single trailing token is the end of a text that fills the context, not padding.
     is_full = tokens.shape[1] - content <= 1
-    return torch.where(is_full, tokens.shape[1], kept)
+    return torch.where(is_full, tokens.shape[1], counts)
 
 
 def padded_lengths(tokens: torch.Tensor, lengths: Sequence[int] = _LENGTHS) -> torch.Tensor:
@@ -97,12 +100,13 @@ def encode_text(model: nn.Module, tokens: torch.Tensor, normalize: bool = True) 
 
 def shortened(model: nn.Module, length: int) -> nn.Module:
     """A copy of the model whose text tower has a context of `length` tokens; tensors are shared."""
-    memo: dict[int, object] = {id(t): t for t in chain(model.parameters(), model.buffers())}
-    for tower in model.modules():
-        if hasattr(tower, "context_length"):
-            for name, tensor in shortened_context(tower, length).items():
-                memo[id(getattr(tower, name))] = tensor.detach()
-    copied = copy.deepcopy(model, memo)
+    replaced = {
+        id(getattr(tower, name)): tensor.detach()
+        for tower in model.modules()
+        if hasattr(tower, "context_length")
+        for name, tensor in shortened_context(tower, length).items()
+    }
+    copied = sharing_tensors(model, replaced)
     for tower in copied.modules():
         if "context_length" in vars(tower):  # else it is a property, of a tower inside
             tower.context_length = min(length, int(tower.context_length))  # type: ignore[assignment, arg-type]
@@ -119,3 +123,22 @@ class _TextOf(nn.Module):
     def forward(self, tokens: torch.Tensor, normalize: bool) -> torch.Tensor:
         encoded: torch.Tensor = self.model.encode_text(tokens, normalize=normalize)  # type: ignore[operator]
         return encoded
+
+
+class CompiledTowers:
+    """The towers of a model, each compiled for the shapes that it is called with.
+
+    `encode_text` has a function for each of the `lengths` in tokens.
+    """
+
+    def __init__(self, model: nn.Module, lengths: Iterable[int]) -> None:
+        def compiled(tower: object) -> Tower:
+            # No other mode: on an H100 cuBLAS won against what `max-autotune` tried for seconds a
+            # product, and CUDA graphs fail in any but the thread that compiled
+            # (pytorch/pytorch#123177), where images and captions are encoded in different ones.
+            return torch.compile(tower, dynamic=False)  # type: ignore[call-overload, no-any-return]
+
+        self.encode_image = compiled(model.encode_image)
+        self.encode_text = {
+            length: compiled(shortened(model, length).encode_text) for length in lengths
+        }

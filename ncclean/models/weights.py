@@ -1,4 +1,4 @@
-"""Reads the tensors of a checkpoint: unwrapped, named as in the model, and finite."""
+"""Reads the tensors of a checkpoint: unwrapped, named as in the model, and finite; writes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from upath import UPath
 
+from ncclean.base.atomic import published
 from ncclean.errors import ModelError
 
 logger = logging.getLogger(__name__)
@@ -58,6 +61,16 @@ def read_state_dict(checkpoint: Path) -> dict[str, torch.Tensor]:
     if name not in ("", _OPEN_CLIPS_KEY):
         logger.warning("%s: took the tensors of %r", checkpoint, name)
     return tensors
+
+
+def write_tensors(module: nn.Module, path: Path) -> None:
+    """Write the parameters and buffers of a module as a safetensors file, published whole."""
+    from safetensors.torch import save_file
+
+    state = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
+    with published(UPath(path)) as aside:
+        save_file(state, aside)
+        aside.chmod(0o644)  # it is written for its owner only
 
 
 def check_finite(tensors: Mapping[str, torch.Tensor], owner: object) -> None:

@@ -1,7 +1,8 @@
 """The search for nearest neighbours over a whole corpus of embeddings.
 
-Tasks over files: the corpus may be larger than memory. `block_tasks` read blocks of pairs,
-`training` learns `inverted_lists` and fills them, `search_tasks` and `near_duplicates` search them
-by FAISS, `columns` has what follows from neighbours, `stages` runs the tasks whose files are
-missing, `search` is the order of the stages. `run` writes the table, `plan` estimates a search.
+Tasks over files: the corpus may be larger than memory. `corpus` reads `blocks` of pairs and finds
+equal ones, `training` learns and fills `inverted_lists`, which FAISS searches. `near_duplicates`,
+`lemon`, `better_matches` and `reference` have what follows from neighbours, `stages` runs tasks and
+queries whose files are missing, `search` is the order of the stages. `run` writes the `table`,
+`plan` estimates a search, and `caption_index` finds the captions nearest to one image.
 """

@@ -8,29 +8,18 @@ captions of the same image, or the same caption. Nor are ties.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from ncclean.neighbour_search.chunked import chunks
-from ncclean.neighbour_search.copies import Distinct
-from ncclean.neighbour_search.inverted_lists import TIE, Nearest
+from ncclean.neighbour_search.blocks import EmbeddedBlock
+from ncclean.neighbour_search.corpus import SIDES, Corpus, Direction, Distinct
+from ncclean.neighbour_search.inverted_lists import TIE, Nearest, nearest_of
+from ncclean.neighbour_search.stages import Stages, chunks
+from ncclean.storage.array_files import ArrayFolder, Arrays
 
 _BLOCK_ROWS = 1024
 _COLUMN_ROWS = 8192
-
-
-@dataclass(frozen=True)
-class BetterMatches:
-    """(n,) int32 counts of other pairs whose caption fits the image better, and vice versa."""
-
-    captions: np.ndarray
-    images: np.ndarray
-
-    def mutual_nearest(self, rows: slice = slice(None)) -> np.ndarray:
-        """(m,) bool: whether neither side has a better match in the corpus (DisNCL's filter)."""
-        neither: np.ndarray = (self.captions[rows] == 0) & (self.images[rows] == 0)
-        return neither
 
 
 def count_better(
@@ -39,11 +28,11 @@ def count_better(
     own: np.ndarray,
     image_group: np.ndarray,
     text_group: np.ndarray,
-) -> BetterMatches:
-    """Count the better matches of every pair in the corpus, exactly, in n^2 d operations.
+) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) int32 counts of other pairs whose caption fits the image better, and vice versa.
 
-    `image` and `text` are (n, d), `own` (n,) the cosines of the pairs, the groups (n,) any labels
-    of near-duplicates.
+    Exact, in n^2 d operations. `image` and `text` are (n, d), `own` (n,) the cosines of the pairs,
+    the groups (n,) any labels of near-duplicates.
     """
     captions, images = np.zeros(len(own), np.int32), np.zeros(len(own), np.int32)
     grouped = np.flatnonzero(_has_company(image_group) | _has_company(text_group))
@@ -61,7 +50,7 @@ def count_better(
             cosines = cosines[np.ix_(i - here.start, j - there.start)]
             captions[i] -= (same & (cosines > own[i, None] + TIE)).sum(axis=1, dtype=np.int32)
             images[j] -= (same & (cosines > own[None, j] + TIE)).sum(axis=0, dtype=np.int32)
-    return BetterMatches(captions, images)
+    return captions, images
 
 
 def _has_company(group: np.ndarray) -> np.ndarray:
@@ -77,57 +66,84 @@ def _within(rows: np.ndarray, block: slice) -> np.ndarray:
     return rows[first:last]
 
 
-@dataclass(frozen=True)
-class CandidateCounts:
-    """Counts how often a near-duplicate group of queries holds a distinct candidate.
-
-    `keys` (h,) are those of all pairs in groups of more than one, ascending; `sizes` (n,) are those
-    of the groups by their first pair.
-    """
-
-    keys: np.ndarray
-    sizes: np.ndarray
-    candidates: Distinct
-
-    @staticmethod
-    def keys_of(group: np.ndarray, candidate: np.ndarray, candidates: int) -> np.ndarray:
-        """Int64 keys that sort (group, candidate) by group, then by candidate."""
-        keys: np.ndarray = group.astype(np.int64) * (candidates + 1) + candidate
-        return keys
-
-    def count(self, pairs: np.ndarray, group: np.ndarray, candidate: np.ndarray) -> np.ndarray:
-        """(p, k) how often each candidate of a pair occurs in the pair's near-duplicate group."""
-        keys = self.keys_of(group[:, None], candidate, len(self.candidates))
-        ends = (np.searchsorted(self.keys, keys, side=side) for side in ("right", "left"))
-        return np.where(
-            self.sizes[group, None] > 1,
-            np.subtract(*ends),
-            candidate == self.candidates.labels[pairs, None],
-        )
-
-
 def count_better_among(
     pairs: np.ndarray,
     nearest: Nearest,
     own: np.ndarray,
     query_group: np.ndarray,
     candidate_group: np.ndarray,
-    candidate_counts: CandidateCounts,
+    candidates: Distinct,
+    sizes: np.ndarray,
+    keys: np.ndarray,
 ) -> np.ndarray:
     """(p,) lower bounds on the better matches of pairs: those among the neighbours found.
 
-    `nearest` has a row for each of the pairs and names distinct candidates. The groups (n,) are
-    those of all pairs, in the queries' modality and in the candidates'; `held` is theirs.
+    `nearest` has a row for each of the pairs and names distinct `candidates`. The groups (n,) are
+    those of all pairs, in the queries' modality and in the candidates'. `sizes` (n,) tells how many
+    pairs the query's group has, `keys` (h,) which candidates: u times group plus candidate, for
+    all pairs in groups of more than one, ascending.
     """
-    candidates = candidate_counts.candidates
     counts = np.empty(len(pairs), dtype=np.int32)
     for rows in chunks(len(pairs), _COLUMN_ROWS):
         here = pairs[rows]
         ids = nearest.ids[rows]
         better = (nearest.cosines[rows] > own[here, None] + TIE) & (ids >= 0)
         better &= candidate_group[candidates.first[ids]] != candidate_group[here, None]
-        # Pairs of the query's own group that hold the candidate are no better matches.
-        sizes = candidates.starts[ids + 1] - candidates.starts[ids]
-        same_group = candidate_counts.count(here, query_group[here], ids)
-        counts[rows] = (better * (sizes - same_group)).sum(axis=1)
+        # Pairs of the query's own group that have the candidate are no better matches.
+        wanted = query_group[here, None].astype(np.int64) * len(candidates) + ids
+        held = np.searchsorted(keys, wanted, "right") - np.searchsorted(keys, wanted)
+        is_own = ids == candidates.labels[here, None]
+        same_group = np.where(sizes[here, None] > 1, held, is_own)
+        copies = candidates.starts[ids + 1] - candidates.starts[ids]
+        counts[rows] = (better * (copies - same_group)).sum(axis=1)
     return counts
+
+
+def better_among_neighbours(
+    stages: Stages, corpus: Corpus, groups: Arrays, direction: Direction, tasks: int
+) -> np.ndarray:
+    """(n,) better matches of each pair among its neighbours of one direction."""
+    name, candidates = f"better-{direction.name}", corpus.distinct[direction.index]
+    stages.select(
+        f"candidates-{direction.name}",
+        f"SELECT label + {len(candidates)} * first::BIGINT AS keys FROM numbered WHERE size > 1 "
+        "ORDER BY keys",
+        label=candidates.labels, first=groups[direction.query],
+        size=groups[f"{direction.query}_size"],
+    )  # fmt: skip
+    files = stages.run("counting better matches", name, better_block, [(direction,)] * tasks)
+    return stages.gather(name, files, {"counts": ((len(corpus),), np.int32)})["counts"]
+
+
+def better_block(work: ArrayFolder, number: int, direction: Direction) -> None:
+    """Better matches of the pairs with the vectors of one task's search."""
+    groups, asking = work.load("pair-groups"), Distinct.load(work, direction.query)
+    queries, nearest = nearest_of(work, direction, number)
+    pairs = asking.rows_of(queries)
+    rows = np.searchsorted(queries, asking.labels[pairs])
+    counts = count_better_among(
+        pairs,
+        Nearest(nearest.cosines[rows], nearest.ids[rows]),
+        work.load("own")["own"],
+        groups[direction.query],
+        groups[direction.index],
+        Distinct.load(work, direction.index),
+        groups[f"{direction.query}_size"],
+        work.load(f"candidates-{direction.name}")["keys"],
+    )
+    work.save(f"better-{direction.name}-{number}", {"rows": pairs, "counts": counts})
+
+
+def better_of_all(
+    stages: Stages, blocks: Sequence[EmbeddedBlock], corpus: Corpus, groups: Arrays
+) -> tuple[np.ndarray, np.ndarray]:
+    """Count better matches of every pair by comparing every image with every caption."""
+    stages.progress.say("comparing images with captions")
+    shape = (len(corpus), corpus.dim), np.float16
+    with stages.work.scratch(dict.fromkeys(SIDES, shape)) as vectors:
+        for start, block in zip(corpus.starts, blocks, strict=False):
+            read = block.read()
+            rows = slice(start, start + len(read.image))
+            vectors["image"][rows], vectors["text"][rows] = read.image, read.text
+        sides = vectors["image"], vectors["text"]
+        return count_better(*sides, corpus.own, groups["image"], groups["text"])

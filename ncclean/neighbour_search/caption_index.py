@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +24,9 @@ from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
 from ncclean.neighbour_search.blocks import EmbeddedBlock
-from ncclean.neighbour_search.copies import caption_digests, digests
+from ncclean.neighbour_search.corpus import caption_digests, digests
 from ncclean.neighbour_search.inverted_lists import (
-    NearestHeap,
+    InvertedLists,
     likely_nprobe,
     nearest_lists,
     nlist_for,
@@ -37,6 +38,7 @@ from ncclean.runners.runner import InProcess
 from ncclean.storage.array_files import ArrayFolder
 
 _SAMPLED_PER_LIST = 32
+_LISTED = ("vectors", "starts", "ids", "ids")  # a caption's id is its row
 _SEED = 0
 
 
@@ -49,7 +51,7 @@ class Row(NamedTuple):
     block: int
     shard: int
     row: int
-    caption: bytes
+    caption: int
 
 
 class NearCaption(NamedTuple):
@@ -66,7 +68,7 @@ class CaptionIndex:
         """Open what `build` has made in the folder `work`."""
         self._blocks = blocks
         self._centroids = work.load("caption-lists")["centroids"]
-        self._files = [work.load(f"captions-{number}") for number in range(len(blocks))]
+        self._files = [work.load(f"caption-rows-{number}") for number in range(len(blocks))]
 
     @classmethod
     def build(
@@ -89,19 +91,18 @@ class CaptionIndex:
                 raise InputError("the embeddings hold no usable caption")
             stages.save("caption-lists", centroids=train_lists(sample, lists, _SEED))
             stages.drop("sample-")
-        stages.run("indexing captions", "captions", _write, [(block,) for block in blocks])
+        stages.run("indexing captions", "caption-rows", _write, [(block,) for block in blocks])
         return cls(blocks, work)
 
     def rows_of(self, uid: str) -> list[Row]:
         """The rows of a uid: several where an image has several captions."""
         [digest] = _uid_digests([uid])
-        rows = []
+        rows: list[Row] = []
         for number, file in enumerate(self._files):
-            begin, end = np.searchsorted(file["uid"], digest[0] + np.arange(2, dtype=np.uint64))
-            for at in range(int(begin), int(end)):
-                if file["uid_rest"][at] == digest[1]:
-                    shard, row = int(file["uid_shard"][at]), int(file["uid_row"][at])
-                    rows.append(Row(number, shard, row, file["uid_caption"][at].tobytes()))
+            begin = np.searchsorted(file["uid"], digest)
+            end = np.searchsorted(file["uid"], digest, side="right")
+            columns = (file[name][begin:end].tolist() for name in ("shard", "row", "uid_caption"))
+            rows += [Row(number, *place) for place in zip(*columns, strict=True)]
         return rows
 
     def image(self, place: Row) -> np.ndarray:
@@ -126,42 +127,37 @@ class CaptionIndex:
         return vector
 
     def nearest(
-        self, image: np.ndarray, count: int, without: Collection[bytes] = ()
+        self, image: np.ndarray, count: int, without: Collection[int] = ()
     ) -> list[NearCaption]:
         """The captions of the largest cosine with a (d,) image, no text twice.
 
         `without` are the digests of captions that are left out.
         """
         left_out = set(without)
-        wanted = (count + len(left_out)) * len(self._files)  # each block may have the same ones
-        heap = NearestHeap(image[None, :], wanted)
-        probes = likely_nprobe(len(self._centroids))
-        probed = np.sort(nearest_lists(image[None, :], self._centroids, probes)[0])
-        firsts = np.cumsum([0, *(len(file["text"]) for file in self._files)])
-        for first, file in zip(firsts.tolist(), self._files, strict=False):
-            for number in probed.tolist():
-                begin, end = file["starts"][number : number + 2].tolist()
-                heap.add(file["text"][begin:end], np.arange(first + begin, first + end))
-        nearest = heap.nearest()
+        candidates: list[tuple[float, int, int]] = []
+        for number, file in enumerate(self._files):
+            lists = InvertedLists(self._centroids, *(file[name] for name in _LISTED))
+            probes, wanted = likely_nprobe(len(self._centroids)), count + len(left_out)
+            cosines, rows = lists.search(image[None, :], wanted, probes)
+            candidates += zip(cosines[0].tolist(), repeat(number), rows[0].tolist(), strict=False)
         near: list[NearCaption] = []
-        for cosine, row in zip(nearest.cosines[0].tolist(), nearest.ids[0].tolist(), strict=True):
-            number = int(np.searchsorted(firsts, row, side="right")) - 1
-            if number < 0 or len(near) == count:
+        for cosine, number, row in sorted(candidates, reverse=True):
+            if row < 0 or len(near) == count:
                 break
-            file, at = self._files[number], row - int(firsts[number])
-            digest = file["digest"][at].tobytes()
+            file = self._files[number]
+            digest = int(file["digest"][row])
             if digest in left_out:
                 continue
             left_out.add(digest)
-            begin, end = file["words_starts"][at : at + 2]
+            begin, end = file["words_starts"][row : row + 2]
             text = file["words"][begin:end].tobytes().decode("utf-8", "replace")
             near.append(NearCaption(text, cosine))
         return near
 
 
-def caption_digest(text: str) -> bytes:
+def caption_digest(text: str) -> int:
     """Return a digest that captions share if they differ in nothing but case and white space."""
-    return caption_digests([text]).tobytes()
+    return int(_short(caption_digests([text]))[0])
 
 
 def _sample(work: ArrayFolder, number: int, block: EmbeddedBlock, share: float) -> None:
@@ -177,42 +173,38 @@ def _sample(work: ArrayFolder, number: int, block: EmbeddedBlock, share: float) 
 def _write(work: ArrayFolder, number: int, block: EmbeddedBlock) -> None:
     """Write the distinct captions of a block by list, and its rows by uid."""
     centroids = work.load("caption-lists")["centroids"]
-    vectors, shards, rows, texts, uids = [np.empty((0, block.dim), np.float16)], [], [], [], []
+    vectors, places = [np.empty((0, block.dim), np.float16)], [np.empty((2, 0), np.int32)]
     captions: list[str | None] = []
+    uids: list[str] = []
     for shard, pairs in _read(block):
         usable = np.flatnonzero(pairs.ok)
-        facts = pairs.facts.select(["uid", "text"]).take(pa.array(usable))
+        facts = pairs.facts.take(pa.array(usable))
         vectors.append(pairs.text.astype(np.float16))
-        shards.append(np.full(len(usable), shard, np.int32))
-        rows.append(usable.astype(np.int32))
-        captions += facts.column("text").to_pylist()
-        texts.append(caption_digests(captions[-len(usable) :]))
-        uids.append(_uid_digests(facts.column("uid").to_pylist()))
-    if not rows:
-        shards, rows = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
-        texts = uids = [np.empty((0, 2), np.uint64)]
-    shard_of, row_of = np.concatenate(shards), np.concatenate(rows)
-    text, uid = np.concatenate(texts), np.concatenate(uids)
-    _, first = np.unique(text, axis=0, return_index=True)
-    first = np.sort(first[text[first].any(axis=1)])  # zeros where there is no caption
-    own = np.concatenate(vectors)[first]
-    lists = nearest_lists(own, centroids, 1)[:, 0]
-    order = np.argsort(lists, kind="stable")
-    words = [(captions[at] or "").encode("utf-8", "replace") for at in first[order].tolist()]
-    by_uid = np.lexsort((uid[:, 1], uid[:, 0]))
+        places.append(np.stack([np.full(len(usable), shard), usable]).astype(np.int32))
+        captions += facts["text"].to_pylist()
+        uids += facts["uid"].to_pylist()
+    digest, uid = _short(caption_digests(captions)), _uid_digests(uids)
+    _, first = np.unique(digest, return_index=True)
+    first = np.array([row for row in first.tolist() if captions[row] is not None], np.int64)
+    lists = nearest_lists(np.concatenate(vectors)[first], centroids, 1)[:, 0]
+    order = np.argsort(lists)
+    first = first[order]
+    words = [(captions[row] or "").encode("utf-8", "replace") for row in first.tolist()]
+    by_uid = np.argsort(uid)
+    shard_of, row_of = np.concatenate(places, axis=1)[:, by_uid]
     work.save(
-        f"captions-{number}",
+        f"caption-rows-{number}",
         {
-            "text": own[order],
+            "vectors": np.concatenate(vectors)[first],
             "starts": np.searchsorted(lists[order], np.arange(len(centroids) + 1)),
+            "ids": np.arange(len(first), dtype=np.int32),
             "words": np.frombuffer(b"".join(words), np.uint8),
             "words_starts": np.cumsum([0, *map(len, words)]),
-            "digest": text[first][order],
-            "uid": uid[by_uid, 0],
-            "uid_rest": uid[by_uid, 1],
-            "uid_shard": shard_of[by_uid],
-            "uid_row": row_of[by_uid],
-            "uid_caption": text[by_uid],
+            "digest": digest[first],
+            "uid": uid[by_uid],
+            "shard": shard_of,
+            "row": row_of,
+            "uid_caption": digest[by_uid],
         },
     )
 
@@ -233,4 +225,9 @@ def _pairs_in(shard: ShardRef) -> int:
 
 
 def _uid_digests(uids: Sequence[str]) -> np.ndarray:
-    return digests(f"{uid}".encode("utf-8", "surrogatepass") for uid in uids)
+    return _short(digests(f"{uid}".encode("utf-8", "surrogatepass") for uid in uids))
+
+
+def _short(hashes: pa.Array) -> np.ndarray:
+    """(m,) uint64 halves of m digests: enough to look up one among a corpus."""
+    return np.frombuffer(hashes.storage.buffers()[1], np.uint64)[: 2 * len(hashes) : 2]

@@ -7,14 +7,17 @@ fit into memory. A list is multiplied with all queries that probe it at once, as
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import faiss
 import numpy as np
 
-from ncclean.neighbour_search.chunked import chunks
+from ncclean.neighbour_search.corpus import Direction
+from ncclean.neighbour_search.stages import chunks
 from ncclean.storage.array_files import ArrayFolder
 
 if sys.platform == "darwin":
@@ -29,6 +32,9 @@ _MEMBERS = 1 << 13  # of a list that are compared at a time, in float32
 # Lists that a search probes: a recall of .95 took up to 18 of 2,048, 33 of 4,096.
 _LIKELY_NPROBE, _SHARE_VISITED = 32, 1 / 96
 MAX_NPROBE = 256  # with any recall
+# What a task holds of the vectors it searches with: so much of its memory. The rest is for lists.
+_OF_QUERIES = 0.5
+_SMALL, _MOST_SMALL = 20_000, 64  # rows that are worth a task, up to so many tasks
 
 
 class Nearest(NamedTuple):
@@ -125,34 +131,42 @@ def nearest_lists(vectors: np.ndarray, centroids: np.ndarray, probes: int) -> np
     return assigned
 
 
+@dataclass(frozen=True)
 class InvertedLists:
-    """The u distinct vectors of a side by list.
+    """The u vectors of a side by list.
 
-    `ids` (u,) are those of the rows in the order of lists, `place` (u,) the row of each id.
+    `centroids` (L, d), `vectors` (u, d) in the order of lists, `starts` (L + 1,) of the lists
+    there, `ids` (u,) of the vectors in that order, and `place` (u,) the row of each id.
     """
 
-    def __init__(self, work: ArrayFolder, side: str) -> None:
-        self.centroids = work.load("learnt")[f"{side}_lists"]
-        file = work.load(f"lists-{side}")
-        self._vectors, self._starts = file["vectors"], file["starts"]
-        self.ids, self.place = file["ids"], file["place"]
-        self.dim = int(self._vectors.shape[1])
+    centroids: np.ndarray
+    vectors: np.ndarray
+    starts: np.ndarray
+    ids: np.ndarray
+    place: np.ndarray
+
+    @classmethod
+    def load(cls, work: ArrayFolder, side: str) -> InvertedLists:
+        """The distinct images or captions of a corpus."""
+        centroids, by_list = work.load("learnt")[f"{side}_lists"], work.load(f"by-list-{side}")
+        starts = np.searchsorted(by_list["list"], np.arange(len(centroids) + 1, dtype=np.int32))
+        return cls(centroids, starts=starts, ids=by_list["row"], **work.load(f"lists-{side}"))
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def list_of(self, ids: np.ndarray) -> np.ndarray:
         """The lists that vectors of these ids are in, in an array of the same shape."""
-        lists: np.ndarray = np.searchsorted(self._starts, self.place[ids], side="right") - 1
+        lists: np.ndarray = np.searchsorted(self.starts, self.place[ids], side="right") - 1
         return lists
 
     def read(self, rows: slice) -> np.ndarray:
         """Consecutive vectors in the order of lists, (m, d) float32."""
-        return self._vectors[rows].astype(np.float32)
+        return self.vectors[rows].astype(np.float32)
 
     def take(self, ids: np.ndarray) -> np.ndarray:
         """The vectors of (m,) ids, (m, d) float32."""
-        vectors: np.ndarray = self._vectors[self.place[ids]].astype(np.float32)
+        vectors: np.ndarray = self.vectors[self.place[ids]].astype(np.float32)
         return vectors
 
     def probed(self, queries: np.ndarray, nprobe: int) -> Iterator[tuple[slice, np.ndarray]]:
@@ -162,7 +176,7 @@ class InvertedLists:
         by_list = order // asking.shape[1]
         ends = np.concatenate([[0], np.cumsum(np.bincount(asking.ravel()))])
         for number in np.flatnonzero(np.diff(ends)):
-            begin, end = self._starts[number : number + 2].tolist()
+            begin, end = self.starts[number : number + 2].tolist()
             for rows in chunks(end - begin, _MEMBERS):
                 here = slice(begin + rows.start, begin + rows.stop)
                 yield here, by_list[ends[number] : ends[number + 1]]
@@ -173,3 +187,41 @@ class InvertedLists:
         for rows, asking in self.probed(queries, nprobe):
             heap.add(self.read(rows), self.ids[rows], asking)
         return heap.nearest()
+
+
+def task_rows(count: int, dim: int, k: int, nprobe: int, memory_bytes: int) -> list[slice]:
+    """Cut `count` rows in the order of lists into tasks that fit into so much memory.
+
+    The cut is not a matter of how many tasks run at a time: last digits of results depend on it.
+    """
+    # In float32 the vectors and those of them that visit a list; the lists, and what is found.
+    of_a_row = 3 * 4 * dim + 20 * nprobe + 40 * (k + 1)
+    tasks = max(
+        -(-count * of_a_row // int(_OF_QUERIES * memory_bytes)),
+        min(_MOST_SMALL, -(-count // _SMALL)),
+    )
+    bounds = (count * np.arange(tasks + 1) // tasks).tolist()
+    return [slice(*ends) for ends in itertools.pairwise(bounds)]
+
+
+def search_lists(
+    work: ArrayFolder, number: int, direction: Direction, rows: slice, k: int, nprobe: int
+) -> None:
+    """Search the k nearest of some vectors of the query side; never the query itself."""
+    index, queries = (InvertedLists.load(work, side) for side in (direction.index, direction.query))
+    ids = queries.ids[rows]
+    if direction.is_within:
+        nearest = index.search(queries.read(rows), k + 1, nprobe).without(ids)
+    else:
+        nearest = index.search(queries.read(rows), k, nprobe)
+    order = np.argsort(ids)
+    columns = {"rows": ids, **nearest._asdict()}
+    work.save(
+        f"near-{direction.name}-{number}", {name: values[order] for name, values in columns.items()}
+    )
+
+
+def nearest_of(work: ArrayFolder, direction: Direction, number: int) -> tuple[np.ndarray, Nearest]:
+    """The (q,) ascending ids of a task's queries, and the k nearest neighbours of each."""
+    file = work.load(f"near-{direction.name}-{number}")
+    return file["rows"], Nearest(file["cosines"], file["ids"])

@@ -17,27 +17,18 @@ it whether it is right or wrong. The sums are divided by the number of neighbour
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import faiss
 import numpy as np
 
-from ncclean.neighbour_search.copies import Distinct
-from ncclean.neighbour_search.inverted_lists import Nearest
+from ncclean.neighbour_search.corpus import Direction, Distinct
+from ncclean.neighbour_search.inverted_lists import InvertedLists, Nearest, nearest_of
+from ncclean.neighbour_search.stages import chunks
+from ncclean.storage.array_files import ArrayFolder
 
 _BLOCK_ROWS, _BLOCK_VALUES = 4096, 1 << 26  # pairs at a time, and 256 MB of their neighbours
-
-
-class PairVectors(Protocol):
-    """The vectors of pairs in one modality."""
-
-    dim: int
-
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        """Read the vectors of (m,) pairs -> (m, d) float32."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,23 +54,23 @@ def disagreement(
     queries: np.ndarray,
     nearest: Nearest,
     distinct: Distinct,
-    other: PairVectors,
+    other: Callable[[np.ndarray], np.ndarray],
     own: np.ndarray,
     copies: Sequence[np.ndarray],
-    k: int,
+    dim: int,
     parameters: LemonParameters,
 ) -> np.ndarray:
     """(p,) LEMoN's term s_n where `nearest` are neighbours by image, s_m where by text.
 
     NaN without any neighbour. `nearest` has a row for each of the (q,) ascending `queries`, which
-    are distinct rows of its modality, those of the pairs among them. `other` holds the embeddings
-    of the pairs in the other modality, `own` (n,) the pairs' cosines, `copies` (n,) labels of pairs
-    that are copies, or of the same image.
+    are distinct rows of its modality, those of the pairs among them. `other` reads (m, d) float32
+    vectors of (m,) pairs in the other modality, `own` (n,) are the pairs' cosines, `copies` (n,)
+    labels of pairs that are copies, or of the same image.
     """
-    terms = np.empty(len(pairs), dtype=np.float32)
-    rows_at_a_time = min(_BLOCK_ROWS, max(1, _BLOCK_VALUES // ((k + 1) * max(other.dim, k))))
-    for start in range(0, len(pairs), rows_at_a_time):
-        block = pairs[start : start + rows_at_a_time]
+    terms, k = np.empty(len(pairs), dtype=np.float32), parameters.k
+    rows_at_a_time = min(_BLOCK_ROWS, max(1, _BLOCK_VALUES // ((k + 1) * max(dim, k))))
+    for some in chunks(len(pairs), rows_at_a_time):
+        block = pairs[some]
         rows = np.searchsorted(queries, distinct.labels[block])
         near, cosines = neighbour_pairs(
             nearest.ids[rows], nearest.cosines[rows], distinct, block, k
@@ -92,22 +83,24 @@ def disagreement(
         total = np.where(valid, weight * apart, 0.0).sum(axis=1)
         count = valid.sum(axis=1)
         means = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-        terms[start : start + len(block)] = means
+        terms[some] = means
     return terms
 
 
-def _cosines(other: PairVectors, pairs: np.ndarray, near: np.ndarray) -> np.ndarray:
+def _cosines(
+    other: Callable[[np.ndarray], np.ndarray], pairs: np.ndarray, near: np.ndarray
+) -> np.ndarray:
     """(b, k) float32 cosines of (b,) pairs with (b, k) others, any value where one is missing.
 
     Vectors that several of them ask for, as pairs that lie near one another do, are read once.
     """
     rows, place = np.unique(np.concatenate([pairs, near.ravel()]), return_inverse=True)
-    vectors = other.take(rows)
+    vectors = other(rows)
     of_pairs = np.repeat(place[: len(pairs)], near.shape[1])
     cosines = np.empty(near.shape, np.float32)
     arrays = (vectors, of_pairs, vectors, np.ascontiguousarray(place[len(pairs) :]), cosines)
     faiss.pairwise_indexed_inner_product(  # type: ignore[attr-defined,unused-ignore]
-        other.dim, near.size, *map(faiss.swig_ptr, arrays)
+        vectors.shape[1], near.size, *map(faiss.swig_ptr, arrays)
     )
     return cosines
 
@@ -140,3 +133,23 @@ def neighbour_pairs(
     near = distinct.members[distinct.starts[chosen] + turn % whole]
     near[missing] = -1
     return near, np.take_along_axis(cosines, place, axis=1)
+
+
+def lemon_block(work: ArrayFolder, number: int, side: str, k: int) -> None:
+    """LEMoN's term of one modality, for the pairs with the vectors of one task's search."""
+    other = "text" if side == "image" else "image"
+    shared, distinct = work.load("pair-groups"), Distinct.load(work, side)
+    queries, nearest = nearest_of(work, Direction(side, side), number)
+    # List by list, so that pairs that follow one another have neighbours in common.
+    by_list = np.argsort(InvertedLists.load(work, side).place[queries])
+    pairs = distinct.rows_of(queries[by_list])
+    lists, labels = InvertedLists.load(work, other), Distinct.load(work, other).labels
+
+    def vectors(rows: np.ndarray) -> np.ndarray:
+        return lists.take(labels[rows])
+
+    terms = disagreement(
+        pairs, queries, nearest, distinct, vectors, work.load("own")["own"],
+        [shared["pair"], shared["same_image"]], lists.vectors.shape[1], LemonParameters(k=k),
+    )  # fmt: skip
+    work.save(f"lemon-{side}-{number}", {"rows": pairs, side: terms})

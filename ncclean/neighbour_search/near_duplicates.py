@@ -17,12 +17,18 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from ncclean.neighbour_search.chunked import VALUES, DisjointSets, add_counts, chunks
-from ncclean.neighbour_search.inverted_lists import TIE, InvertedLists, NearestHeap
-from ncclean.neighbour_search.stages import Stages
-from ncclean.neighbour_search.whitening import Whitening
+from ncclean.neighbour_search.corpus import Direction
+from ncclean.neighbour_search.inverted_lists import TIE, InvertedLists, NearestHeap, nearest_of
+from ncclean.neighbour_search.stages import VALUES, DisjointSets, Stages, chunks
+from ncclean.neighbour_search.whitening import whitened
 from ncclean.storage.array_files import ArrayFolder
 
+# Cosine from which two are near-duplicates, by modality, in the whitened space and in the model's.
+# docs/neighbours.md has what they find and what they take wrongly.
+THRESHOLDS = {"image": {True: 0.80, False: 0.96}, "text": {True: 0.90, False: 0.98}}
+# Whitening makes much of directions in which a corpus varies little. Images this close in the
+# model's own space are near-duplicates even if they differ there, unless a threshold is given.
+SAME_IMAGE_COSINE = 0.98
 # Near-duplicates lie in the same or an adjacent list, so few need to be visited.
 GROUPING_EFFORT = 12
 _PRODUCTS = 1 << 20  # at a time, all of which may reach the threshold
@@ -43,28 +49,23 @@ def group_side(
     """
     if stages.has(name):
         return
-    count = len(InvertedLists(stages.work, side))
+    count = len(stages.work.load(f"by-list-{side}")["row"])
     arguments = [(side, rows, threshold, effort) for rows in tasks]
     text = f"comparing {side} near-duplicates"
     names = stages.run(text, f"pairs-{side}", find_duplicates, arguments)
     if not stages.has(f"components-{side}"):
         shape = (count,), np.int32
-        with stages.work.scratch({"parent": shape, "sizes": shape}) as arrays:
-            sets = DisjointSets(parent := arrays["parent"])
+        with stages.work.scratch({"parent": shape, "size": shape}) as arrays:
+            sets = DisjointSets(arrays["parent"])
             for file in map(stages.work.load, names):
                 sets.join(file["one"], file["other"])
             sets.finish()
-            add_counts(arrays["sizes"], parent)
-            several = [np.empty(0, np.int64)]
-            for rows in chunks(count, VALUES):
-                several.append(rows.start + np.flatnonzero(arrays["sizes"][parent[rows]] > 1))
-            members = np.concatenate(several)
-            members = members[np.argsort(parent[members], kind="stable")]
-            starts = np.flatnonzero(np.diff(parent[members], prepend=-1, append=-1))
-        stages.save(f"components-{side}", members=members, starts=starts)
-    starts = stages.work.load(f"components-{side}")["starts"]
-    begins = np.arange(0, int(starts[-1]) if len(starts) else 0, _TASK_ROWS)
-    bounds = np.unique([*np.searchsorted(starts, begins), max(len(starts) - 1, 0)])
+            stages.first_rows("parent", arrays["parent"], arrays["size"], **arrays)
+            query = "SELECT row, parent FROM numbered WHERE size > 1 ORDER BY parent, row"
+            stages.select(f"components-{side}", query, **arrays)
+    starts = component_starts(stages.work, side)
+    begins = np.arange(0, starts[-1], _TASK_ROWS)
+    bounds = np.unique([*np.searchsorted(starts, begins), len(starts) - 1])
     components = [
         (side, slice(*ends), threshold, linkage) for ends in itertools.pairwise(bounds.tolist())
     ]
@@ -80,18 +81,23 @@ def group_side(
                 values[file["members"]] = file[column]
 
 
+def component_starts(work: ArrayFolder, side: str) -> np.ndarray:
+    """Starts of the components among the rows that have near-duplicates, and these rows' number."""
+    parent = work.load(f"components-{side}")["parent"]
+    return np.append(np.flatnonzero(np.diff(parent, prepend=-1)), len(parent))
+
+
 def find_duplicates(
     work: ArrayFolder, number: int, side: str, rows: slice, threshold: float, effort: int
 ) -> None:
     """Connect near-duplicates of consecutive rows in the order of lists by a spanning forest."""
-    lists = InvertedLists(work, side)
-    space = Whitening.of(work.load("learnt"), f"{side}_space_")
-    vectors, ids = lists.read(rows), lists.ids[rows]
-    queries = space.apply(vectors)
+    lists = InvertedLists.load(work, side)
+    learnt, vectors, ids = work.load("learnt"), lists.read(rows), lists.ids[rows]
+    queries = whitened(learnt, side, vectors)
     found, held = np.empty((2, 0), np.int64), 0
     pairs = [found]
     for members, asking in lists.probed(vectors, effort):
-        listed, theirs = space.apply(lists.read(members)), lists.ids[members]
+        listed, theirs = whitened(learnt, side, lists.read(members)), lists.ids[members]
         asking = asking[np.argsort(ids[asking])]
         for some in chunks(len(asking), max(min(_PRODUCTS // len(theirs), _QUERIES), 1)):
             asked = asking[some]
@@ -124,18 +130,17 @@ def group_components(
     work: ArrayFolder, number: int, side: str, components: slice, threshold: float, linkage: str
 ) -> None:
     """Group the rows of some components; write the representative of each, and its cosine."""
-    lists = InvertedLists(work, side)
-    space = Whitening.of(work.load("learnt"), f"{side}_space_")
-    file = work.load(f"components-{side}")
-    ends = file["starts"][components.start : components.stop + 1].tolist()
-    members = file["members"][ends[0] : ends[-1]]
+    lists = InvertedLists.load(work, side)
+    learnt = work.load("learnt")
+    ends = component_starts(work, side)[components.start : components.stop + 1].tolist()
+    members = work.load(f"components-{side}")["row"][ends[0] : ends[-1]]
     representative, similarity = members.copy(), np.ones(len(members), np.float32)
     for begin, end in itertools.pairwise(ends):
         here = slice(begin - ends[0], end - ends[0])
         of_component = members[here]
 
         def read(rows: slice | np.ndarray, ids: np.ndarray = of_component) -> np.ndarray:
-            return space.apply(lists.take(ids[rows]))
+            return whitened(learnt, side, lists.take(ids[rows]))
 
         limit = threshold - TIE if linkage == "representative" else _ANY
         places, similarity[here] = leaders(read, len(of_component), limit)
@@ -180,20 +185,51 @@ def leaders(
     return best, cosines
 
 
+def join_single_images(stages: Stages, tasks: int) -> None:
+    """Add images without near-duplicates to a group that matches in the model's own space."""
+    if stages.has("groups-image"):
+        return
+    before = stages.work.load("leaders-image")
+    shapes = {name: (array.shape, array.dtype) for name, array in before.items()}
+    numbers = dict.fromkeys(("first", "size"), shapes["representative"])
+    near: list[np.ndarray] = [np.empty((3, 0))]
+    with stages.work.scratch(numbers) as scratch, stages.writing("groups-image", shapes) as groups:
+        for name, array in before.items():
+            groups[name][:] = array
+        stages.first_rows("representative", scratch["first"], scratch["size"], **before)
+        for number in range(tasks):
+            queries, (cosines, ids) = nearest_of(stages.work, Direction("image", "image"), number)
+            is_near = (cosines >= SAME_IMAGE_COSINE) & (ids < queries[:, None]) & (ids >= 0)
+            row, place = np.nonzero(is_near & (scratch["size"][queries] == 1)[:, None])
+            near.append(np.stack([queries[row], -cosines[row, place], ids[row, place]]))
+        later, minus, earlier = np.concatenate(near, axis=1)
+        order = np.lexsort((minus, later))
+        joined = join_single_rows(
+            groups["representative"], scratch["size"], later[order], earlier[order]
+        )
+        lists = InvertedLists.load(stages.work, "image")
+        learnt = stages.work.load("learnt")
+        for some in chunks(len(joined)):
+            single = joined[some]
+            pairs = (single, groups["representative"][single])
+            sides = (whitened(learnt, "image", lists.take(ids)) for ids in pairs)
+            groups["similarity"][single] = np.einsum("nd,nd->n", *sides)
+
+
 def join_single_rows(
     representative: np.ndarray, sizes: np.ndarray, later: np.ndarray, earlier: np.ndarray
 ) -> np.ndarray:
     """Add rows without near-duplicates to a group that they are near in another space.
 
-    `representative` (u,) is written to; `sizes` (u,) are those of the groups before. Each of (c,)
-    `later` rows is near an `earlier` one there, most similar first. A row joins the first of them
-    that is a representative, so every member still is near the first of its group. Returns the rows
-    that have joined one.
+    `representative` (u,) is written to; `sizes` (u,) are those of each row's group before. Each of
+    (c,) `later` rows is near an `earlier` one there, most similar first. A row joins the first of
+    them that is a representative, so every member still is near the first of its group. Returns the
+    rows that have joined one.
     """
     joined = []
-    for row, other in zip(later.tolist(), earlier.tolist(), strict=True):
-        is_single = sizes[row] == 1 and representative[row] == row
-        if is_single and representative[other] == other:
+    for row, other in np.stack([later, earlier], axis=1).astype(np.int64).tolist():
+        is_alone = sizes[row] == 1 and representative[row] == row
+        if is_alone and representative[other] == other:
             representative[row] = other
             joined.append(row)
     return np.array(joined, np.int64)

@@ -14,12 +14,11 @@ from ncclean.base.progress import SILENT, Progress
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
 from ncclean.neighbour_search.blocks import embedded_blocks
-from ncclean.neighbour_search.copies import caption_digests, vector_digests
-from ncclean.neighbour_search.inverted_lists import NearestHeap, likely_nprobe
+from ncclean.neighbour_search.corpus import caption_digests, vector_digests
+from ncclean.neighbour_search.inverted_lists import NearestHeap, likely_nprobe, task_rows
 from ncclean.neighbour_search.near_duplicates import GROUPING_EFFORT
 from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.neighbour_search.run import DRIVER_BYTES, task_bytes
-from ncclean.neighbour_search.search_tasks import task_rows
 from ncclean.neighbour_search.training import is_exact, lists_of
 from ncclean.runners.process_runner import clock_share, processes_worth
 

@@ -22,8 +22,9 @@ from ncclean.base.progress import SILENT, Progress
 from ncclean.base.stores import absolute
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
-from ncclean.neighbour_search.blocks import embedded_blocks, read_reference
+from ncclean.neighbour_search.blocks import embedded_blocks
 from ncclean.neighbour_search.options import NeighbourOptions
+from ncclean.neighbour_search.reference import read_reference
 from ncclean.neighbour_search.search import find_neighbours
 from ncclean.neighbour_search.table import (
     NeighboursSummary,
@@ -36,8 +37,9 @@ from ncclean.runners.process_runner import processes_worth
 from ncclean.storage.array_files import ArrayFolder
 from ncclean.storage.run_record import RUN, RunRecord
 
-# What this process holds beside the tasks, however many pairs there are: libraries and chunks.
-DRIVER_BYTES = 256 << 20
+# What this process holds beside the tasks, however many pairs there are: libraries, chunks, and
+# what DuckDB sorts in memory.
+DRIVER_BYTES = 320 << 20
 _LEAST_TASK_BYTES = 64 << 20
 _COMMAND, _WRITING = "neighbours", "writing"
 
@@ -86,7 +88,7 @@ def run_search(
         _working_folder(path, identity, overwrite) as (work, record),
         open_runner(tasks, processes) as runner,
     ):
-        pairs, neighbours = find_neighbours(
+        neighbours = find_neighbours(
             blocks,
             options,
             work,
@@ -95,13 +97,11 @@ def run_search(
             progress=progress,
             reference=vectors,
         )
-        images = len(vectors) if vectors is not None else 0
-        seconds = time.perf_counter() - begin
-        summary = summarize(neighbours, out, seconds, images)
+        summary = summarize(neighbours, out, time.perf_counter() - begin)
         progress.say("writing")
         metadata = neighbour_metadata(options, summary)
         record.append(_WRITING)  # from here on a table at `out` is this search's own
-        write_neighbours(path, pairs, neighbours, metadata, uids)
+        write_neighbours(path, neighbours, metadata, uids)
         remove_leftovers(path.parent, {path.name})
         runner.everywhere(work.forget)
     return summary
@@ -154,12 +154,11 @@ def _is_being_written(out: UPath) -> bool:
 
 def _run_name(record: RunRecord) -> str:
     """A name that the run has as long as it is resumed."""
-    for entry in record.entries:
-        if entry["kind"] == "name":
-            return str(entry["value"])
-    name = uuid.uuid4().hex
-    record.append("name", value=name)
-    return name
+    names = [entry["value"] for entry in record.entries if entry["kind"] == "name"]
+    if not names:
+        names = [uuid.uuid4().hex]
+        record.append("name", value=names[0])
+    return str(names[0])
 
 
 def _check_writable(out: UPath) -> None:

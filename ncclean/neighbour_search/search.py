@@ -1,60 +1,123 @@
 """Searches the whole corpus: all results of `ncclean neighbours` about its pairs.
 
 The corpus is read block by block, its vectors are written by list, and lists are searched for some
-of the vectors after the other. What is held for all pairs at once are a few numbers for each;
-vectors and neighbours lie in files. Results depend on the memory, on how many tasks run at a time
-and where by no more than the rounding of sums.
+of the vectors after the other. What there is for each pair lies in mapped files, as vectors and
+neighbours do. Results depend on the memory, on how many tasks run at a time and where by no more
+than the rounding of sums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
 from ncclean.base.progress import SILENT, Progress
-from ncclean.base.scratch import scratch_folder
-from ncclean.neighbour_search.better_matches import BetterMatches
-from ncclean.neighbour_search.block_tasks import ACROSS, SIDES, WITHIN, Direction
-from ncclean.neighbour_search.blocks import ArrayBlock, Block
-from ncclean.neighbour_search.chunked import VALUES, add_counts, chunks
-from ncclean.neighbour_search.columns import (
-    better_among_neighbours,
-    better_of_all,
-    distinct_columns,
-    group_sizes,
-    lemon_scores,
+from ncclean.neighbour_search.better_matches import better_among_neighbours, better_of_all
+from ncclean.neighbour_search.blocks import EmbeddedBlock
+from ncclean.neighbour_search.corpus import (
+    ACROSS,
+    SIDES,
+    WITHIN,
+    Corpus,
+    Direction,
     pair_groups,
-    reference_matches,
+    read_corpus,
+    repeated_uids,
 )
-from ncclean.neighbour_search.corpus import read_corpus
-from ncclean.neighbour_search.inverted_lists import InvertedLists, likely_nprobe
-from ncclean.neighbour_search.near_duplicates import GROUPING_EFFORT, group_side, join_single_rows
+from ncclean.neighbour_search.inverted_lists import (
+    TIE,
+    Nearest,
+    likely_nprobe,
+    nearest_of,
+    search_lists,
+    task_rows,
+)
+from ncclean.neighbour_search.lemon import LemonParameters, lemon_block, lemon_score
+from ncclean.neighbour_search.near_duplicates import (
+    GROUPING_EFFORT,
+    THRESHOLDS,
+    group_side,
+    join_single_images,
+)
 from ncclean.neighbour_search.options import NeighbourOptions
-from ncclean.neighbour_search.result import SAME_IMAGE_COSINE, THRESHOLDS, CorpusNeighbours, Side
-from ncclean.neighbour_search.search_tasks import nearest_of, search_lists, task_rows
+from ncclean.neighbour_search.reference import CONTAMINATED, reference_matches
 from ncclean.neighbour_search.stages import Stages
 from ncclean.neighbour_search.training import (
-    Sample,
-    describe,
     duplicate_recall,
     fill_lists,
     is_exact,
     learn,
     nprobe_of,
-    recall_by_value,
 )
-from ncclean.neighbour_search.whitening import ROWS_PER_DIMENSION, Whitening
-from ncclean.runners.runner import InProcess, Runner
-from ncclean.storage.array_files import ArrayFolder
+from ncclean.neighbour_search.whitening import ROWS_PER_DIMENSION
+from ncclean.runners.runner import Runner
+from ncclean.storage.array_files import ArrayFolder, Arrays
 
 DEFAULT_MEMORY = 4 << 30
 
 
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """The results of a search, in mapped arrays of n pairs or, by side, of u distinct vectors.
+
+    `groups` are those of `pair_groups`, `similarity` (u,) by side is the cosine with the group's
+    first, whitened if the search is, `clusters` (u,) are of images; `captions` and `images` (n,)
+    are the better matches of each pair, `terms` (n,) by side those of LEMoN, and `matches` (u,) of
+    images are those of `reference_matches`, `contamination_threshold` that of their cosine.
+    `facts` are fields of the summary.
+    """
+
+    corpus: Corpus
+    groups: Arrays
+    similarity: Arrays
+    clusters: np.ndarray
+    captions: np.ndarray
+    images: np.ndarray
+    terms: Arrays
+    matches: Arrays | None
+    contamination_threshold: float
+    facts: dict[str, Any]
+
+    def columns(self, rows: slice) -> dict[str, np.ndarray]:
+        """Columns of `schema.NEIGHBOURS`, (m,) each, without identifiers.
+
+        Groups are rows of their first pairs; -1, and NaN where a cosine, for a pair alone.
+        `nearest_reference` is a row of the reference.
+        """
+        columns = {}
+        for name, size in (("image", "images"), ("text", "text_size"), ("pair", "pair_size")):
+            is_alone = self.groups[size][rows] == 1
+            columns[f"{name}_group"] = np.where(is_alone, -1, self.groups[name][rows])
+            if name in self.similarity:
+                similarity = self.similarity[name][self.corpus.distinct[name].labels[rows]]
+                columns[f"{name}_group_similarity"] = np.where(is_alone, np.nan, similarity)
+        captions, images = self.captions[rows], self.images[rows]
+        image_terms, text_terms = (self.terms[side][rows] for side in SIDES)
+        labels = self.corpus.distinct["image"].labels[rows]
+        columns |= {
+            "better_captions": captions,
+            "better_images": images,
+            "mutual_nearest": (captions == 0) & (images == 0),
+            "lemon_score": lemon_score(
+                self.corpus.own[rows], image_terms, text_terms, LemonParameters()
+            ),
+            "cluster": self.clusters[labels],
+        }
+        if self.matches is not None:
+            columns |= {
+                "reference_similarity": self.matches["similarity"][labels],
+                "nearest_reference": self.matches["nearest"][labels],
+                "contaminated": self.matches["compared"][labels] >= self.contamination_threshold,
+            }
+        return columns
+
+
 def find_neighbours(
-    blocks: Sequence[Block],
+    blocks: Sequence[EmbeddedBlock],
     options: NeighbourOptions,
     work: ArrayFolder,
     runner: Runner,
@@ -62,8 +125,8 @@ def find_neighbours(
     memory_bytes: int = DEFAULT_MEMORY,
     progress: Progress = SILENT,
     reference: np.ndarray | None = None,
-) -> tuple[pa.Table, CorpusNeighbours]:
-    """Search the neighbours of every pair; returns the pairs' identifiers and all columns.
+) -> Neighbours:
+    """Search the neighbours of every pair.
 
     `work` keeps what was done if the search is killed; the same call goes on there. A task takes
     about `memory_bytes`. `reference` (r, d) are images of another corpus to compare with. Raises
@@ -73,17 +136,16 @@ def find_neighbours(
     corpus = read_corpus(stages, blocks)
     whiten = options.whiten
     if whiten is None:
-        fewest = min(len(one) for one in corpus.distinct.values())
+        fewest = min(len(distinct) for distinct in corpus.distinct.values())
         whiten = fewest >= ROWS_PER_DIMENSION * corpus.dim
-    thresholds = {side: THRESHOLDS[side][whiten] for side in SIDES}
-    for name, asked in (("image", options.image_threshold), ("text", options.text_threshold)):
-        thresholds[name] = thresholds[name] if asked is None else asked
+    asked = {"image": options.image_threshold, "text": options.text_threshold}
+    thresholds = {side: asked[side] or THRESHOLDS[side][whiten] for side in SIDES}
     exact = is_exact(options, len(corpus))
     # Products with one list are too small for several threads, which wait for one another.
     with threadpool_limits(None if exact else 1):
         queries = learn(stages, blocks, corpus, options, whiten=whiten, exact=exact)
-        sample = fill_lists(stages, blocks, corpus, queries, options.k)
-        lists = {side: len(stages.work.load("learnt")[f"{side}_lists"]) for side in SIDES}
+        nearest = fill_lists(stages, blocks, corpus, queries, options.k)
+        lists = {side: len(work.load("learnt")[f"{side}_lists"]) for side in SIDES}
         tasks = {
             side: task_rows(len(corpus.distinct[side]), corpus.dim, options.k,
                             likely_nprobe(lists[side]), memory_bytes)
@@ -96,134 +158,98 @@ def find_neighbours(
                 tasks[side], thresholds[side], options.linkage,
                 lists[side] if exact else GROUPING_EFFORT,
             )  # fmt: skip
-        nprobe, recalls = {}, {}
+        nprobe, recalls = {}, dict.fromkeys((direction.name for direction in ACROSS), 1.0)
 
         def search(direction: Direction) -> None:
             name, index = direction.name, direction.index
             nprobe[name] = (
-                lists[index] if exact else nprobe_of(stages, sample, direction, options.recall)
+                lists[index]
+                if exact
+                else nprobe_of(stages, nearest[name], direction, options.recall)
             )
             k = corpus.width(direction, options.k)
             what = f"{index} neighbours" if direction.is_within else f"{index} by {direction.query}"
             arguments = [(direction, rows, k, nprobe[name]) for rows in tasks[direction.query]]
             stages.run(f"searching {what}", f"near-{name}", search_lists, arguments)
-            recalls[name] = recall(stages, direction, sample, len(arguments))
+            recalls[name] = recall(
+                stages, direction, queries[direction.query], nearest[name], len(arguments)
+            )
 
         for direction in WITHIN:
             search(direction)
         if joins:
             join_single_images(stages, len(tasks["image"]))
         groups = pair_groups(stages, corpus)
-        sizes = group_sizes(stages, groups)
-        counts = {side: len(rows) for side, rows in tasks.items()}
-        lemon = lemon_scores(stages, corpus, counts, options.k)
+        terms: Arrays = {}
+        for side in SIDES:
+            text, arguments = (
+                f"comparing with {side} neighbours",
+                [(side, options.k)] * len(tasks[side]),
+            )
+            files = stages.run(text, f"lemon-{side}", lemon_block, arguments)
+            terms |= stages.gather(f"lemon-{side}", files, {side: ((len(corpus),), np.float32)})
         if exact:
-            better = better_of_all(stages, blocks, corpus)
+            captions, images = better_of_all(stages, blocks, corpus, groups)
         else:
-            better_counts = []
             for direction in ACROSS:
                 search(direction)
-                count = counts[direction.query]
-                better_counts.append(better_among_neighbours(stages, corpus, direction, count))
-            better = BetterMatches(*better_counts)
-        columns = distinct_columns(stages, corpus)
-        matches = reference_matches(stages, corpus, reference, tasks["image"], whiten, options)
-
-    def result(here: str, there: str) -> Side:
-        within, across = Direction(here, here), Direction(there, here)
-        return Side(
-            distinct=len(corpus.distinct[here]),
-            threshold=thresholds[here],
-            group=groups[here],
-            sizes=sizes[here],
-            members=sizes["images" if here == "image" else here],
-            similarity=columns[here],
-            index=describe(within, across, nprobe, lists[here]),
-            recall=recalls[within.name],
-            across_recall=recalls.get(across.name, 1.0),
-            duplicate_recall=1.0
-            if exact
-            else duplicate_recall(stages, sample, here, thresholds[here]),
-        )
-
-    neighbours = CorpusNeighbours(
-        image=result("image", "text"),
-        text=result("text", "image"),
-        whiten=whiten,
-        is_exact=exact,
-        pair_group=groups["pair"],
-        pair_sizes=sizes["pair"],
-        better=better,
-        lemon=lemon,
-        cluster=columns["cluster"],
-        reference=matches,
-        left_out=corpus.left_out,
-        repeated_uids=corpus.repeated_uids(stages),
+            captions, images = (
+                better_among_neighbours(stages, corpus, groups, one, len(tasks[one.query]))
+                for one in ACROSS
+            )
+        matches = None
+        if reference is not None:
+            matches = reference_matches(stages, reference, tasks["image"], whiten)
+    contaminated = options.contamination_threshold or CONTAMINATED[whiten]
+    facts: dict[str, Any] = {
+        "pairs": len(corpus), "left_out": corpus.left_out, "whitened": whiten, "exact": exact,
+        "image_to_text_recall": recalls["image-text"],
+        "text_to_image_recall": recalls["text-image"],
+    }  # fmt: skip
+    for here, there in (("image", "text"), ("text", "image")):
+        within, across = f"{here}-{here}", f"{there}-{here}"
+        index, duplicates = "flat (exact)", 1.0
+        if not exact:
+            visited = f"{nprobe[within]} and {nprobe[across]} visited"
+            index = f"ivf ({lists[here]} lists, {visited})"
+            white = nearest[f"{here}_whitened-{here}"]
+            duplicates = duplicate_recall(stages, white, here, thresholds[here])
+        facts |= {
+            f"distinct_{here}s": len(corpus.distinct[here]),
+            f"{here}_threshold": thresholds[here],
+            f"index_{here}": index,
+            f"{here}_recall": recalls[within],
+            f"{here}_duplicate_recall": duplicates,
+        }
+    if reference is not None:
+        facts |= {"reference_images": len(reference), "contamination_threshold": contaminated}
+    facts["repeated_uids"] = repeated_uids(stages, corpus)
+    return Neighbours(
+        corpus=corpus,
+        groups=groups,
+        similarity={side: work.load(f"groups-{side}")["similarity"] for side in SIDES},
+        clusters=work.load("clusters")["cluster"],
+        captions=captions,
+        images=images,
+        terms=terms,
+        matches=matches,
+        contamination_threshold=contaminated,
+        facts=facts,
     )
-    return corpus.pairs, neighbours
 
 
-def neighbours_of(
-    image: np.ndarray,
-    text: np.ndarray,
-    captions: Sequence[str | None] | None = None,
-    options: NeighbourOptions | None = None,
-) -> CorpusNeighbours:
-    """Search the neighbours of (n, d) images and captions in memory, in this process."""
-    with scratch_folder() as folder:
-        _, neighbours = find_neighbours(
-            [ArrayBlock(image, text, captions)],
-            options or NeighbourOptions(),
-            ArrayFolder(str(folder)),
-            InProcess(),
-        )
-    return neighbours
+def recall(
+    stages: Stages, direction: Direction, asked: np.ndarray, exact: Nearest, tasks: int
+) -> float:
+    """Recall of the search: the share of the exact neighbours of (q,) queries that were found.
 
-
-def join_single_images(stages: Stages, tasks: int) -> None:
-    """Add images without near-duplicates to a group that matches in the model's own space."""
-    if stages.has("groups-image"):
-        return
-    before = stages.work.load("leaders-image")
-    shapes = {name: (array.shape, array.dtype) for name, array in before.items()}
-    near = [np.empty((3, 0))]
-    with (
-        stages.work.scratch({"sizes": shapes["representative"]}) as scratch,
-        stages.writing("groups-image", shapes) as groups,
-    ):
-        sizes = scratch["sizes"]
-        for rows in chunks(len(sizes), VALUES):
-            for name, array in before.items():
-                groups[name][rows] = array[rows]
-        add_counts(sizes, before["representative"])
-        for number in range(tasks):
-            queries, (cosines, ids) = nearest_of(stages.work, Direction("image", "image"), number)
-            is_near = (cosines >= SAME_IMAGE_COSINE) & (ids < queries[:, None]) & (ids >= 0)
-            is_near &= sizes[queries][:, None] == 1
-            row, place = np.nonzero(is_near)
-            near.append(np.stack([queries[row], ids[row, place], -cosines[row, place]]))
-        later, earlier, minus = np.concatenate(near, axis=1)
-        order = np.lexsort((minus, later))
-        later, earlier = (one[order].astype(np.int64) for one in (later, earlier))
-        joined = join_single_rows(groups["representative"], sizes, later, earlier)
-        lists = InvertedLists(stages.work, "image")
-        space = Whitening.of(stages.work.load("learnt"), "image_space_")
-        for some in chunks(len(joined)):
-            single = joined[some]
-            pairs = (single, groups["representative"][single])
-            sides = (space.apply(lists.take(ids)) for ids in pairs)
-            groups["similarity"][single] = np.einsum("nd,nd->n", *sides)
-
-
-def recall(stages: Stages, direction: Direction, sample: Sample, tasks: int) -> float:
-    """Recall of the search: the share of the sample's exact neighbours that were found."""
-    exact = sample.exact[direction.name]
+    Ties with the k-th count as found.
+    """
     if not exact.ids.size:
         return 1.0
-    asked = sample.ids[direction.query]
     cosines = np.full(exact.cosines.shape, -np.inf, np.float32)
     for number in range(tasks):
         rows, nearest = nearest_of(stages.work, direction, number)
         chosen = np.flatnonzero(np.isin(asked, rows))
         cosines[chosen] = nearest.cosines[np.searchsorted(rows, asked[chosen])]
-    return recall_by_value(cosines, exact.cosines)
+    return float((cosines >= exact.cosines[:, -1:] - TIE).mean())

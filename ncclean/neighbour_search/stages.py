@@ -1,18 +1,36 @@
-"""Stages of a search: tasks that each write a file, here or on a cluster, each done once."""
+"""Stages of a search: tasks and queries that each write a file of arrays, each done once.
+
+Tasks run here or on a cluster. What is computed of all pairs at once, such as groups and their
+sizes, are queries of DuckDB, which sorts on the disk what exceeds its memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 
 from ncclean.base.formats import counted
 from ncclean.base.progress import Progress
-from ncclean.neighbour_search.chunked import VALUES, chunks
+from ncclean.base.scratch import process_folder
+from ncclean.errors import InputError
 from ncclean.runners.runner import Runner
 from ncclean.storage.array_files import ArrayFolder, Arrays, Shapes
+
+CHUNK_ROWS = 4096  # of vectors
+VALUES = 1 << 18  # of numbers
+SQL_MEMORY = "64MB"
+
+
+def chunks(count: int, size: int = CHUNK_ROWS) -> Iterator[slice]:
+    """Consecutive slices that cover `count` rows."""
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
 
 
 class Stages:
@@ -57,30 +75,84 @@ class Stages:
             yield arrays
         self._names.add(name)
 
-    def joined(self, name: str, names: Sequence[str], columns: Mapping[str, str]) -> Arrays:
-        """Concatenate arrays of several files into a new one; `columns` maps new names to theirs.
+    def select(self, name: str, query: str, **columns: Any) -> Arrays:
+        """Write the columns of a query to a file, in the order of its rows; returns them, mapped.
 
-        Returns them, mapped.
+        The query reads the table `numbered`, of the `columns` and the number of each `row`, int32.
+        It may sort, but not group rows or look across them, for which DuckDB needs more memory.
+        Raises `InputError` if the disk has no room.
         """
         if not self.has(name):
-            files = [self.work.load(one) for one in names]
-            shapes = {
-                new: ((sum(len(file[old]) for file in files),), files[0][old].dtype)
-                for new, old in columns.items()
-            }
-            with self.writing(name, shapes) as arrays:
-                for new, old in columns.items():
-                    begin = 0
-                    for file in files:
-                        arrays[new][begin : begin + len(file[old])] = file[old]
-                        begin += len(file[old])
+            with self._result(query, columns) as result:
+                count, start = len(result), 0
+                with result.to_arrow_reader(VALUES) as reader:
+                    kinds = {field.name: field.type.to_pandas_dtype() for field in reader.schema}
+                    shapes = {column: ((count,), kind) for column, kind in kinds.items()}
+                    with self.writing(name, shapes) as arrays:
+                        for batch in reader:
+                            for column in arrays:
+                                arrays[column][start : start + len(batch)] = batch[column]
+                            start += len(batch)
         return self.work.load(name)
 
-    def scattered(self, names: Sequence[str], column: str, out: np.ndarray) -> None:
-        """Collect into (n,) `out` a column whose values are spread over files by pair."""
-        for file in map(self.work.load, names):
-            for rows in chunks(len(file["pairs"]), VALUES):
-                out[file["pairs"][rows]] = file[column][rows]
+    def first_rows(
+        self, by: str, first: np.ndarray, sizes: np.ndarray | None = None, **columns: Any
+    ) -> None:
+        """Write to (n,) `first`, for each row, the first row with equal values of `by`.
+
+        `by` is SQL of the `columns`. To (n,) `sizes`, zeros before, go the numbers of such rows.
+        """
+        query = (
+            f"SELECT row, value IS DISTINCT FROM lag(value) OVER () AS is_first FROM (SELECT row, "
+            f"{by} AS value FROM numbered ORDER BY value, row)"
+        )
+        with self._result(query, columns) as result, result.to_arrow_reader(VALUES) as reader:
+            last = -1  # the first row that equals the last one so far
+            for batch in reader:
+                rows = np.asarray(batch["row"])
+                is_first = batch["is_first"].to_numpy(zero_copy_only=False)
+                starts = np.flatnonzero(is_first)
+                firsts = np.append(last, rows[starts])
+                first[rows] = firsts[np.cumsum(is_first)]
+                if sizes is not None:
+                    sizes[firsts] += np.diff(starts, prepend=0, append=len(rows)).astype(np.int32)
+                last = int(firsts[-1])
+        if sizes is None:
+            return
+        for some in chunks(len(first), VALUES):
+            sizes[some] = sizes[first[some]]
+
+    @contextlib.contextmanager
+    def _result(self, query: str, columns: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyRelation]:
+        """The result of a query over `numbered`, kept on the disk."""
+        try:
+            self._sql.register("columns", pa.table(dict(columns)))
+            self._sql.execute(
+                "CREATE TABLE result AS WITH numbered AS (SELECT *, "
+                f"(row_number() OVER () - 1)::INT AS row FROM columns) {query}"
+            )
+            yield self._sql.table("result")
+            self._sql.execute("DROP TABLE result")
+            self._sql.unregister("columns")
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise InputError(f"cannot sort {', '.join(columns)}: {error}") from error
+
+    @functools.cached_property
+    def _sql(self) -> duckdb.DuckDBPyConnection:
+        folder = str(process_folder())
+        return duckdb.connect(
+            config={"memory_limit": SQL_MEMORY, "temp_directory": folder, "threads": 1}
+        )
+
+    def gather(self, name: str, files: Sequence[str], shapes: Shapes) -> Arrays:
+        """Write columns whose values are spread over files by `rows`; returns them, mapped."""
+        if not self.has(name):
+            with self.writing(name, shapes) as arrays:
+                for file in map(self.work.load, files):
+                    for some in chunks(len(file["rows"]), VALUES):
+                        for column, values in arrays.items():
+                            values[file["rows"][some]] = file[column][some]
+        return self.work.load(name)
 
     def save(self, name: str, **arrays: Any) -> None:
         """Write a file that later tasks share, unless it exists."""
@@ -93,3 +165,36 @@ class Stages:
         gone = [name for name in self._names if name.startswith(prefixes)]
         self.work.remove(gone)
         self._names.difference_update(gone)
+
+
+class DisjointSets:
+    """Sets of rows that are joined by pairs; (n,) `parent` begins as each row itself."""
+
+    def __init__(self, parent: np.ndarray) -> None:
+        self._parent = parent
+        for rows in chunks(len(parent), VALUES):
+            parent[rows] = np.arange(rows.start, rows.stop)
+
+    def join(self, one: np.ndarray, other: np.ndarray) -> None:
+        """Merge the sets of (m,) rows with the sets of (m,) other rows (union-find)."""
+        while True:
+            one, other = self._find(one), self._find(other)
+            apart = one != other
+            if not apart.any():
+                return
+            one, other = one[apart], other[apart]
+            np.minimum.at(self._parent, np.maximum(one, other), np.minimum(one, other))
+
+    def finish(self) -> None:
+        """Make every row's `parent` the first row of its set."""
+        for rows in chunks(len(self._parent), VALUES):
+            self._find(np.arange(rows.start, rows.stop))
+
+    def _find(self, rows: np.ndarray) -> np.ndarray:
+        """The first row of the set of each, as far as they are joined; paths are halved."""
+        while True:
+            above: np.ndarray = self._parent[rows]
+            higher = self._parent[above]
+            if np.array_equal(above, higher):
+                return above
+            self._parent[rows] = higher

@@ -14,7 +14,7 @@ with the eigenvectors U of the covariance of a seeded sample.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,12 +27,11 @@ _FLOOR = 1e-4
 _LEAST = 1e-12  # where nothing varies at all
 
 
-@dataclass(frozen=True)
-class Whitening:
-    """The space; `axes` (d, d) and `mean` (d,) in float32. Without axes it is the model's own."""
+class Whitening(NamedTuple):
+    """The space: `mean` (d,) and `axes` (d, d) in float32."""
 
     mean: np.ndarray
-    axes: np.ndarray | None
+    axes: np.ndarray
 
     @classmethod
     def fit(cls, sample: np.ndarray) -> Whitening:
@@ -43,26 +42,16 @@ class Whitening:
         floor = max(_FLOOR * variance.mean(), _LEAST)
         return cls(mean, (axes / np.sqrt(np.maximum(variance, 0) + floor)).astype(np.float32))
 
-    @classmethod
-    def none(cls, dim: int) -> Whitening:
-        """The transform that changes nothing: the model's own space."""
-        return cls(np.zeros(dim, np.float32), None)
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, np.ndarray], prefix: str) -> Whitening:
-        """Load a whitening transform from arrays whose names have this prefix."""
-        return cls(arrays[prefix + "mean"], arrays.get(prefix + "axes"))
-
-    def arrays(self, prefix: str) -> dict[str, np.ndarray]:
-        """The whitening transform as arrays by name, as a file keeps them."""
-        axes = {} if self.axes is None else {prefix + "axes": self.axes}
-        return {prefix + "mean": self.mean, **axes}
-
     def apply(self, vectors: np.ndarray) -> np.ndarray:
         """Whiten (m, d) unit vectors, and scale them to length 1, float32."""
-        if self.axes is None:
-            return vectors
         values: np.ndarray = (vectors - self.mean) @ self.axes
         lengths = np.sqrt(np.einsum("md,md->m", values, values))
         values /= np.maximum(lengths, np.finfo(np.float32).tiny)[:, None]
         return values
+
+
+def whitened(learnt: Mapping[str, np.ndarray], side: str, vectors: np.ndarray) -> np.ndarray:
+    """(m, d) unit vectors of a side in the space that was learnt, or as they are without one."""
+    if f"{side}_axes" not in learnt:
+        return vectors
+    return Whitening(learnt[f"{side}_mean"], learnt[f"{side}_axes"]).apply(vectors)

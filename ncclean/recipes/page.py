@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from ncclean.base import stores
-from ncclean.base.formats import hours
 from ncclean.recipes.folder import RunFolder, StageRecord
 from ncclean.recipes.matrix_tables import tables_of
 from ncclean.recipes.stage_facts import StageFacts
 from ncclean.recipes.versions import versions
-from ncclean.report.page import asset, content_hash
+from ncclean.report.page import asset, content_policy, render_page
 
 _LEADS = 2  # figures beside the number of stages and the time
 
@@ -33,14 +28,19 @@ def write_page(
     """Write `index.html` for a run of the recipe `name`; it needs no other file, and links those of
     the run."""
     style = asset("report.css")
-    html = _environment().get_template("run.html").render(
+    finished = max((record.finished or "" for record in records.values()), default="")
+    html = render_page(
+        "run",
+        name,
+        style,
+        policy=content_policy(style),
+        package="ncclean.recipes",
         name=name,
         about=about,
         stages=[_stage_row(stage, folder, records.get(name)) for name, stage in stages.items()],
         done=sum(record.done for record in records.values()),
         seconds=sum(record.seconds for record in records.values()),
-        finished=max((record.finished or "" for record in records.values()), default="")[:16]
-        .replace("T", " "),
+        finished=finished[:16].replace("T", " "),
         leads=_leads(records),
         tables=list(tables_of(stages, records)),
         failures=[
@@ -50,10 +50,7 @@ def write_page(
         ],
         text=folder.recipe.read_text("utf-8"),
         versions=versions(),
-        style=Markup(style),
-        policy=f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
-        "base-uri 'none'; form-action 'none'",
-    )  # fmt: skip
+    )
     folder.write(folder.page, html)
 
 
@@ -94,16 +91,3 @@ def _leads(records: Mapping[str, StageRecord]) -> list[tuple[str, str, str]]:
         if figure is not None and record.command in ("select", "finetune", "export"):
             leads.append((figure[0], figure[1], name))
     return leads
-
-
-@lru_cache(maxsize=1)
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader(__package__ or "ncclean.recipes"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["duration"] = lambda seconds: hours(seconds / 3600)
-    return environment

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ncclean.errors import InputError
-from ncclean.report.drawing import Drawing, Series, cosine_drawing, threshold_drawing
 from ncclean.report.measurements import Measurements
+from ncclean.report.plots import Drawing, Series, cosine_drawing, threshold_drawing
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +10,21 @@ from typing import Any
 from ncclean.base.estimates import flattened
 from ncclean.base.formats import by_name
 from ncclean.base.schema import ScoreFacts
-from ncclean.report.counts import PairCounts, count_pairs
-from ncclean.report.distribution import CosineDistribution, cosine_distribution
-from ncclean.report.rule_overlap import RuleOverlap, Truth, overlap_of_rules
-from ncclean.report.shards import ShardTable, shard_table
+from ncclean.report.counts import (
+    PairCounts,
+    RuleOverlap,
+    ShardTable,
+    Truth,
+    count_pairs,
+    overlap_of_rules,
+    shard_table,
+)
+from ncclean.report.curves import CosineDistribution, ScoreCurve, cosine_distribution, score_curves
 from ncclean.report.table import ScoreTable
-from ncclean.report.thresholds import ScoreCurve, score_curves
 from ncclean.scoring.vague_rate import why_untold, why_vague
 from ncclean.storage.run_facts import RunFacts
+
+_SHARES = ("precision", "recall", "f1", "clean_flagged")
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Measurements:
     def to_json(self) -> dict[str, Any]:
         """The numbers that `ncclean report --json` prints."""
         facts, overlap, curve = self.facts, self.overlap, self.curve("noise_probability")
-        kept = curve.kept(curve.pairs)[curve.start] if curve else None
+        pairs = curve.kept(curve.pairs)[curve.start] if curve else None
         wrong = None
         if curve is not None and curve.wrong is not None:
             wrong = float(curve.kept(curve.wrong)[curve.start])
@@ -60,7 +68,7 @@ class Measurements:
             "shift": facts.shift,
             "null_median": self.cosines.null_median if self.cosines else None,
             "expected_mismatched": self.counts.expected_mismatched,
-            "kept_at_half": None if kept is None else int(kept),
+            "kept_at_half": None if pairs is None else int(pairs),
             "expected_mismatched_kept_at_half": wrong,
             "rules": {rule.name: overlap.both(i, i) for i, rule in rules},
             "jaccard": {
@@ -79,14 +87,16 @@ def _detection_json(truth: Truth | None) -> dict[str, Any] | None:
         return None
     return {
         detection.rule.name: {
-            "precision": detection.precision,
-            "recall": detection.recall,
-            "f1": detection.f1,
-            "clean_flagged": detection.false_alarms,
+            **{name: _defined(getattr(detection.counts, name)) for name in _SHARES},
             "recall_by_kind": detection.by_kind,
         }
         for detection in truth.detections
     }
+
+
+def _defined(share: float) -> float | None:
+    """None for a ratio without a denominator, as JSON has no NaN."""
+    return None if math.isnan(share) else share
 
 
 def measure(paths: Sequence[str], memory_limit: str | None = None) -> Measurements:
@@ -115,56 +125,60 @@ def measure_table(table: ScoreTable) -> Measurements:
 
 
 def _missing(table: ScoreTable, counts: PairCounts) -> list[str]:
-    facts, sentences = table.facts, []
+    """The sentences that apply, in the order in which the page shows them."""
     if not counts.ok:
         return ["No pair could be scored, so there are no scores to show."]
-    if facts.several_runs:
-        sentences.append(
-            "The files come from several scoring runs; model, shift, noise rate and null hold "
-            "for one run and are left out."
-        )
-    elif facts.model is None:
-        sentences.append("The files do not record how they were made (no ncclean metadata).")
-    if facts.further.images:
-        sentences.append(
-            f"Pictures beside those of the samples are in no row: {by_name(facts.further.images)}. "
-            "--image-key names others to be scored."
-        )
-    if facts.further.captions:
-        sentences.append(
-            "Captions beside those of the samples are in no row: "
-            f"{by_name(facts.further.captions)}. --caption-key names others to be scored."
-        )
-    if facts.further.names:
-        sentences.append(
-            "Image files were found under another name than the table has, which differs in: "
-            f"{by_name(facts.further.names)}."
-        )
-    vague = why_vague(facts.noise_rate)
-    if vague is not None and facts.audited is None:
-        sentences.append(f"{vague[0].upper()}{vague[1:]}")
-    untold = why_untold(
-        facts.has_words, facts.has_parts, facts.near_miss_rate, facts.part_noise_rate
+    facts, further = table.facts, table.facts.further
+    vague = "" if facts.audited is not None else why_vague(facts.noise_rate) or ""
+    absent = ", ".join(sorted({"clean_posterior", "neg_clip_loss"} - table.columns))
+    has_null = facts.mismatched is not None or facts.several_runs
+    has_text = "text" in table.columns and table.rows(
+        "SELECT 1 FROM pairs WHERE text IS NOT NULL LIMIT 1"
     )
-    sentences += untold
-    if not counts.calibrated:
-        sentences.append(
+    sentences = (
+        (
+            facts.several_runs,
+            "The files come from several scoring runs; model, shift, noise rate and null hold "
+            "for one run and are left out.",
+        ),
+        (
+            facts.model is None and not facts.several_runs,
+            "The files do not record how they were made (no ncclean metadata).",
+        ),
+        (
+            further.images,
+            f"Pictures beside those of the samples are in no row: {by_name(further.images)}. "
+            "--image-key names others to be scored.",
+        ),
+        (
+            further.captions,
+            f"Captions beside those of the samples are in no row: {by_name(further.captions)}. "
+            "--caption-key names others to be scored.",
+        ),
+        (
+            further.names,
+            "Image files were found under another name than the table has, which differs in: "
+            f"{by_name(further.names)}.",
+        ),
+        (vague, f"{vague[:1].upper()}{vague[1:]}"),
+        *(
+            (True, sentence)
+            for sentence in why_untold(
+                facts.has_words, facts.has_parts, facts.near_miss_rate, facts.part_noise_rate
+            )
+        ),
+        (
+            not counts.calibrated,
             "The table has no noise probabilities (they need blocks of at least two pairs), so "
-            "expected numbers of mismatched pairs are left out."
-        )
-    elif facts.mismatched is None and not facts.several_runs:
-        sentences.append(
+            "expected numbers of mismatched pairs are left out.",
+        ),
+        (
+            counts.calibrated and not has_null,
             "The table does not hold the histogram of known mismatches (an older ncclean wrote "
             "it): the mismatched distribution is drawn as the sum of the noise probabilities, "
-            "and the null's median is left out."
-        )
-    absent = sorted({"clean_posterior", "neg_clip_loss"} - table.columns)
-    if absent:
-        sentences.append(f"The table has no column {', '.join(absent)}.")
-    if "text" not in table.columns or _all_null(table, "text"):
-        sentences.append("The table holds no captions (it was scored with --no-text).")
-    return sentences
-
-
-def _all_null(table: ScoreTable, column: str) -> bool:
-    return not table.rows(f"SELECT 1 FROM pairs WHERE {column} IS NOT NULL LIMIT 1")
+            "and the null's median is left out.",
+        ),
+        (absent, f"The table has no column {absent}."),
+        (not has_text, "The table holds no captions (it was scored with --no-text)."),
+    )
+    return [sentence for applies, sentence in sentences if applies]

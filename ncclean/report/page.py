@@ -1,4 +1,4 @@
-"""The measurements and pictures as one self-contained HTML file."""
+"""The measurements and pictures as one self-contained HTML file, with SQL to go on with."""
 
 from __future__ import annotations
 
@@ -6,32 +6,30 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import ncclean
 from ncclean.auditing.audit import Audit
-from ncclean.base.formats import file_size, short_rate
+from ncclean.base.formats import file_size, hours, short_rate
 from ncclean.base.schema import SCORE_COLUMNS
 from ncclean.data.images.folders import Folder
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.report import formats
-from ncclean.report.captions import shown_text
-from ncclean.report.causes import CauseCard
-from ncclean.report.drawing import cosine_drawing, threshold_drawing
+from ncclean.report.curves import ScoreCurve
+from ncclean.report.formats import shown_text
 from ncclean.report.measurements import Measurements
-from ncclean.report.pairs import GROUPS, ShownPair
-from ncclean.report.plots import NARROW, WIDE, lay_out
-from ncclean.report.queries import command, ready_queries, threshold_query
-from ncclean.report.thresholds import ScoreCurve
+from ncclean.report.pairs import GROUPS, CauseCard, ShownPair
+from ncclean.report.plots import NARROW, WIDE, cosine_drawing, lay_out, threshold_drawing
 from ncclean.report.thumbnails import Thumbnail, Thumbnails
 from ncclean.storage.decisions import Pair
 
@@ -39,6 +37,84 @@ LARGEST_PAGE = 5_000_000  # bytes
 _MEANINGS = {column.name: column.meaning for column in SCORE_COLUMNS}
 _LONGEST_KEY = 4096  # bytes
 _PLACEHOLDER = Thumbnail(reason="no pictures: the report was made without --shards")
+
+
+@dataclass(frozen=True)
+class ReadyQuery:
+    """A query for tables that have the columns `needs`."""
+
+    title: str
+    sql: str
+    needs: tuple[str, ...] = ()
+
+
+READY_QUERIES = (
+    ReadyQuery(
+        "The pairs most likely to be mismatched",
+        "SELECT shard, key, round(similarity, 3) AS similarity,\n"
+        "       round(noise_probability, 3) AS noise_probability, left(text, 80) AS caption\n"
+        "FROM scores WHERE status = 'ok'\n"
+        "ORDER BY noise_probability DESC, similarity LIMIT 20",
+        ("noise_probability", "text"),
+    ),
+    ReadyQuery(
+        "The noise rate of every shard, the noisiest first",
+        "SELECT shard, count(*) AS pairs, round(avg(noise_probability), 4) AS noise_rate\n"
+        "FROM scores WHERE status = 'ok'\n"
+        "GROUP BY shard ORDER BY noise_rate DESC, shard",
+        ("noise_probability",),
+    ),
+    ReadyQuery(
+        "What could not be scored",
+        "SELECT status, error, count(*) AS pairs\n"
+        "FROM scores WHERE status <> 'ok'\n"
+        "GROUP BY status, error ORDER BY pairs DESC, status, error LIMIT 50",
+    ),
+    ReadyQuery(
+        "Where two rules disagree",
+        "SELECT ncu_split, noise_probability >= 0.5 AS mismatched, count(*) AS pairs,\n"
+        "       round(avg(similarity), 3) AS similarity\n"
+        "FROM scores WHERE status = 'ok' GROUP BY ALL ORDER BY pairs DESC",
+        ("noise_probability", "ncu_split"),
+    ),
+    ReadyQuery(
+        "The half of the corpus with the best in-batch-normalised score: its threshold",
+        "SELECT quantile_cont(neg_clip_loss, 0.5) AS threshold\nFROM scores WHERE status = 'ok'",
+        ("neg_clip_loss",),
+    ),
+    ReadyQuery(
+        "Captions that occur many times",
+        "SELECT left(text, 80) AS caption, count(*) AS pairs,\n"
+        "       round(avg(noise_probability), 3) AS noise_probability\n"
+        "FROM scores WHERE status = 'ok'\n"
+        "GROUP BY text HAVING count(*) > 1 ORDER BY pairs DESC, caption LIMIT 20",
+        ("text", "noise_probability"),
+    ),
+    ReadyQuery(
+        "Where the truth is known: noisy pairs found and clean pairs lost at one half",
+        "SELECT is_noisy, noise_kind, count(*) AS pairs,\n"
+        "       round(avg((noise_probability >= 0.5)::INT), 4) AS share_flagged\n"
+        "FROM scores WHERE status = 'ok' GROUP BY ALL ORDER BY is_noisy, pairs DESC",
+        ("is_noisy", "noise_kind", "noise_probability"),
+    ),
+)
+
+
+def threshold_query(condition: str, calibrated: bool) -> str:
+    """SQL that counts the pairs a condition keeps, as the report's threshold does."""
+    expected = ", round(sum(noise_probability), 1) AS expected_mismatched" if calibrated else ""
+    return f"SELECT count(*) AS kept{expected}\nFROM scores WHERE {condition}"
+
+
+def ready_queries(columns: Collection[str]) -> tuple[ReadyQuery, ...]:
+    """Example queries that the table's columns can answer."""
+    return tuple(query for query in READY_QUERIES if set(query.needs) <= set(columns))
+
+
+def command(sql: str, paths: Sequence[str], join: Sequence[str] = ()) -> str:
+    """The shell command that runs a query; its SQL needs no escaping in double quotes."""
+    joins = [word for table in join for word in ("--join", table)]
+    return f'ncclean query "{sql}" {shlex.join([*paths, *joins])}'
 
 
 @dataclass(frozen=True)
@@ -72,7 +148,13 @@ def render(numbers: Measurements, page: Page) -> str:
     facts = numbers.facts
     cosines = cosine_drawing(numbers.cosines, facts) if numbers.cosines is not None else None
     thresholds = {curve.column: threshold_drawing(curve) for curve in numbers.curves}
-    html = environment().get_template("report.html").render(
+    html = render_page(
+        "report",
+        page.title,
+        style,
+        script,
+        _data(numbers, page),
+        content_policy(style, script),
         numbers=numbers,
         facts=facts,
         counts=numbers.counts,
@@ -80,8 +162,8 @@ def render(numbers: Measurements, page: Page) -> str:
         groups=[(g, [(i, p) for i, p in enumerate(page.pairs) if p.group == g]) for g in GROUPS],
         cause_pictures={
             (p.shard, p.row): pictures.get((p.shard, p.row), _PLACEHOLDER)
-            for cause in page.causes or ()
-            for p in cause.examples
+            for card in page.causes or ()
+            for p in card.examples
         },
         pictures=[pictures.get((p.shard, p.row), _PLACEHOLDER) for p in page.pairs],
         cosine_plots=[lay_out(cosines, size) for size in (WIDE, NARROW)] if cosines else [],
@@ -96,12 +178,6 @@ def render(numbers: Measurements, page: Page) -> str:
             (q.title, command(q.sql, page.paths)) for q in ready_queries(numbers.columns)
         ],
         live_query=_live_query(numbers, page),
-        version=ncclean.__version__,
-        style=Markup(style),
-        script=Markup(script),
-        data=script_json(_data(numbers, page)),
-        policy=f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
-        f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'",
     )  # fmt: skip
     size = len(html.encode())
     if size > LARGEST_PAGE:
@@ -110,6 +186,45 @@ def render(numbers: Measurements, page: Page) -> str:
             "show fewer pairs with --pairs"
         )
     return html
+
+
+def render_page(
+    command: str,
+    title: str,
+    style: str,
+    script: str = "",
+    data: object = None,
+    policy: str | None = None,
+    package: str = __package__ or "ncclean.report",
+    **values: object,
+) -> str:
+    """Render a package's template named after a command inside the head and end of all pages.
+
+    `data` is the JSON for the script. A page without a `policy` gets it in a header of HTTP.
+    """
+    return (
+        _environment(package)
+        .get_template(f"{command}.html")
+        .render(
+            command=command,
+            title=title,
+            version=ncclean.__version__,
+            style=Markup(style),
+            script=Markup(script),
+            data=script_json(data),
+            policy=policy,
+            **values,
+        )
+    )
+
+
+def content_policy(style: str, script: str = "", images: str = "data:") -> str:
+    """The content security policy of a page with one inline style and script, and these images."""
+    scripts = f"script-src '{content_hash(script)}'; " if script else ""
+    return (
+        f"default-src 'none'; img-src {images}; style-src '{content_hash(style)}'; {scripts}"
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def script_json(value: object) -> Markup:
@@ -154,8 +269,8 @@ def original_of(pair: ShownPair, shard: ShardRef | None) -> str:
     key = shown_text(pair.key, _LONGEST_KEY)[0]  # a pasted line break runs a command
     if shard is None:
         return f"{pair.shard} {key}"
-    place = shard.recorded().url
-    return f"{place}/{key}.*" if shard.layout == Folder.name else f"{place} {key}"
+    url = shard.recorded().url
+    return f"{url}/{key}.*" if shard.layout == Folder.name else f"{url} {key}"
 
 
 def _source(page: Page, name: str) -> ShardRef | None:
@@ -198,11 +313,11 @@ def _curve(curve: ScoreCurve) -> dict[str, Any]:
     }
 
 
-@lru_cache(maxsize=1)
-def environment() -> Environment:
-    """The Jinja2 environment of the page templates; every value is escaped."""
+@lru_cache(maxsize=2)
+def _environment(package: str) -> Environment:
+    """The Jinja2 environment of a package's page templates; every value is escaped."""
     environment = Environment(
-        loader=PackageLoader("ncclean.report"),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("ncclean.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -214,6 +329,7 @@ def environment() -> Environment:
         share=formats.share,
         short_rate=short_rate,
         decimal=formats.decimal,
+        hours=hours,
     )
     return environment
 

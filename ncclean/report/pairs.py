@@ -1,23 +1,27 @@
-"""The pairs that a report shows: the worst, the borderline, the almost right ones, the best.
+"""The pairs that a report shows, and the causes with their examples, made safe to show.
 
-And some that failed.
+Pairs are the worst, the borderline, the almost right ones, the best, and some that failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from ncclean.base.rules import RULES
-from ncclean.report.captions import shown_text
+from ncclean.explaining.cause_table import Cause
+from ncclean.report.formats import shown_text
 from ncclean.report.table import ScoreTable
+from ncclean.report.thumbnails import Pictured
 from ncclean.storage.quoting import identifier
 
-_Place = tuple[str, int, int]
-_PLACE = "shard, row, caption_number"
+_Position = tuple[str, int, int]
+_POSITION = "shard, row, caption_number"
 GROUPS = ("worst", "borderline", "wrong sentence", "almost right", "best", "failed")
 _LONGEST_CAPTION = 2000  # bytes
 _ALL_CAPTIONS = 700_000  # bytes; the page has 5 MB for everything
@@ -33,60 +37,6 @@ WRONG_SENTENCE = (
     "noise_probability < 0.5 AND part_noise_probability >= 0.5 AND len(part_starts) > 1"
 )
 _PARTS = "part_starts, part_noise_probabilities"
-
-
-@dataclass(frozen=True)
-class ShownPair:
-    """One pair with its text made safe. `scores` are the columns that have a value.
-
-    `pieces` are those of the caption, with whether each is a part that is probably wrong.
-    """
-
-    group: str
-    shard: str
-    key: str
-    row: int
-    status: str
-    error: str | None
-    pieces: tuple[tuple[str, bool], ...]
-    caption_left_out: int  # characters
-    url: str | None
-    width: int | None
-    height: int | None
-    scores: dict[str, float | int | str | bool]
-    flags: tuple[str, ...] = field(default=())  # names of the rules that flag it
-    uid: str = ""
-    caption_number: int = 0
-    further: dict[str, float | int | str | bool] = field(default_factory=dict)  # see `ScoreTable`
-
-    @property
-    def caption(self) -> str:
-        return " ".join(text for text, _ in self.pieces)
-
-    @property
-    def noise_probability(self) -> float | None:
-        value = self.scores.get("noise_probability")
-        return float(value) if value is not None else None
-
-    @property
-    def words(self) -> tuple[str, str] | None:
-        """The probably wrong word of a caption, and the word that fits better.
-
-        None for a caption that is wrong altogether: it stays wrong with one better word.
-        """
-        suspect, better = (self.scores.get(name) for name in ("suspect_word", "better_word"))
-        is_mismatched = (self.noise_probability or 0.0) >= 0.5
-        return (str(suspect), str(better)) if suspect and better and not is_mismatched else None
-
-    @property
-    def truth(self) -> str | None:
-        """`clean`, or the pair's kind of noise, or `noisy` if that is unknown; None if unjudged."""
-        if "is_noisy" not in self.scores:
-            return None
-        kind = str(self.scores.get("noise_kind") or "noisy")
-        return kind[:_LONGEST_KIND] if self.scores["is_noisy"] else "clean"
-
-
 _SHOWN_SCORES = (
     "noise_probability",
     "similarity",
@@ -113,6 +63,72 @@ _SHOWN_SCORES = (
     "is_noisy",
     "noise_kind",
 )
+MOST_CARDS = 20
+_LONGEST_LABEL, _LONGEST_EXAMPLE, _LONGEST_SQL = 120, 400, 2000  # bytes
+_EXAMPLES = 6
+# A group in words, by its kind; others are a name and a value.
+_GROUPS = {
+    "word": "Captions with the word “{}”",
+    "phrase": "Captions with “{}”",
+    "host": "Images from {}",
+    "folder of the url": "Images from {}",
+    "ending of the url": "Files that end in .{}",
+    "shape of the caption": "Captions of the shape “{}”",
+    "length of the caption": "Captions of {}",
+    "image size": "Images of {} pixels",
+    "word in a cluster": "Captions with {}",
+    "word in a region": "Captions with {}",
+    "exchanged words": "Captions with {}, each for the other",
+    "language": "Captions in {}",
+    "shard": "Shard {}",
+}
+_OUTCOMES = {
+    "mismatch": "are mismatched",
+    "near miss": "have a wrong word",
+    "wrong sentence": "have a wrong sentence",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownPair(Pictured):
+    """One pair with its text made safe. `scores` are the columns that have a value.
+
+    `pieces` are those of the caption, with whether each is a part that is probably wrong.
+    """
+
+    group: str
+    pieces: tuple[tuple[str, bool], ...]
+    caption_left_out: int  # characters
+    url: str | None
+    width: int | None
+    height: int | None
+    scores: dict[str, float | int | str | bool]
+    flags: tuple[str, ...] = field(default=())  # names of the rules that flag it
+    uid: str = ""
+    caption_number: int = 0
+    further: dict[str, float | int | str | bool] = field(default_factory=dict)  # see `ScoreTable`
+
+    @property
+    def caption(self) -> str:
+        return " ".join(text for text, _ in self.pieces)
+
+    @property
+    def noise_probability(self) -> float | None:
+        value = self.scores.get("noise_probability")
+        return float(value) if value is not None else None
+
+    @property
+    def words(self) -> tuple[str, str] | None:
+        """The probably wrong word of the caption and a better one; see `proposed_words`."""
+        return proposed_words(self.scores)
+
+    @property
+    def truth(self) -> str | None:
+        """`clean`, or the pair's kind of noise, or `noisy` if that is unknown; None if unjudged."""
+        if "is_noisy" not in self.scores:
+            return None
+        kind = str(self.scores.get("noise_kind") or "noisy")
+        return kind[:_LONGEST_KIND] if self.scores["is_noisy"] else "clean"
 
 
 def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
@@ -124,16 +140,16 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
     if per_group == 0:
         return ()
     calibrated = table.rows("SELECT count(noise_probability) FROM pairs WHERE status = 'ok'")[0][0]
-    chosen: dict[_Place, str] = {}
+    chosen: dict[_Position, str] = {}
 
     def take(group: str, condition: str, order: str, most: int) -> None:
         # Positions first: captions are read for the chosen pairs only.
-        places = table.rows(
-            f"SELECT {_PLACE} FROM pairs WHERE {condition} ORDER BY {order}, {_PLACE} "
+        positions = table.rows(
+            f"SELECT {_POSITION} FROM pairs WHERE {condition} ORDER BY {order}, {_POSITION} "
             f"LIMIT {most + len(chosen)}"
         )
-        new = [place for place in places if place not in chosen]
-        chosen.update((place, group) for place in new[:most])
+        new = [position for position in positions if position not in chosen]
+        chosen.update((position, group) for position in new[:most])
 
     if calibrated:
         take("worst", "noise_probability >= 0.5", "noise_probability DESC, similarity", per_group)
@@ -154,7 +170,7 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
     return tuple(_read(table, chosen))
 
 
-def _read(table: ScoreTable, chosen: dict[_Place, str]) -> list[ShownPair]:
+def _read(table: ScoreTable, chosen: dict[_Position, str]) -> list[ShownPair]:
     """The chosen pairs by group, and within a group in the order of the choice."""
     if not chosen:
         return []
@@ -163,31 +179,31 @@ def _read(table: ScoreTable, chosen: dict[_Place, str]) -> list[ShownPair]:
     shards = sorted({shard for shard, _, _ in chosen})
     rows = sorted({row for _, row, _ in chosen})
     values = table.rows(
-        f"SELECT {_PLACE}, key, status, left(error, 300), left(text, {_READ_CHARACTERS}), "
+        f"SELECT {_POSITION}, key, status, left(error, 300), left(text, {_READ_CHARACTERS}), "
         f"length(text), left(url, {_LONGEST_NAME}), width, height, {_PARTS}, "
         f"{', '.join(_SHOWN_SCORES)}, {conditions}, uid"
         f"{''.join(f', {identifier(name)}' for name in table.further)} FROM pairs "
         "WHERE list_contains(?, shard) AND list_contains(?, row)",
         [shards, rows],
     )
-    by_place = {row[:3]: row for row in reversed(values)}
+    by_position = {row[:3]: row for row in reversed(values)}
     joined = _joined_scores(table, shards, rows)
     pairs = [
-        _pair(group, by_place[place], joined.get(place, {}), table.further, caption_bytes)
-        for place, group in chosen.items()
+        _pair(group, by_position[position], joined.get(position, {}), table.further, caption_bytes)
+        for position, group in chosen.items()
     ]
     return sorted(pairs, key=lambda pair: GROUPS.index(pair.group))
 
 
 def _joined_scores(
     table: ScoreTable, shards: list[str], rows: list[int]
-) -> dict[_Place, dict[str, object]]:
+) -> dict[_Position, dict[str, object]]:
     """The scores of joined tables."""
     names = list(table.joined_scores)
     if not names:
         return {}
     values = table.rows(
-        f"SELECT {_PLACE}, {', '.join(map(identifier, names))} FROM joined_pairs "
+        f"SELECT {_POSITION}, {', '.join(map(identifier, names))} FROM joined_pairs "
         "WHERE list_contains(?, shard) AND list_contains(?, row)",
         [shards, rows],
     )
@@ -218,7 +234,7 @@ def _pair(
     ) = row[:13]
     ends = np.cumsum([13, len(_SHOWN_SCORES), len(RULES)]).tolist()
     values, flags = row[ends[0] : ends[1]], row[ends[1] : ends[2]]
-    uid, *own = row[ends[2] :]
+    uid, *further_values = row[ends[2] :]
     pieces, left_out = caption_pieces(str(text or ""), starts, noise, caption_bytes)
     if text is not None and isinstance(length, int):
         left_out += length - len(str(text))
@@ -238,7 +254,7 @@ def _pair(
         flags=tuple(rule.name for rule, flag in zip(RULES, flags, strict=True) if flag),
         uid=str(uid),
         caption_number=caption_number if isinstance(caption_number, int) else 0,
-        further=_values(zip(further, own, strict=True)),
+        further=_values(zip(further, further_values, strict=True)),
     )
 
 
@@ -251,25 +267,108 @@ def _values(named: Iterable[tuple[str, object]]) -> dict[str, float | int | str 
     }
 
 
+def proposed_words(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The probably wrong word of a caption, and a better one.
+
+    None where the caption is wrong altogether: it stays wrong with one better word.
+    """
+    suspect, better = row.get("suspect_word"), row.get("better_word")
+    if (row.get("noise_probability") or 0.0) >= 0.5 or not (suspect and better):
+        return None
+    return (suspect, better) if isinstance(suspect, str) and isinstance(better, str) else None
+
+
+def caption_parts(starts: object, noise: object) -> tuple[list[int], list[bool]]:
+    """The starts of the parts of a caption, and whether each is probably wrong.
+
+    A table may say anything of its parts: one that makes no sense has a single part.
+    """
+    if not (isinstance(starts, list) and isinstance(noise, list) and len(starts) == len(noise)):
+        return [0], [False]
+    are_numbers = all(isinstance(start, int) and start >= 0 for start in starts)
+    if not are_numbers or starts[:1] != [0] or starts != sorted(set(starts)):
+        return [0], [False]
+    return starts, [isinstance(p, float) and p >= 0.5 for p in noise]
+
+
 def caption_pieces(
     text: str, starts: object, noise: object, most_bytes: int
 ) -> tuple[tuple[tuple[str, bool], ...], int]:
-    """The parts of a caption made safe, cut to about `most_bytes`; how many characters that cuts.
-
-    A table may say anything of its parts: what does not fit the caption is one piece.
-    """
-    places, wrong = [0], [False]
-    if isinstance(starts, list) and isinstance(noise, list) and len(starts) == len(noise):
-        are_numbers = all(isinstance(place, int) and place >= 0 for place in starts)
-        if are_numbers and starts[:1] == [0] and starts == sorted(set(starts)):
-            places, wrong = starts, [isinstance(p, float) and p >= 0.5 for p in noise]
+    """The parts of a caption made safe, cut to about `most_bytes`; the number of characters cut."""
+    starts, wrong = caption_parts(starts, noise)
     pieces, left_out = [], 0
-    for (begin, end), is_wrong in zip(pairwise([*places, len(text)]), wrong, strict=True):
+    for (start, end), is_wrong in zip(pairwise([*starts, len(text)]), wrong, strict=True):
         piece, cut = (
-            shown_text(text[begin:end], max(most_bytes, 0)) if begin < len(text) else ("", 0)
+            shown_text(text[start:end], max(most_bytes, 0)) if start < len(text) else ("", 0)
         )
         most_bytes -= len(piece.encode("utf-8", "replace")) + 1
         left_out += cut
         if piece:
             pieces.append((piece, is_wrong))
     return tuple(pieces), left_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownExample(Pictured):
+    """An example of a cause."""
+
+    caption: str
+    left_out: int  # characters
+
+
+@dataclass(frozen=True)
+class CauseCard:
+    """One cause; all text but the label and value of `cause` is made safe."""
+
+    cause: Cause
+    title: str
+    verb: str
+    examples: tuple[ShownExample, ...]
+    folded: tuple[str, ...]
+
+
+def cards_of(causes: Sequence[Cause]) -> tuple[CauseCard, ...]:
+    """Cards of the first causes, then of the first groups that may only be read worse.
+
+    Each names some groups that are folded into it.
+    """
+    folded: dict[int, list[str]] = {}
+    for cause in causes:
+        if cause.folded_into is not None:
+            folded.setdefault(cause.folded_into, []).append(_title(cause))
+    listed = [cause for cause in causes if cause.folded_into is None]
+    first = [
+        cause
+        for is_cause in (True, False)
+        for cause in [cause for cause in listed if cause.is_cause == is_cause][:MOST_CARDS]
+    ]
+    return tuple(_card(cause, folded.get(cause.number, [])) for cause in first)
+
+
+def _title(cause: Cause) -> str:
+    label = shown_text(cause.label, _LONGEST_LABEL)[0]
+    group = _GROUPS.get(cause.kind)
+    return group.format(label) if group else f"{shown_text(cause.kind, 60)[0]}: {label}"
+
+
+def _card(cause: Cause, folded: list[str]) -> CauseCard:
+    examples = []
+    for example in cause.examples[:_EXAMPLES]:
+        caption, left_out = shown_text(example.caption or "", _LONGEST_EXAMPLE)
+        examples.append(
+            ShownExample(
+                shard=example.shard,
+                key=example.key or "",
+                row=example.row,
+                caption=caption,
+                left_out=left_out,
+            )
+        )
+    safe = dataclasses.replace(
+        cause,
+        condition=shown_text(cause.condition, _LONGEST_SQL)[0],
+        join=shown_text(cause.join, _LONGEST_LABEL)[0] if cause.join else None,
+        proposal=shown_text(cause.proposal, _LONGEST_EXAMPLE)[0] if cause.proposal else None,
+    )
+    verb = _OUTCOMES.get(cause.outcome, "are wrong")
+    return CauseCard(safe, _title(cause), verb, tuple(examples), tuple(folded[:_EXAMPLES]))

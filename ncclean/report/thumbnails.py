@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import functools
 import io
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pyarrow as pa
 from PIL import Image
@@ -41,19 +40,15 @@ _NOT_SHOWN = {
 }
 
 
-class Pictured(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Pictured:
     """A pair whose picture is looked for."""
 
-    @property
-    def shard(self) -> str: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def row(self) -> int: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def error(self) -> str | None: ...
+    shard: str
+    key: str
+    row: int
+    status: str = "ok"
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -164,15 +159,9 @@ def places_of(rows: pa.Table) -> dict[Row, Place]:
 def shards_by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
     """Shards by full name, and by the last component of the name where that is unique."""
     shards = list(shards)
-    named: dict[str, ShardRef] = {}
-    twice = set()
-    for shard in shards:
-        short = shard.name.rsplit("/", 1)[-1]
-        if short in named:
-            twice.add(short)
-        named[short] = shard
-    for short in twice:
-        del named[short]
+    short = [shard.name.rsplit("/", 1)[-1] for shard in shards]
+    counts = Counter(short)
+    named = {name: shard for name, shard in zip(short, shards, strict=True) if counts[name] == 1}
     # Full names override short ones: they are unique, and may equal the end of another name.
     return named | {shard.name: shard for shard in shards}
 

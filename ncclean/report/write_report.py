@@ -6,62 +6,57 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from pathlib import Path
 from typing import Any
 
-from ncclean.auditing.audit import Audit
 from ncclean.auditing.judge_answers import NO_JUDGE, JudgeAnswers
 from ncclean.auditing.measure import measure
 from ncclean.base import stores
 from ncclean.base.atomic import published
-from ncclean.base.figure_files import marked
+from ncclean.base.figure_files import write_figure
 from ncclean.base.progress import SILENT, Progress
 from ncclean.data.fetch import ImageFetcher
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.explaining.cause_table import check_examples, read_causes
-from ncclean.report.causes import cards_of
 from ncclean.report.figures import FIGURES
 from ncclean.report.measurements import Measurements, measure_table
 from ncclean.report.page import Page, render
-from ncclean.report.pairs import ShownPair, choose_pairs
+from ncclean.report.pairs import cards_of, choose_pairs
 from ncclean.report.table import ScoreTable
 from ncclean.report.thumbnails import Pictured, Thumbnails, read_thumbnails, shards_by_name
 from ncclean.selection.decided import Decisions
 from ncclean.storage.same_corpus import as_scored
 
 _FORMATS = ("pdf", "png", "svg")
-_DOTS_PER_INCH = 200
 
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """A report that was written, and the numbers in it."""
+    """A report that was written: its numbers and the other content of its page."""
 
     numbers: Measurements
-    pairs: tuple[ShownPair, ...]
-    thumbnails: Thumbnails | None
+    page: Page
     bytes: int
     seconds: float
     out: str
     figures: list[str] = field(default_factory=list)
-    audit: Audit | None = None
-    decided: dict[str, int] | None = None
 
     @property
     def failed_shards(self) -> dict[str, str]:
-        return self.thumbnails.failed_shards if self.thumbnails is not None else {}
+        """Shards that could not be read up to a chosen pair, with the reason."""
+        return self.page.thumbnails.failed_shards if self.page.thumbnails is not None else {}
 
     def to_json(self) -> dict[str, Any]:
+        page, pictures = self.page, self.page.thumbnails or Thumbnails()
         return {
             **self.numbers.to_json(),
-            "audit": self.audit.to_json() if self.audit is not None else None,
-            "decided": self.decided,
-            "pairs_shown": len(self.pairs),
-            "pictures": self.thumbnails.count if self.thumbnails is not None else 0,
+            "audit": page.audit.to_json() if page.audit is not None else None,
+            "decided": page.decided,
+            "pairs_shown": len(page.pairs),
+            "pictures": pictures.count,
             "shards_failed": len(self.failed_shards),
             "failed_shards": self.failed_shards,
-            "missing_shards": self.thumbnails.missing_shards if self.thumbnails else [],
+            "missing_shards": pictures.missing_shards,
             "figures": self.figures,
             "bytes": self.bytes,
             "seconds": round(self.seconds, 2),
@@ -93,22 +88,21 @@ def write_report(
     Raises `InputError` if the table cannot be read or the page would be too large. A shard that
     breaks off does not raise: it is named in the result.
     """
-    begin = time.perf_counter()
+    start = time.perf_counter()
     progress.say("reading the score table")
     table = ScoreTable.open(scores, memory_limit, join)
     cards = None
     if causes is not None:
-        found = read_causes(causes)
-        check_examples(found, table.connection, causes)
-        cards = cards_of(found)
+        rows = read_causes(causes)
+        check_examples(rows, table.connection, causes)
+        cards = cards_of(rows)
     numbers = measure_table(table)
     shown = choose_pairs(table, pairs)
     audit = None
     if answers:
         progress.say("measuring by the answers")
         audit = measure(scores, answers, judge=judge, memory_limit=memory_limit)
-    made = Decisions.read(decisions) if decisions else None
-    decided = made.counts() if made is not None else None
+    reviewed = Decisions.read(decisions) if decisions else None
     thumbnails = None
     if shards is not None:
         shards = as_scored(scores, shards)
@@ -125,8 +119,8 @@ def write_report(
         thumbnails=thumbnails,
         join=join,
         audit=audit,
-        decided=decided,
-        decisions={pair: one.decision for pair, one in made.by_pair.items()} if made else {},
+        decided=reviewed.counts() if reviewed is not None else None,
+        decisions={p: d.decision for p, d in reviewed.by_pair.items()} if reviewed else {},
         sources=shards_by_name(shards) if shards is not None else {},
         causes=cards,
     )
@@ -135,14 +129,11 @@ def write_report(
         aside.write_bytes(html)
     return WrittenReport(
         numbers=numbers,
-        pairs=shown,
-        thumbnails=thumbnails,
+        page=page,
         bytes=len(html),
-        seconds=time.perf_counter() - begin,
+        seconds=time.perf_counter() - start,
         out=out,
         figures=_write_figures(numbers, figures, progress) if figures else [],
-        audit=audit,
-        decided=decided,
     )
 
 
@@ -155,7 +146,6 @@ def figure_paths(folder: str | None) -> list[str]:
 def _write_figures(numbers: Measurements, folder: str, progress: Progress) -> list[str]:
     """Every figure that the table has numbers for, in every format; returns the paths."""
     progress.say(f"drawing the figures in {folder}")
-    where = stores.location(folder)
     written = []
     for name, draw in FIGURES.items():
         try:
@@ -163,10 +153,7 @@ def _write_figures(numbers: Measurements, folder: str, progress: Progress) -> li
         except InputError:  # the page says what is missing
             continue
         for kind in _FORMATS:
-            target = where / f"{name}.{kind}"
-            with published(target) as aside:
-                figure.savefig(
-                    aside, format=kind, dpi=_DOTS_PER_INCH, metadata=marked(kind, "report")
-                )
-            written.append(str(target if stores.is_url(folder) else Path(folder) / target.name))
+            path = f"{folder.rstrip('/')}/{name}.{kind}"
+            write_figure(figure, path, "report")
+            written.append(path)
     return written

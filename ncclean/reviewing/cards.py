@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from ncclean.report.captions import shown_text
-from ncclean.report.pairs import caption_pieces
+from ncclean.report.formats import shown_text
+from ncclean.report.pairs import caption_parts, caption_pieces, proposed_words
 
 _SHOWN_BYTES = 2_000
 _EDITED_CHARACTERS = 20_000
@@ -27,7 +27,7 @@ def card_of(row: Mapping[str, Any]) -> dict[str, Any]:
     pieces, left_out = caption_pieces(
         text[: 4 * _SHOWN_BYTES], row["part_starts"], row["part_noise_probabilities"], _SHOWN_BYTES
     )
-    proposed = _proposed_words(row)
+    proposed = proposed_words(row)
     words = [shown_text(word, 100)[0] for word in proposed] if proposed else None
     marked = [piece for text_, is_wrong in pieces for piece in _marked(text_, is_wrong, words)]
     return {
@@ -60,45 +60,30 @@ def mended_caption(row: Mapping[str, Any]) -> str | None:
     parts = _without_wrong_parts(row, text)
     if parts is not None:
         return parts
-    proposed = _proposed_words(row)
+    proposed = proposed_words(row)
     if proposed is None:
         return None
     suspect, better = proposed
-    place = _word(text, suspect)
-    if place is None:
+    match = _word(text, suspect)
+    if match is None:
         return None
-    if place[0][:1].isupper():
+    if match[0][:1].isupper():
         better = better[:1].upper() + better[1:]
-    begin, end = place.span()
-    return f"{text[:begin]}{better}{text[end:]}"
-
-
-def _proposed_words(row: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The probably wrong word and a better one; None where the caption is wrong altogether.
-
-    There one word fits better, too, and the caption stays wrong with it.
-    """
-    suspect, better = row["suspect_word"], row["better_word"]
-    if (row["noise_probability"] or 0.0) >= 0.5:
-        return None
-    is_pair = isinstance(suspect, str) and isinstance(better, str) and suspect and better
-    return (suspect, better) if is_pair else None
+    start, end = match.span()
+    return f"{text[:start]}{better}{text[end:]}"
 
 
 def _without_wrong_parts(row: Mapping[str, Any], text: str) -> str | None:
-    starts, noise = row["part_starts"], row["part_noise_probabilities"]
-    if not (isinstance(starts, list) and isinstance(noise, list) and len(starts) > 1):
+    starts, wrong = caption_parts(row["part_starts"], row["part_noise_probabilities"])
+    if len(starts) < 2:
         return None
-    if len(starts) != len(noise) or starts[0] != 0 or starts != sorted(set(starts)):
-        return None
-    wrong = [isinstance(value, float) and value >= 0.5 for value in noise]
     if not any(wrong) and (row["part_noise_probability"] or 0.0) >= 0.5:
         worst = row["worst_part_number"]
         wrong = [number == worst for number in range(len(starts))]
     ends = pairwise([*starts, len(text)])
-    kept = [text[a:b] for (a, b), is_wrong in zip(ends, wrong, strict=True) if not is_wrong]
-    mended = "".join(kept).strip()
-    return mended if mended and len(kept) < len(starts) else None
+    pieces = [text[a:b] for (a, b), is_wrong in zip(ends, wrong, strict=True) if not is_wrong]
+    mended = "".join(pieces).strip()
+    return mended if mended and len(pieces) < len(starts) else None
 
 
 def _word(text: str, word: str) -> re.Match[str] | None:
@@ -108,11 +93,11 @@ def _word(text: str, word: str) -> re.Match[str] | None:
 def _marked(piece: str, is_wrong: bool, words: list[str] | None) -> list[tuple[str, str]]:
     """Texts with `part`, `word` or nothing, for how each is marked."""
     kind = "part" if is_wrong else ""
-    place = _word(piece, words[0]) if words is not None else None
-    if place is None:
+    match = _word(piece, words[0]) if words is not None else None
+    if match is None:
         return [(piece, kind)]
-    begin, end = place.span()
-    split = [(piece[:begin], kind), (piece[begin:end], "word"), (piece[end:], kind)]
+    start, end = match.span()
+    split = [(piece[:start], kind), (piece[start:end], "word"), (piece[end:], kind)]
     return [(text, mark) for text, mark in split if text]
 
 

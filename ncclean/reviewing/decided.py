@@ -30,15 +30,6 @@ from ncclean.storage.earlier import earlier_files
 from ncclean.storage.entries import Entries
 from ncclean.storage.lease import Lease
 
-# The last decision about each pair.
-CURRENT = (
-    "SELECT uid, caption_number, arg_max(decision, number) AS decision, "
-    "arg_max({caption: caption}, number).caption AS caption, "
-    "arg_max(reviewer, number) AS reviewer, arg_max(time, number) AS time, "
-    "max(number) AS number FROM decided {where} "
-    "GROUP BY uid, caption_number"
-)
-
 
 class Decided:
     """Decisions in the table `decided` of a connection, each in the journal before it is there.
@@ -134,10 +125,9 @@ class Decided:
     def of_pairs(self, pairs: Sequence[Pair]) -> dict[Pair, tuple[str, str | None, str]]:
         """Decision, caption and reviewer of those pairs that are decided."""
         with self._lock:
-            where = "WHERE list_contains(?, uid)"
             rows = self._connection.execute(
                 f"SELECT uid, caption_number, decision, caption, reviewer "
-                f"FROM ({CURRENT.replace('{where}', where)})",
+                f"FROM ({_current('WHERE list_contains(?, uid)')})",
                 [[uid for uid, _ in pairs]],
             ).fetchall()
         return {(uid, number): rest for uid, number, *rest in map(tuple, rows)}  # type: ignore[misc]
@@ -146,7 +136,7 @@ class Decided:
         """Number of pairs by decision."""
         with self._lock:
             rows = self._connection.execute(
-                f"SELECT decision, count(*) FROM ({current()}) GROUP BY 1 ORDER BY 1"
+                f"SELECT decision, count(*) FROM ({_current()}) GROUP BY 1 ORDER BY 1"
             ).fetchall()
         return dict(rows)
 
@@ -155,7 +145,7 @@ class Decided:
         with self._lock:
             names = ", ".join(DECISIONS.names)
             table: pa.Table = self._connection.sql(
-                f"SELECT {names} FROM ({current()}) ORDER BY number"
+                f"SELECT {names} FROM ({_current()}) ORDER BY number"
             ).to_arrow_table()
             write_decisions(self._out, table)
             self._entries.clear()
@@ -184,6 +174,11 @@ class Decided:
             self._connection.unregister("arrived")
 
 
-def current() -> str:
+def _current(where: str = "") -> str:
     """SQL for the last decision about each pair."""
-    return CURRENT.replace("{where}", "")
+    return (
+        "SELECT uid, caption_number, arg_max(decision, number) AS decision, "
+        "arg_max({caption: caption}, number).caption AS caption, "
+        "arg_max(reviewer, number) AS reviewer, arg_max(time, number) AS time, "
+        f"max(number) AS number FROM decided {where} GROUP BY uid, caption_number"
+    )

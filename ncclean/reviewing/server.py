@@ -15,16 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
-from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-import ncclean
 from ncclean.errors import InputError
-from ncclean.report.page import asset, content_hash, environment, script_json
+from ncclean.report.page import asset, content_policy, render_page
 from ncclean.reviewing.cards import card_of, mended_caption
 from ncclean.reviewing.conditions import Matches
 from ncclean.reviewing.decided import Decided
@@ -116,25 +114,14 @@ class Server:
         if self._proposals is not None:
             self._proposals.start()
         style, script = asset("review.css"), asset("review.js")
-        policy = (
-            f"default-src 'none'; img-src 'self' data:; connect-src 'self'; "
-            f"style-src '{content_hash(style)}'; script-src '{content_hash(script)}'; "
-            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        )
-        html = environment().get_template("review.html").render(
-            title=self._title,
-            version=ncclean.__version__,
-            style=Markup(style),
-            script=Markup(script),
-            data=script_json(
-                {
-                    "views": [[view.name, view.title, view.score]
-                              for view in self._table.views.values()],
-                    "scores": self._table.scores,
-                    "proposes": self._proposals is not None,
-                }
-            ),
-        )  # fmt: skip
+        data = {
+            "views": [[view.name, view.title, view.score] for view in self._table.views.values()],
+            "scores": self._table.scores,
+            "proposes": self._proposals is not None,
+        }
+        html = render_page("review", f"Review of {self._title}", style, script, data)
+        policy = content_policy(style, script, images="'self' data:")
+        policy += "; connect-src 'self'; frame-ancestors 'none'"
         return HTMLResponse(html, headers={"Content-Security-Policy": policy})
 
     async def _views(self, request: HttpRequest) -> Response:

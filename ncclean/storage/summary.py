@@ -35,8 +35,8 @@ class ScoreSummary:
     a model. `further_images` and `further_captions` count members that no row is about, by their
     extensions or columns, and `split_keys` the samples whose keys end at the last dot of a name.
     `other_names` counts image files found under another name than a table has, by what differs,
-    and `caption_lines` text files of several lines that are one caption.
-    `preprocessing` is what the images went through, as open_clip's `preprocess_cfg`.
+    `caption_lines` text files of several lines that are one caption, and `turned` images that EXIF
+    had turned upright. `preprocessing` is what images went through, as in `preprocess_cfg`.
     `times` are seconds by phase (`ncclean.scoring.stats.ShardStats`) over the shards of this
     invocation and all of its workers; phases overlap.
     """
@@ -71,6 +71,7 @@ class ScoreSummary:
     split_keys: int = 0
     other_names: dict[str, int] = field(default_factory=dict)
     caption_lines: int = 0
+    turned: int = 0
     preprocessing: dict[str, Any] | None = None
     times: dict[str, float] = field(default_factory=dict)
 
@@ -126,6 +127,7 @@ def summarize(
         split_keys=further.split_keys,
         other_names=dict(further.names),
         caption_lines=further.caption_lines,
+        turned=further.turned,
         preprocessing=json.loads(run.identity.model.get("preprocessing", "null")),
         shift=calibration.shift,
         samples_per_second=round(samples_per_second, 1) if samples_per_second else None,

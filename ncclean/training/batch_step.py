@@ -10,25 +10,37 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ncclean.data.weighted_loader import TrainBatch
 from ncclean.errors import TrainingError
 from ncclean.models.estimator import Estimator
-from ncclean.training.adversary import Adversaries
-from ncclean.training.distributed import gather_with_gradients
-from ncclean.training.grad_cache import backward_in_pieces
-from ncclean.training.gradient_average import GradientAverage
-from ncclean.training.objectives.base import Embeddings, GlobalBatch, Objective, Phase, Terms
-from ncclean.training.objectives.pair_memory import pair_keys
-from ncclean.training.process_group import Ranks, average_over
+from ncclean.training.objectives.base import (
+    Embeddings,
+    GlobalBatch,
+    Objective,
+    Phase,
+    Terms,
+    pair_keys,
+    total,
+)
+from ncclean.training.optimizers import Adversaries
+from ncclean.training.process_group import (
+    Ranks,
+    average_gradients,
+    average_over,
+    gather_with_gradients,
+)
 
-_LARGEST_SCALE = 100.0
+Piece = TypeVar("Piece")
+
 _ADVICE = "nothing was changed by this step: use a smaller learning rate, or fp32"
 
 
@@ -76,19 +88,16 @@ class BatchStep:
         return scale
 
     def backward(
-        self,
-        batch: TrainBatch,
-        number: int,
-        phase: Phase,
-        optimizer: torch.optim.Optimizer,
-        average: GradientAverage,
+        self, batch: TrainBatch, number: int, phase: Phase, parameters: Sequence[nn.Parameter]
     ) -> Terms:
         """Compute the averaged gradients of a batch; returns the detached terms of this rank.
 
-        `number` counts the steps of the run.
+        `number` counts the steps of the run, `parameters` are those that train, in the same order
+        on every rank.
         """
         inputs, facts = self._uploaded(self._inputs(batch)), self._uploaded(_facts(batch))
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in parameters:
+            parameter.grad = None
 
         def encode(piece: tuple[torch.Tensor, ...]) -> Embeddings:
             images, texts = piece
@@ -112,12 +121,18 @@ class BatchStep:
         torch.manual_seed(_step_seed(self._seed, number, self._ranks.rank))
         pieces = list(zip(*(rows.chunk(self._pieces) for rows in inputs.values()), strict=True))
         with self._attention():
-            # Averaged before anyone looks for an overflow: a rank that found none in its own share
-            # would take the step that another one skips.
-            return backward_in_pieces(pieces, encode, terms, self.scaler.scale, average.during())
+            losses = backward_in_pieces(pieces, encode, terms, self.scaler.scale)
+        # Before anyone looks for an overflow: a rank that found none in its own share would take
+        # the step that another one skips.
+        average_gradients(parameters, self._ranks)
+        return losses
 
     def update(
-        self, terms: Terms, phase: Phase, optimizer: torch.optim.Optimizer, average: GradientAverage
+        self,
+        terms: Terms,
+        phase: Phase,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[nn.Parameter],
     ) -> Callable[[], StepNumbers]:
         """Take the step, unless a term or the gradient is not finite; returns how to read it.
 
@@ -126,7 +141,7 @@ class BatchStep:
         update.
         """
         self.scaler.unscale_(optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(average.parameters, self._clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
         # Of all ranks: if one does not take the step, none does.
         losses = average_over(self._ranks, torch.stack(list(terms.values())))
         checked = torch.cat([losses, norm.view(1)])
@@ -137,7 +152,7 @@ class BatchStep:
         scale = getattr(self._model, "logit_scale", None)
         if scale is not None and scale.requires_grad:
             with torch.no_grad():
-                scale.clamp_(0, math.log(_LARGEST_SCALE))
+                scale.clamp_(0, math.log(self._objective.largest_scale))
         on_gpu = self._upload_stream is not None
         numbers = torch.cat([checked, self.scale.detach().view(1)]).to("cpu", non_blocking=on_gpu)
         device, ended = self._estimator.device, time.monotonic()
@@ -177,8 +192,8 @@ class BatchStep:
         """The terms of the whole batch, or this rank's share of them where that is enough."""
         if self._ranks.size > 1:
             pairs = len(facts.weights) // self._ranks.size
-            own = slice(self._ranks.rank * pairs, (self._ranks.rank + 1) * pairs)
-            terms = self._objective.local_terms(whole, own, self.scale, facts, phase)
+            rows_of_rank = slice(self._ranks.rank * pairs, (self._ranks.rank + 1) * pairs)
+            terms = self._objective.local_terms(whole, rows_of_rank, self.scale, facts, phase)
             if terms is not None:
                 return terms
         return self._objective.terms(whole, self.scale, facts, phase)
@@ -206,15 +221,79 @@ class BatchStep:
             return {name: tensor.to(device) for name, tensor in tensors.items()}
         with torch.cuda.stream(stream):
             # torch keeps pinned blocks and hands one out again once its upload is through.
-            there = {
+            uploaded = {
                 name: tensor.pin_memory().to(device, non_blocking=True)
                 for name, tensor in tensors.items()
             }
         compute = torch.cuda.current_stream(device)
         compute.wait_stream(stream)
-        for tensor in there.values():
+        for tensor in uploaded.values():
             tensor.record_stream(compute)
-        return there
+        return uploaded
+
+
+def backward_in_pieces(
+    pieces: Sequence[Piece],
+    encode: Callable[[Piece], Embeddings],
+    terms: Callable[[Embeddings], Terms],
+    scale_loss: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
+) -> Terms:
+    """Backpropagate a loss over a batch that is encoded in pieces; returns the detached terms.
+
+    `encode` gives named (b, d) embeddings of a piece; `terms` takes them joined to (B, d). With one
+    piece nothing is encoded twice. `scale_loss` is that of a gradient scaler.
+
+    GradCache (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited
+    Setup"): the loss needs all embeddings at once, but only the embeddings. Encode the pieces
+    without keeping activations, take the loss and its gradient with respect to the embeddings, then
+    encode each piece again and push its share of that gradient through. The result is the gradient
+    of the whole batch, not the mean of smaller ones.
+    """
+    if len(pieces) == 1:
+        losses = terms(encode(pieces[0]))
+        scale_loss(total(losses)).backward()
+        return {name: value.detach() for name, value in losses.items()}
+    states, encoded = [], []
+    with torch.no_grad():
+        for piece in pieces:
+            states.append(_random_state())
+            encoded.append(encode(piece))
+    whole = {
+        name: torch.cat([embeddings[name] for embeddings in encoded]).requires_grad_(True)
+        for name in encoded[0]
+    }
+    losses = terms(whole)
+    scale_loss(total(losses)).backward()
+    start = 0
+    for piece, state, embeddings in zip(pieces, states, encoded, strict=True):
+        rows = len(next(iter(embeddings.values())))
+        with _drawing_from(*state):  # dropout must be the same in both passes
+            again = encode(piece)
+        surrogate = [
+            (again[name] * gradient[start : start + rows]).sum()
+            for name, embedding in whole.items()
+            if (gradient := embedding.grad) is not None and again[name].requires_grad
+        ]
+        if surrogate:
+            torch.stack(surrogate).sum().backward()
+        start += rows
+    return {name: value.detach() for name, value in losses.items()}
+
+
+def _random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The states of torch's generators, of the processor and of the GPU that is used."""
+    gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return torch.get_rng_state(), gpu
+
+
+@contextmanager
+def _drawing_from(state: torch.Tensor, gpu_state: torch.Tensor | None) -> Iterator[None]:
+    """Have torch's generators go on from these states within the context, and then as before."""
+    with torch.random.fork_rng([] if gpu_state is None else [torch.cuda.current_device()]):
+        torch.set_rng_state(state)
+        if gpu_state is not None:
+            torch.cuda.set_rng_state(gpu_state)
+        yield
 
 
 def _facts(batch: TrainBatch) -> dict[str, torch.Tensor]:

@@ -28,12 +28,11 @@ from ncclean.data.tar_count import count_samples
 from ncclean.data.weighted_loader import ALL_ROWS, WeightedLoader
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
-from ncclean.models.request import ModelRequest
-from ncclean.models.saving import write_model
+from ncclean.models.request import ModelRequest, write_model
 from ncclean.storage.run_folder import open_record, written_aside
 from ncclean.storage.run_record import RUN, RunRecord
 from ncclean.storage.same_corpus import as_scored
-from ncclean.training.feature_cache import CachedFeatures
+from ncclean.training.batches import BatchSource, CachedFeatures, RankBatches, open_selection
 from ncclean.training.objectives.base import Objective
 from ncclean.training.objectives.options import Method, ObjectiveOptions
 from ncclean.training.objectives.registry import make_objective
@@ -47,11 +46,8 @@ from ncclean.training.process_group import (
     said_by_first,
     wait_for_all,
 )
-from ncclean.training.rank_batches import RankBatches
-from ncclean.training.run_files import RunFiles
-from ncclean.training.run_log import read_results
-from ncclean.training.selection import open_selection
-from ncclean.training.trainer import BatchSource, StepReport, Trainer
+from ncclean.training.run_files import RunFiles, read_results
+from ncclean.training.trainer import StepReport, Trainer
 
 _COMMAND = "finetune"
 _PIECES, _COUNTS = "pieces", "counts"
@@ -135,9 +131,9 @@ class Finetuning:
             pieces = said_by_first(ranks, pieces_of(record, ranks) if record is not None else 0)
             counts = counts_of(record, ranks, shards) if selection is None else None
             files = stack.enter_context(RunFiles.open(self.out))  # the first rank has cleared them
-            made = partial(_list_files, record, files) if record is not None else None
-            if record is not None and made is not None:
-                _write_params(record.identity, files, made)
+            on_file = partial(_list_files, record, files) if record is not None else None
+            if record is not None and on_file is not None:
+                _write_params(record.identity, files, on_file)
             loader = RankBatches(
                 partial(self._piece, shards, selection, counts, estimator, pieces),
                 self.batch_size,
@@ -145,12 +141,12 @@ class Finetuning:
                 ranks,
             )
             trainer = Trainer(
-                estimator, objective, loader, training, files.local, ranks, made, files.push
+                estimator, objective, loader, training, files.local, ranks, on_file, files.push
             )
             wait_for_all(ranks)
             position = trainer.run(resume=True, on_step=on_step)
-            if made is not None:
-                self._write_model(trainer, estimator, objective, files, made)
+            if on_file is not None:
+                self._write_model(trainer, estimator, objective, files, on_file)
             results = read_results(files.local) if ranks.is_first else []
         return FinetuneSummary(
             method=self.method,
@@ -245,19 +241,21 @@ class Finetuning:
         estimator: Estimator,
         objective: Objective,
         files: RunFiles,
-        made: Callable[..., None],
+        on_file: Callable[..., None],
     ) -> None:
         trained = trainer.averaged.module if trainer.averaged is not None else estimator.model
-        with written_aside(files.local, made) as aside:
+        with written_aside(files.local, on_file) as aside:
             write_model(estimator, aside, trained)
             objective.save(aside)
         files.push()
 
 
-def _write_params(identity: Mapping[str, Any], files: RunFiles, made: Callable[..., None]) -> None:
+def _write_params(
+    identity: Mapping[str, Any], files: RunFiles, on_file: Callable[..., None]
+) -> None:
     """`params.yaml`: the options that the method reads, readable without this code."""
     params = {**identity["options"], "versions": {"ncclean": ncclean.__version__}}
-    made(files.local / PARAMS)
+    on_file(files.local / PARAMS)
     with published(UPath(files.local / PARAMS)) as aside:
         aside.write_text(yaml.safe_dump(params, sort_keys=False))
 
@@ -282,8 +280,8 @@ def counts_of(record: RunRecord | None, ranks: Ranks, shards: Sequence[ShardRef]
     counts: dict[str, int] | None = said_by_first(ranks, recorded and recorded["samples"])
     if counts is None:
         counts = {}
-        for some in gathered(ranks, count_samples(shards[ranks.rank :: ranks.size])):
-            counts |= some
+        for of_rank in gathered(ranks, count_samples(shards[ranks.rank :: ranks.size])):
+            counts |= of_rank
         if record is not None:
             record.append(_COUNTS, samples=counts)
     return counts
@@ -291,8 +289,8 @@ def counts_of(record: RunRecord | None, ranks: Ranks, shards: Sequence[ShardRef]
 
 def _train_on_node(run: Finetuning, on_step: OnStep) -> FinetuneSummary:
     """`train_as_rank` on a node of a cluster."""
-    place = stores.location(run.out) / WORKING_FOLDER / RUN
-    if not stores.ask("read", place, place.exists):
+    path = stores.location(run.out) / WORKING_FOLDER / RUN
+    if not stores.ask("read", path, path.exists):
         raise InputError(
             f"--out {run.out} must be in a store, or on a file system that all nodes share"
         )
@@ -302,4 +300,4 @@ def _train_on_node(run: Finetuning, on_step: OnStep) -> FinetuneSummary:
 def _absolute_sources(sources: Sequence[str], shards: list[ShardRef]) -> list[str]:
     if shards[0].layout == WEBDATASET:
         return [absolute(shard.url) for shard in shards]
-    return [absolute(place) for source in sources for place in expand(source, places)]
+    return [absolute(path) for source in sources for path in expand(source, places)]

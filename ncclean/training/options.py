@@ -13,7 +13,7 @@ class TrainOptions(Options):
     """Options of training, whatever the objective. Raises `InputError` for a value out of range.
 
     `steps` takes the place of the objective's epochs; two phases share them as they share the
-    epochs. `parts` cuts a rank's batch for the forward passes, see `grad_cache`. A checkpoint is
+    epochs. `parts` cuts a rank's batch for the forward passes, see `batch_step`. A checkpoint is
     written every `save_steps` steps, every `save_minutes` minutes and at the end; `keep` of them
     stay.
     """

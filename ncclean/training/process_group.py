@@ -1,10 +1,18 @@
-"""The processes of a training run, as torchrun or Ray Train start them."""
+"""The processes of a training run, as torchrun or Ray Train start them, and what they exchange.
+
+Every rank computes the loss of the global batch, so the loss and its gradient are those of one
+process that sees it all. How the factors come out right: `gather_with_gradients` sums, in its
+backward pass, what all W ranks' losses say about this rank's embeddings, W times the gradient.
+`average_gradients` takes that factor back and leaves the sum of what each rank contributed.
+Parameters used after the gathering, such as the logit scale, have the whole gradient on every rank,
+and its mean is itself. So nothing needs to be scaled.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -88,3 +96,67 @@ def check_same_start(model: nn.Module, ranks: Ranks) -> None:
         return
     for tensor in [*model.parameters(), *model.buffers()]:
         distributed.broadcast(tensor.data, src=0)
+
+
+def gather_with_gradients(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Gather (B, ...) tensors of W ranks -> (W B, ...) on each, in rank order, with gradients.
+
+    All that have fractions travel as one, and so do all others (keys, marks). B, the names and the
+    dtypes must be the same on every rank. With one process, or none set up, the tensors themselves.
+    """
+    if (
+        not (distributed.is_available() and distributed.is_initialized())
+        or distributed.get_world_size() == 1
+    ):
+        return dict(tensors)
+    whole: dict[str, torch.Tensor] = {}
+    for floats in sorted({tensor.is_floating_point() for tensor in tensors.values()}):
+        alike = {
+            name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() == floats
+        }
+        # Joined, marks take the dtype of the keys: not every backend knows bool.
+        ranks = _Gather.apply(torch.cat([tensor.flatten() for tensor in alike.values()]))
+        shares = ranks.split([tensor.numel() for tensor in alike.values()], dim=1)
+        for (name, tensor), share in zip(alike.items(), shares, strict=True):
+            whole[name] = share.reshape(-1, *tensor.shape[1:]).to(tensor.dtype)
+    return whole
+
+
+class _Gather(torch.autograd.Function):
+    """(n,) of each of W ranks -> (W, n); backward, add up over ranks and keep the own row."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        shares = [torch.empty_like(tensor) for _ in range(distributed.get_world_size())]
+        distributed.all_gather(shares, tensor)
+        return torch.stack(shares)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        gradient = gradients[0].contiguous()
+        if distributed.get_backend() == distributed.Backend.NCCL:
+            of_rank = torch.empty_like(gradient[0])
+            distributed.reduce_scatter_tensor(of_rank, gradient)
+            return of_rank
+        # Gloo and others do not scatter what they reduce.
+        total = gradient.clone()
+        distributed.all_reduce(total)
+        return total[distributed.get_rank()]
+
+
+def average_gradients(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
+    """Replace the gradient of each parameter by its mean over the ranks.
+
+    To be called after the last backward pass of a step, with parameters in the same order on every
+    rank. DistributedDataParallel does not fit: where a batch is encoded in pieces, the logit scale
+    has its gradient from an earlier pass than the towers, which it takes for an unused parameter.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if ranks.size == 1 or not gradients:
+        return
+    flat = torch.cat([gradient.flatten() for gradient in gradients])  # one exchange for all
+    distributed.all_reduce(flat)
+    flat /= ranks.size
+    means = flat.split([gradient.numel() for gradient in gradients])
+    for gradient, mean in zip(gradients, means, strict=True):
+        gradient.copy_(mean.view_as(gradient))

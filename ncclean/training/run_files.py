@@ -1,18 +1,27 @@
-"""The files of a training run: in its folder, or on this machine with a copy in a store."""
+"""The files of a training run: log, checkpoints, and the copy of both in a store."""
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import json
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import torch
 from upath import UPath
 
 from ncclean.base import stores
-from ncclean.base.atomic import published
+from ncclean.base.atomic import published, remove_leftovers
 from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.base.scratch import scratch_folder
+from ncclean.errors import ResumeError
 
 
 class RunFiles:
@@ -26,12 +35,12 @@ class RunFiles:
     @contextlib.contextmanager
     def open(cls, out: str) -> Iterator[RunFiles]:
         """Yield the files of the run at `out`; those of a store are fetched first."""
-        place = stores.location(out)
+        location = stores.location(out)
         if not stores.is_url(out):
-            yield cls(place, Path(out))
+            yield cls(location, Path(out))
             return
         with scratch_folder() as folder:
-            files = cls(place, folder / "run")
+            files = cls(location, folder / "run")
             files._fetch()
             yield files
 
@@ -57,9 +66,9 @@ class RunFiles:
             name = str(url).removeprefix(f"{self.out}/")
             if name.partition("/")[0] == WORKING_FOLDER or ".." in name.split("/"):
                 continue  # the second is no name of the run's, and would lead elsewhere
-            place = self.local / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            stores.ask("read", url, url.fs.get_file, url.path, str(place))
+            location = self.local / name
+            location.parent.mkdir(parents=True, exist_ok=True)
+            stores.ask("read", url, url.fs.get_file, url.path, str(location))
         self._copied = self._versions()
 
     def _versions(self) -> dict[str, tuple[int, int]]:
@@ -75,3 +84,174 @@ class RunFiles:
 def _files_below(folder: UPath) -> list[UPath]:
     names = folder.fs.find(folder.path)
     return [folder / name.removeprefix(folder.path.rstrip("/")).lstrip("/") for name in names]
+
+
+_NAME = re.compile(r"step_(\d+)\.pt")
+
+
+@dataclass(frozen=True)
+class Position:
+    """The position of a run: its phase, epoch, step in it, and the steps of the whole run."""
+
+    phase: int = 0
+    epoch: int = 0
+    step: int = 0
+    total_steps: int = 0
+
+
+def save_checkpoint(folder: Path, position: Position, state: dict[str, Any], keep: int) -> None:
+    """Write the checkpoint `step_N.pt` and delete all but the newest `keep`.
+
+    `state` may hold tensors, numbers, strings and containers of them: it is read back without
+    executing anything (`weights_only`).
+    """
+    with published(UPath(checkpoint_path(folder, position))) as aside:
+        torch.save({"position": dict(position.__dict__), **state}, aside)
+    remove_leftovers(UPath(folder), _Names())
+    for old in _checkpoints(folder)[:-keep]:
+        old.unlink()
+
+
+class CheckpointWriter:
+    """Writes checkpoints while the training goes on: `save` returns when the state is copied.
+
+    The copy takes as much memory of the CPU as the state until it is written. One is written at a
+    time. What goes wrong is raised by the next call of any method but `close`.
+    """
+
+    def __init__(
+        self, folder: Path, keep: int, on_saved: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_saved` is called after each checkpoint, in the thread that has written it."""
+        self._folder, self._keep, self._on_saved = folder, keep, on_saved
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ncclean-checkpoint")
+        self._written: Future[None] | None = None
+
+    def path(self, position: Position) -> Path:
+        """Path of the checkpoint of a training position."""
+        return checkpoint_path(self._folder, position)
+
+    def save(self, position: Position, state: dict[str, Any]) -> None:
+        """Copy the training state, and start to write it as a checkpoint in the background."""
+        self.finish()
+        context = contextvars.copy_context()  # which files are reported, and to whom
+        self._written = self._thread.submit(context.run, self._save, position, _copied(state))
+
+    def _save(self, position: Position, state: dict[str, Any]) -> None:
+        save_checkpoint(self._folder, position, state, self._keep)
+        self._on_saved()
+
+    def raise_if_failed(self) -> None:
+        """Raise the error of the last checkpoint, if writing it has failed."""
+        if self._written is not None and self._written.done():
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is written; raises its error."""
+        written, self._written = self._written, None
+        if written is not None:
+            written.result()
+
+    def close(self) -> None:
+        """Wait until the last checkpoint is written; its error is not raised."""
+        self._thread.shutdown()
+
+
+def _copied(state: Any) -> Any:
+    """The same containers with copies of the tensors, on the CPU."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {name: _copied(value) for name, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(_copied(value) for value in state)
+    return state
+
+
+def checkpoint_path(folder: Path, position: Position) -> Path:
+    """Path of the checkpoint of a training position."""
+    return folder / f"step_{position.total_steps:08d}.pt"
+
+
+def load_checkpoint(folder: Path) -> tuple[Position, dict[str, Any]] | None:
+    """Load the newest checkpoint, None without one. Raises `ResumeError` if it cannot be read."""
+    checkpoints = _checkpoints(folder)
+    if not checkpoints:
+        return None
+    newest = checkpoints[-1]
+    try:
+        state: dict[str, Any] = torch.load(newest, map_location="cpu", weights_only=True)
+        return Position(**state.pop("position")), state
+    except Exception as error:
+        raise ResumeError(
+            f"{newest} cannot be read ({_first_line(error)}); remove it to go on from the one "
+            "before"
+        ) from error
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, the newest last."""
+    steps = {path: name for path in folder.glob("*.pt") if (name := _NAME.fullmatch(path.name))}
+    return sorted(steps, key=lambda path: int(steps[path].group(1)))
+
+
+class _Names:
+    """The names of all checkpoints."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+class RunLog:
+    """Appends a JSON line for each report; on resuming, lines after the checkpoint are dropped."""
+
+    def __init__(self, folder: Path, from_step: int, tensorboard: bool = True) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / "results.jsonl"
+        self._drop_after(from_step)
+        self._stream = open(self._path, "a", encoding="utf-8")  # noqa: SIM115  for the run's life
+        self._board: Any = None
+        if tensorboard and find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=from_step + 1)
+
+    def files(self) -> list[Path]:
+        """Files of the training log, also of an earlier start of the run."""
+        return [self._path, *sorted((self._path.parent / "tensorboard").glob("events.out.*"))]
+
+    def write(self, step: int, facts: dict[str, Any]) -> None:
+        """Log the numbers of a training step."""
+        self._stream.write(json.dumps({"step": step, **facts}) + "\n")
+        self._stream.flush()
+        if self._board is not None:
+            for name, value in facts.items():
+                if isinstance(value, (int, float)) and not isinstance(value, bool):
+                    self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._stream.close()
+        if self._board is not None:
+            self._board.close()
+
+    def _drop_after(self, step: int) -> None:
+        if not self._path.exists():
+            return
+        lines = []
+        for line in self._path.read_text("utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:  # cut by a crash
+                break
+            if record["step"] <= step:
+                lines.append(line)
+        self._path.write_text("".join(line + "\n" for line in lines), "utf-8")
+
+
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    """Read the logged steps of a training run, in order."""
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text("utf-8").splitlines()]

@@ -16,22 +16,20 @@ from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
+from ncclean.data.weighted_loader import TrainBatch
 from ncclean.errors import ResumeError
 from ncclean.models.estimator import Estimator
-from ncclean.training.adversary import Adversaries
 from ncclean.training.batch_step import BatchStep, StepNumbers
-from ncclean.training.checkpoint import CheckpointWriter, Position, load_checkpoint
-from ncclean.training.gradient_average import GradientAverage
+from ncclean.training.batches import BatchSource
 from ncclean.training.objectives.base import Objective, Phase, shared_out
-from ncclean.training.options import TrainOptions
-from ncclean.training.parameter_groups import (
+from ncclean.training.optimizers import (
+    Adversaries,
     freeze_all_but,
     freeze_text_blocks,
     make_optimizer,
@@ -39,8 +37,9 @@ from ncclean.training.parameter_groups import (
     set_learning_rates,
     set_training_mode,
 )
+from ncclean.training.options import TrainOptions
 from ncclean.training.process_group import Ranks
-from ncclean.training.run_log import RunLog
+from ncclean.training.run_files import CheckpointWriter, Position, RunLog, load_checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,19 +67,6 @@ class _Step:
     read: Callable[[], StepReport]
     facts: dict[str, Any] | None
     is_due: bool
-
-
-class BatchSource(Protocol):
-    """The source of a rank's batches: a loader, or features that were computed before."""
-
-    steps_per_epoch: int
-
-    @property
-    def counts(self) -> LoaderCounts: ...
-
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
-        """Yield the training batches of an epoch, the same each time, from `first_step` on."""
-        ...
 
 
 class Trainer:
@@ -228,24 +214,23 @@ class Trainer:
     ) -> Iterator[_Step]:
         """The steps of a phase from `start` on, each before the next one changes the weights."""
         before, steps = sum(self._lengths[:number]), self._lengths[number]
-        begin, done = time.monotonic(), 0
+        started, done = time.monotonic(), 0
         trained = [p for group in self._trained(phase).values() for p in group]
-        average = GradientAverage(trained, self._ranks)
         left = before + steps - start.total_steps
         taken: _Step | None = None
         for position, batch in itertools.islice(self._batches(phase, number, start), left):
             step = position.total_steps - 1
             if self._step.adversaries is not None:
                 self._step.adversaries.set_rate(step - before, steps)
-            terms = self._step.backward(batch, step, phase, optimizer, average)
+            terms = self._step.backward(batch, step, phase, trained)
             if taken is not None:
                 yield taken
             set_learning_rates(optimizer, phase.rate(step, before, steps, self.total_steps))
-            read = self._step.update(terms, phase, optimizer, average)
+            read = self._step.update(terms, phase, optimizer, trained)
             if self.averaged is not None:
                 self.averaged.update_parameters(self._model)
             done += len(batch.captions) * self._ranks.size
-            report = partial(self._report, read, phase.name, position.total_steps, begin, done)
+            report = partial(self._report, read, phase.name, position.total_steps, started, done)
             taken = _Step(
                 position, report, self._facts(position.total_steps), self._is_due(position)
             )
@@ -270,11 +255,11 @@ class Trainer:
                 asked = time.monotonic()
 
     def _report(
-        self, read: Callable[[], StepNumbers], phase: str, step: int, begin: float, samples: int
+        self, read: Callable[[], StepNumbers], phase: str, step: int, started: float, samples: int
     ) -> StepReport:
         """Wait for the numbers of a step, after `samples` samples since `begin`."""
         numbers = read()
-        speed = samples / (numbers.ended - begin)
+        speed = samples / (numbers.ended - started)
         return StepReport(
             **vars(numbers),
             phase=phase,

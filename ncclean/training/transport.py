@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ncclean.errors import InfeasibleError
-from ncclean.training.objectives.row_blocks import row_blocks
+from ncclean.training.objectives.similarity import row_blocks
 
 logger = logging.getLogger(__name__)
 
@@ -86,14 +86,15 @@ def masked_sinkhorn(
     log_kernel = log_kernel.div_(-epsilon) if overwrite_cost else log_kernel / -epsilon
     # Beside the kernel, which becomes the plan, and the mask nothing as large is held.
     by_row, by_column = row_blocks(n, len(rows) * m), row_blocks(m, len(rows) * n)
-    for some in by_row:
-        log_kernel[:, some].masked_fill_(~allowed[:, some], -torch.inf)
+    for block in by_row:
+        log_kernel[:, block].masked_fill_(~allowed[:, block], -torch.inf)
     log_rows, log_columns = rows.log(), columns.log()
     f, g = torch.zeros_like(rows), torch.zeros_like(columns)
     is_done = torch.zeros(len(rows), 1, dtype=torch.bool, device=cost.device)
     for iteration in range(max_iterations + 1):
         row_mass = torch.cat(
-            [torch.logsumexp(log_kernel[:, some] + g.unsqueeze(1), dim=2) for some in by_row], dim=1
+            [torch.logsumexp(log_kernel[:, block] + g.unsqueeze(1), dim=2) for block in by_row],
+            dim=1,
         )
         if iteration > 0:  # before, f belongs to no g
             error = ((f + row_mass).exp() - rows).abs().sum(dim=1, keepdim=True)
@@ -104,7 +105,10 @@ def masked_sinkhorn(
         moved = torch.where(is_done, f, _potential(log_rows, row_mass))
         steps, f = epsilon * (moved - f).abs().sum(dim=1, keepdim=True), moved
         column_mass = torch.cat(
-            [torch.logsumexp(log_kernel[:, :, some] + f.unsqueeze(2), dim=1) for some in by_column],
+            [
+                torch.logsumexp(log_kernel[:, :, block] + f.unsqueeze(2), dim=1)
+                for block in by_column
+            ],
             dim=1,
         )
         g = torch.where(is_done, g, _potential(log_columns, column_mass))
@@ -139,18 +143,18 @@ def _check_marginals(allowed: torch.Tensor, rows: torch.Tensor, columns: torch.T
             f"{row_total[first]:.6g} and the columns {column_total[first]:.6g}"
         )
     of_rows, of_columns = torch.empty_like(rows), torch.zeros_like(columns)
-    for some in row_blocks(rows.shape[1], columns.numel()):
-        room = allowed[:, some].to(rows.dtype)
-        of_rows[:, some] = (room @ columns.unsqueeze(2)).squeeze(2)
-        of_columns += (rows[:, some].unsqueeze(1) @ room).squeeze(1)
-    for name, other, own, capacity in (
+    for block in row_blocks(rows.shape[1], columns.numel()):
+        room = allowed[:, block].to(rows.dtype)
+        of_rows[:, block] = (room @ columns.unsqueeze(2)).squeeze(2)
+        of_columns += (rows[:, block].unsqueeze(1) @ room).squeeze(1)
+    for name, other, mass, capacity in (
         ("row", "columns", rows, of_rows),
         ("column", "rows", columns, of_columns),
     ):
-        exceeds = (own > capacity + slack.unsqueeze(1)).nonzero()
+        exceeds = (mass > capacity + slack.unsqueeze(1)).nonzero()
         if len(exceeds):
             problem, index = exceeds[0].tolist()
-            holds = f"{name} {index} holds {own[problem, index]:.6g}"
+            holds = f"{name} {index} holds {mass[problem, index]:.6g}"
             held = float(capacity[problem, index])
             raise InfeasibleError(
                 f"no transport plan exists{_where(problem, len(rows))}: {holds}, but the mask "
@@ -175,10 +179,10 @@ def _check_sets(
     held = rows.cpu().numpy().astype(np.float64)[order].cumsum()
     # A column counts from the first row on that may use it.
     first, used = np.zeros(len(columns), dtype=np.int64), np.zeros(len(columns), dtype=bool)
-    for some in row_blocks(*allowed.shape):
-        ordered = allowed[by_rank[some]].cpu().numpy()
+    for block in row_blocks(*allowed.shape):
+        ordered = allowed[by_rank[block]].cpu().numpy()
         new = ordered.any(axis=0) & ~used
-        first[new] = (some.start or 0) + ordered.argmax(axis=0)[new]
+        first[new] = (block.start or 0) + ordered.argmax(axis=0)[new]
         used |= new
     joins = np.bincount(
         first[used], columns.cpu().numpy().astype(np.float64)[used], minlength=len(held)

@@ -14,7 +14,7 @@ from ncclean.base.option_values import as_list
 from ncclean.base.options import Parameter, Reads, parameters, value_of
 from ncclean.data import image_signals, languages
 from ncclean.errors import InputError, ModelError
-from ncclean.evaluation.noise_scores import named_score
+from ncclean.evaluation.noise_choice import named_score
 from ncclean.recipes.references import RUN, names_in
 from ncclean.storage.catalog import columns_of, connect
 from ncclean.storage.column_names import ColumnNames, JoinedFile

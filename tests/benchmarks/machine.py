@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import resource
 import time
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
-
-import torch
 
 _PACKAGES = (
     "torch",
@@ -25,6 +22,8 @@ _PACKAGES = (
 
 def machine_facts() -> dict[str, object]:
     """Processor, cores and system."""
+    import torch  # here: processes that measure their memory load no more than they need
+
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -35,11 +34,8 @@ def machine_facts() -> dict[str, object]:
 
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages that speed or results depend on."""
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):  # gpu.py needs few of them
-            versions[package] = version(package)
-    return versions
+    installed = {one.name: one.version for one in distributions() if one.name in _PACKAGES}
+    return {"python": platform.python_version(), **installed}
 
 
 class OtherProcesses:

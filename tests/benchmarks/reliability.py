@@ -9,58 +9,39 @@ it was stopped, and the record counts by command.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import reliability_jobs
-from records import CODE_VERSION, ROOT, make_record, write_record
+from records import CODE_VERSION, ROOT, Row, benchmark
 
 PARTS = {
     "kills": 20, "mutations": 100_000, "attacks": 1000, "disk": 10, "store": 5, "nodes": 20,
 }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", choices=PARTS, required=True, help="what to do to them")
-    parser.add_argument("--out", type=Path, required=True, help="where to work")
-    parser.add_argument("--count", type=int, help=f"how often (default: {PARTS})")
-    parser.add_argument("--record", type=Path, help="write a record")
-    args = parser.parse_args()
-    count = args.count or PARTS[args.only]
-    folder = args.out.resolve()
+def reliability(only: str, out: Path, count: int | None = None) -> Iterator[Row]:
+    """The summary of one part, each run of it disturbed `count` times."""
+    folder, times = out.resolve(), count or PARTS[only]
     folder.mkdir(parents=True, exist_ok=True)
-    sys.path.insert(0, str(ROOT))  # the tests' generators, stores and clusters
     reliability_jobs.prepare(folder)
-    part = importlib.import_module(f"reliability_{args.only}")
-    rows = run(part, folder, folder / f"{args.only}.jsonl", count)
-    summary = part.summary(rows)
-    for row in summary:
-        print(json.dumps(row))
-    if args.record is not None:
-        commits = list(dict.fromkeys(row["commit"] for row in rows))
-        settings = {"count": count, "seeds": "the name and the number of each run"}
-        write_record(args.record, make_record(summary, settings=settings, commits=commits))
-
-
-def run(part: Any, folder: Path, log: Path, count: int) -> list[dict[str, Any]]:
-    """All rows, those of an earlier start first."""
-    text = log.read_text("utf-8") if log.exists() else ""
-    rows = [json.loads(line) for line in text.splitlines()]
+    part = importlib.import_module(f"reliability_{only}")
+    log = folder / f"{only}.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     with log.open("a", encoding="utf-8") as stream:
-        for row in part.measure(folder, count, list(rows)):
-            row = {**row, "at": round(time.time()), "commit": CODE_VERSION["commit"]}
-            stream.write(json.dumps(row) + "\n")
-            stream.flush()
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    return rows
+        for row in part.measure(folder, times, list(rows)):
+            rows.append({**row, "at": round(time.time()), "commit": CODE_VERSION["commit"]})
+            print(json.dumps(rows[-1]), file=stream, flush=True)
+    yield from part.summary(rows)
+    commits = list(dict.fromkeys(row["commit"] for row in rows))
+    settings = {"count": times, "seeds": "the name and the number of each run"}
+    return {"settings": settings, "commits": commits}
 
 
 if __name__ == "__main__":
-    main()
+    sys.path.insert(0, str(ROOT))  # the tests' generators, stores and clusters
+    benchmark(reliability)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from corpora import members_of
 from safetensors.numpy import load_file
 
 _KEYS = ("shard", "row", "caption_number", "uid", "key")
@@ -85,7 +85,8 @@ def _rows(path: Path) -> Rows:
     if path.suffix == ".parquet":
         return _table_rows(path)
     if path.suffix == ".tar":
-        return _samples(path)
+        samples = members_of(path, strict=True)
+        return [(key, tuple(members.items())) for key, members in samples]
     if path.suffix == ".npy":
         return [(number, row.tobytes()) for number, row in enumerate(np.load(path))]
     if path.suffix == ".safetensors":
@@ -96,38 +97,9 @@ def _rows(path: Path) -> Rows:
 
 
 def _table_rows(path: Path) -> Rows:
-    """A row's values as Python's; NaN, which is never itself, as a word."""
-    table = pq.ParquetFile(path).read()
-    keys = [name for name in _KEYS if name in table.column_names] or table.column_names
-    columns = {name: _values(table.column(name).to_pylist()) for name in table.column_names}
-    key_columns = list(zip(*(columns[name] for name in keys), strict=True))
-    return list(zip(key_columns, zip(*columns.values(), strict=True), strict=True))
-
-
-def _values(column: list[Any]) -> list[Hashable]:
-    def value(one: Any) -> Hashable:
-        if isinstance(one, float) and one != one:
-            return "nan"
-        return one if isinstance(one, Hashable) else json.dumps(one, sort_keys=True, default=str)
-
-    return [value(one) for one in column]
-
-
-def _samples(path: Path) -> Rows:
-    """The members of a sample make one row; the bytes must be the same."""
-    samples: dict[str, list[Hashable]] = {}
-    rows: Rows = []
-    with tarfile.open(path) as tar:
-        last = None
-        for member in tar:
-            key, _, ending = member.name.partition(".")
-            stream = tar.extractfile(member)
-            data = b"" if stream is None else stream.read()
-            if key != last and key in samples:
-                rows.append((key, tuple(samples.pop(key))))  # it comes twice
-            samples.setdefault(key, []).append((ending, data))
-            last = key
-    return rows + [(key, tuple(members)) for key, members in samples.items()]
+    """The rows as text, in which NaN is itself."""
+    rows = pq.ParquetFile(path).read().to_pylist()
+    return [(repr([row[name] for name in _KEYS if name in row] or row), repr(row)) for row in rows]
 
 
 def _compare_rows(expected: Rows, found: Rows) -> Difference:

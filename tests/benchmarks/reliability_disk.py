@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from records import Row
 from reliability_compare import compare, half_written
-from reliability_jobs import COMMANDS, Running, finish, words_of, write_corpora
-from reliability_kills import finish_again
+from reliability_jobs import FIGURES, Running, disturbed, finish_again, summed, words_of
 
 _MEGABYTES = 32  # a small one is filled at once
 _TRAINED_MEGABYTES = 1024  # where there are checkpoints
@@ -28,30 +26,16 @@ _LATEST = 0.6  # of the time that a run takes: it must have something to write s
 _SENTENCE = "no space left"
 
 
-def measure(folder: Path, count: int, done: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def measure(folder: Path, count: int, done: list[Row]) -> Iterator[Row]:
     """A row for each time that a disk was full, `count` times for every command."""
-    corpus = write_corpora(folder)
-    for name in COMMANDS:
-        mine = [row for row in done if row["command"] == name]
-        hits, number = sum(row["code"] != 0 for row in mine), len(mine)
-        if hits >= count:
-            continue
-        expected = folder / "expected" / name
-        shutil.rmtree(expected, ignore_errors=True)
-        expected.mkdir(parents=True)
-        seconds = finish(words_of(name, corpus, expected), folder / "log")
-        while hits < count and number < 8 * count:
-            row = trial(name, folder, expected, seconds, number)
-            hits += row["code"] != 0
-            seconds *= 0.5 if row["code"] == 0 else 1.0  # it was faster than the first time
-            number += 1
-            yield row
+    return disturbed(folder, count, done, lambda row: row["code"] != 0, trial)
 
 
-def trial(name: str, folder: Path, expected: Path, seconds: float, number: int) -> dict[str, Any]:
+def trial(name: str, folder: Path, expected: Path, seconds: float, rows: list[Row]) -> Row:
     """Fill the disk at a random moment, see how the command ends, and give it again."""
-    seed = f"{name} {number}"
+    seed = f"{name} {len(rows)}"
     rng = random.Random(seed)
+    seconds *= 0.5 ** sum(row["code"] == 0 for row in rows)  # it was faster than the first time
     megabytes = _TRAINED_MEGABYTES if name in ("finetune", "run") else _MEGABYTES
     with _disk(folder / "disk", megabytes) as disk:
         out = disk / "out"
@@ -98,18 +82,12 @@ def _disk(folder: Path, megabytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: list[Row]) -> list[Row]:
     """A row for each command: how often its disk was full, what it said, what differed after."""
-    found = []
-    for command in dict.fromkeys(row["command"] for row in rows):
-        full = [row for row in rows if row["command"] == command and row["code"] != 0]
-        figures = ("lost", "doubled", "different", "files_missing", "files_left")
-        found.append({
-            "command": command,
-            "full": len(full),
-            "one_sentence": sum(row["is_one_sentence"] for row in full),
-            "half_written": sum(len(row["half_written"]) for row in full),
-            "rows": sum(row["rows"] for row in full),
-            **{name: sum(row[name] for row in full) for name in figures},
-        })  # fmt: skip
-    return found
+    full = [row for row in rows if row["code"] != 0]
+    return summed(
+        full,
+        sums=("half_written", *FIGURES),
+        full=len,
+        one_sentence=lambda some: sum(row["is_one_sentence"] for row in some),
+    )

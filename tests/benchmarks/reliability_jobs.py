@@ -13,8 +13,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from records import Row
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 
@@ -28,6 +31,8 @@ _IMPORTED = (
 )  # fmt: skip
 _CONTEXT = multiprocessing.get_context("forkserver")
 _TEMPORARY = "RELIABILITY_TMPDIR"  # not TMPDIR: the parent keeps a socket there
+EXISTS = "exists; use --overwrite"
+FIGURES = ("rows", "lost", "doubled", "different", "files_missing", "files_left")
 _DEMO = " --model demo --precision fp32 --shift 0.2"
 
 RECIPE = """\
@@ -112,6 +117,68 @@ def write_corpora(folder: Path, pairs: int = 600) -> Path:
     (corpus / "r.yaml").write_text(RECIPE.format(shards=corpus / "shards"))
     (corpus / "done").touch()
     return corpus
+
+
+def emptied(folder: Path) -> Path:
+    """The folder, with nothing in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def uninterrupted(name: str, folder: Path) -> tuple[Path, float]:
+    """What a command writes when nothing disturbs it, and its seconds."""
+    expected = emptied(folder / "expected" / name)
+    return expected, finish(words_of(name, folder / "corpus", expected), folder / "log")
+
+
+def disturbed(
+    folder: Path, count: int, done: Iterable[Row],
+    hits: Callable[[Row], int], trial: Callable[[str, Path, Path, float, list[Row]], Row],
+) -> Iterator[Row]:  # fmt: skip
+    """A row for each disturbed run, until every command has been hit `count` times.
+
+    A trial takes the command, the folder, what the command writes undisturbed and in how many
+    seconds, and the earlier rows of the command.
+    """
+    write_corpora(folder)
+    for name in COMMANDS:
+        rows = [row for row in done if row["command"] == name]
+        if sum(map(hits, rows)) < count:
+            expected, seconds = uninterrupted(name, folder)
+        while sum(map(hits, rows)) < count and len(rows) < 8 * count:
+            rows.append(trial(name, folder, expected, seconds, rows))
+            yield rows[-1]
+
+
+def finish_again(words: list[str], log: Path) -> None:
+    """Run it to its end; `neighbours` ends with 2 where its table was finished already."""
+    running = Running(words, log)
+    code = running.wait()
+    if code and not (code == 2 and EXISTS in log.read_text("utf-8")):
+        raise RuntimeError(f"ncclean {' '.join(words)} ended with {code}: {log.read_text()}")
+
+
+def summed(
+    rows: list[Row], key: str = "command", sums: Sequence[str] = FIGURES,
+    **figures: Callable[[list[Row]], Any],
+) -> list[Row]:  # fmt: skip
+    """A row for each command: its further figures, and sums of numbers or of lengths of lists."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row[key], []).append(row)
+    return [
+        {
+            key: name,
+            **{figure: compute(group) for figure, compute in figures.items()},
+            **{figure: sum(_count(row[figure]) for row in group) for figure in sums},
+        }
+        for name, group in groups.items()
+    ]
+
+
+def _count(value: int | list[Any]) -> int:
+    return len(value) if isinstance(value, list) else value
 
 
 class Running:

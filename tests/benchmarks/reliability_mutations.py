@@ -18,6 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from corpora import unit, write_embeddings
+from records import Row
+from reliability_jobs import summed
 
 from ncclean.data.embeddings.pairs import embedding_dim, read_pairs
 from ncclean.data.embeddings.units import vector_keys
@@ -38,9 +41,9 @@ Pairs = Sequence[tuple[str, bytes, str]]
 Unit = list[tuple[Any, ...]]  # a row each: number, key, status, caption
 
 
-def measure(folder: Path, count: int, done: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def measure(folder: Path, count: int, done: list[Row]) -> Iterator[Row]:
     """A row for each few hundred mutations, `count` of them over all sources."""
-    with _quiet(), _alarmed():
+    with _quiet_and_alarmed():
         for name, write in SOURCES.items():
             mine = sum(row["mutations"] for row in done if row["source"] == name)
             wanted = -(-count // len(SOURCES) // _FEWER.get(name, 1))
@@ -50,9 +53,7 @@ def measure(folder: Path, count: int, done: list[dict[str, Any]]) -> Iterator[di
                 mine += batch
 
 
-def mutate(
-    name: str, write: Callable[[Path], None], folder: Path, numbers: range
-) -> dict[str, Any]:
+def mutate(name: str, write: Callable[[Path], None], folder: Path, numbers: range) -> Row:
     """Mutate files of the first unit of a source, one at a time."""
     shutil.rmtree(folder, ignore_errors=True)
     write(folder)
@@ -163,17 +164,12 @@ def _samples(shard: ShardRef, captions: tuple[str, ...] | None) -> Unit:
             if sample.image is not None:
                 decoded = generator._DECODER.decode_or_reject(sample.image)
                 status = getattr(decoded, "reason", sample.status).value
-            rows += [
-                (sample.row, sample.key, _first_bad(status, one), one.text, one.number)
-                for one in sample.captions or [Caption()]
-            ]
+            for caption in sample.captions or [Caption()]:
+                bad = status if caption.status is SkipReason.OK else caption.status.value
+                rows.append((sample.row, sample.key, bad, caption.text, caption.number))
     except ShardError as error:
         rows.append((None, str(error)))
     return rows
-
-
-def _first_bad(status: str, caption: Caption) -> str:
-    return status if caption.status is SkipReason.OK else caption.status.value
 
 
 def _embedded(shards: Sequence[ShardRef]) -> Iterator[Unit]:
@@ -185,15 +181,12 @@ def _embedded(shards: Sequence[ShardRef]) -> Iterator[Unit]:
         except ShardError as error:
             yield [(None, str(error))]
             continue
-        facts = pairs.facts.to_pylist()
         if len(pairs.image) != pairs.ok.sum() or len(pairs.text) != pairs.ok.sum():
             raise AssertionError("vectors and pairs differ in number")
-        rows: Unit = []
-        for number, one in enumerate(facts):
-            is_ok = bool(pairs.ok[number])
-            status = "ok" if is_ok else pairs.problems[number][0].value
-            rows.append((number, one["key"], status, one["text"], 0))
-        yield rows
+        yield [
+            (row, facts["key"], "ok" if ok else pairs.problems[row][0].value, facts["text"], 0)
+            for row, (facts, ok) in enumerate(zip(pairs.facts.to_pylist(), pairs.ok, strict=True))
+        ]
 
 
 def _is_first(path: Path, folder: Path) -> bool:
@@ -201,9 +194,9 @@ def _is_first(path: Path, folder: Path) -> bool:
     inner = path.relative_to(folder)
     return Path(inner.parts[0]).stem == "0" or path.stem in (
         "0",
-        "metadata_0",
-        "img_emb_0",
-        "text_emb_0",
+        "metadata_000",
+        "img_emb_000",
+        "text_emb_000",
     )
 
 
@@ -246,17 +239,12 @@ def _units(folder: Path, write: Callable[[Path, int, pa.Table, list[np.ndarray]]
     for number in (0, 1):
         names = [f"{number}-{row}" for row in range(_PAIRS)]
         table = pa.table({"uid": names, "key": names, "caption": names})
-        sides = [rng.standard_normal((_PAIRS, _DIM)) for _ in range(2)]
-        sides = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides]
-        write(folder, number, table, [side.astype(np.float32) for side in sides])
+        sides = [unit(rng.standard_normal((_PAIRS, _DIM), np.float32)) for _ in range(2)]
+        write(folder, number, table, sides)
 
 
 def _clip_retrieval(folder: Path, number: int, table: pa.Table, sides: list[np.ndarray]) -> None:
-    for name, side in zip(("img_emb", "text_emb"), sides, strict=True):
-        (folder / name).mkdir(exist_ok=True)
-        np.save(folder / name / f"{name}_{number}.npy", side)
-    (folder / "metadata").mkdir(exist_ok=True)
-    pq.write_table(table, folder / "metadata" / f"metadata_{number}.parquet")
+    write_embeddings(folder, *sides, table, number)
 
 
 def _datacomp(folder: Path, number: int, table: pa.Table, sides: list[np.ndarray]) -> None:
@@ -289,17 +277,9 @@ def _hang(*_: object) -> None:
 
 
 @contextlib.contextmanager
-def _alarmed() -> Iterator[None]:
+def _quiet_and_alarmed() -> Iterator[None]:
+    """libjpeg writes of every broken image to stderr; a source that takes too long is a hang."""
     before = signal.signal(signal.SIGALRM, _hang)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGALRM, before)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """libjpeg writes of every broken image to stderr."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -308,23 +288,16 @@ def _quiet() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
+        signal.signal(signal.SIGALRM, before)
 
 
-def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: list[Row]) -> list[Row]:
     """A row for each source: how its mutations ended."""
-    found = []
-    for source in dict.fromkeys(row["source"] for row in rows):
-        mine = [row for row in rows if row["source"] == source]
-        outcomes: Counter[str] = Counter()
-        statuses: Counter[str] = Counter()
-        for row in mine:
-            outcomes.update(row["outcomes"])
-            statuses.update(row["statuses"])
-        found.append({
-            "source": source,
-            "mutations": sum(row["mutations"] for row in mine),
-            "outcomes": dict(outcomes),
-            "statuses": dict(statuses),
-            "slowest": max(row["slowest"] for row in mine),
-        })  # fmt: skip
-    return found
+    return summed(
+        rows,
+        key="source",
+        sums=("mutations",),
+        outcomes=lambda some: dict(sum((Counter(row["outcomes"]) for row in some), Counter())),
+        statuses=lambda some: dict(sum((Counter(row["statuses"]) for row in some), Counter())),
+        slowest=lambda some: max(row["slowest"] for row in some),
+    )

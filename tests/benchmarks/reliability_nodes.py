@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -11,9 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from ray.cluster_utils import Cluster
+from records import Row
 from reliability_compare import compare, half_written
-from reliability_jobs import Running, finish, words_of, write_corpora
-from reliability_kills import finish_again
+from reliability_jobs import (
+    FIGURES,
+    Running,
+    emptied,
+    finish,
+    finish_again,
+    summed,
+    uninterrupted,
+    words_of,
+    write_corpora,
+)
 
 from tests.execution import clusters
 
@@ -25,7 +34,7 @@ _ATTEMPTS = 10  # to start a node
 _LONGEST_SECONDS = 900
 
 
-def measure(folder: Path, count: int, done: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def measure(folder: Path, count: int, done: list[Row]) -> Iterator[Row]:
     """A row for each run, until so many nodes were lost in the middle of one, all in all."""
     corpus = write_corpora(folder)
     losses = sum(row["losses"] for row in done)
@@ -36,13 +45,10 @@ def measure(folder: Path, count: int, done: list[dict[str, Any]]) -> Iterator[di
             if losses >= count:
                 return
             name = _COMMANDS[number % len(_COMMANDS)]
-            expected = folder / "expected" / name
             if name not in seconds:
-                shutil.rmtree(expected, ignore_errors=True)
-                expected.mkdir(parents=True)
-                finish(words_of(name, corpus, expected), folder / "log")
-                whole = _emptied(folder / "whole")
-                seconds[name] = finish(_words(name, corpus, whole, cluster), folder / "log")
+                uninterrupted(name, folder)
+                words = _words(name, corpus, emptied(folder / "whole"), cluster)
+                seconds[name] = finish(words, folder / "log")
             row = trial(name, folder, cluster, nodes, seconds[name], number)
             losses += row["losses"]
             yield row
@@ -50,11 +56,11 @@ def measure(folder: Path, count: int, done: list[dict[str, Any]]) -> Iterator[di
 
 def trial(
     name: str, folder: Path, cluster: Cluster, nodes: list[Any], seconds: float, number: int
-) -> dict[str, Any]:
+) -> Row:
     """One run; nodes are lost and replaced while it is at work."""
     seed = f"{name} {number}"
     rng = random.Random(seed)
-    out, log = _emptied(folder / "out"), folder / "log"
+    out, log = emptied(folder / "out"), folder / "log"
     words = _words(name, folder / "corpus", out, cluster)
     running = Running(words, log)
     files, losses = [], 0
@@ -101,25 +107,11 @@ def _add(cluster: Cluster) -> Any:
     raise TimeoutError("no node starts")
 
 
-def _emptied(folder: Path) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder
-
-
-def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: list[Row]) -> list[Row]:
     """A row for each command: how many nodes it lost, and all that differed."""
-    found = []
-    for command in dict.fromkeys(row["command"] for row in rows):
-        mine = [row for row in rows if row["command"] == command]
-        figures = ("lost", "doubled", "different", "files_missing", "files_left")
-        found.append({
-            "command": command,
-            "losses": sum(row["losses"] for row in mine),
-            "runs": len(mine),
-            "ended_with_an_error": sum(row["code"] != 0 for row in mine),
-            "half_written": sum(len(row["half_written"]) for row in mine),
-            "rows": sum(row["rows"] for row in mine),
-            **{name: sum(row[name] for row in mine) for name in figures},
-        })  # fmt: skip
-    return found
+    return summed(
+        rows,
+        sums=("losses", "half_written", *FIGURES),
+        runs=len,
+        ended_with_an_error=lambda some: sum(row["code"] != 0 for row in some),
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import shutil
 import socket
 import struct
 import threading
@@ -15,8 +14,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from records import Row
 from reliability_compare import compare
-from reliability_jobs import COMMANDS, REPORT, Running, finish, words_of, write_corpora
+from reliability_jobs import (
+    COMMANDS,
+    FIGURES,
+    REPORT,
+    Running,
+    emptied,
+    finish,
+    summed,
+    words_of,
+    write_corpora,
+)
 
 from tests import object_store
 
@@ -136,8 +146,7 @@ def trial(name: str, folder: Path, faulty: Faulty, expected: Path, number: int) 
 
 def _fetch(folder: Path) -> None:
     """Move what a command wrote to a store into a folder here."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    emptied(folder)
     system = object_store.filesystem(fresh=True)
     for path in system.find("corpus/out"):
         if (
@@ -151,22 +160,12 @@ def _fetch(folder: Path) -> None:
         system.rm("corpus/out", recursive=True)
 
 
-def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: list[Row]) -> list[Row]:
     """A row for each command: how many answers failed, and all that differed."""
-    found = []
-    for command in dict.fromkeys(row["command"] for row in rows):
-        mine = [row for row in rows if row["command"] == command]
-        faults: Counter[str] = Counter()
-        for row in mine:
-            faults.update(row["faults"])
-        figures = ("lost", "doubled", "different", "files_missing", "files_left")
-        found.append({
-            "command": command,
-            "runs": len(mine),
-            "requests": sum(row["requests"] for row in mine),
-            "faults": dict(faults),
-            "started_again": sum(row["starts"] - 1 for row in mine),
-            "rows": sum(row["rows"] for row in mine),
-            **{name: sum(row[name] for row in mine) for name in figures},
-        })  # fmt: skip
-    return found
+    return summed(
+        rows,
+        sums=("requests", *FIGURES),
+        runs=len,
+        faults=lambda some: dict(sum((Counter(row["faults"]) for row in some), Counter())),
+        started_again=lambda some: sum(row["starts"] - 1 for row in some),
+    )

@@ -1,95 +1,57 @@
 """Benchmarks of ncclean: ratios within one run, on whatever machine this is.
 
-    python tests/benchmarks/run.py [--quick] [--only NAME] [--json FILE] [--demo-model MODEL]
+    python tests/benchmarks/run.py [--quick] [--only NAME ...] [--json FILE]
 
-Prints one table and writes one JSON file. A target that is missed is reported, not an error. What
-the file has of other benchmarks stays, if it was measured on the same tree and machine.
+A target that is missed is reported (`passed`), not an error. Cores that other processes kept busy
+during a benchmark are in the record: run it again if they were.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from machine import OtherProcesses
-from measure import Setting
-from results import Report, Row
-from speed import captions as caption_speed
-from speed import command_time, end_to_end, memory, training, training_ways
-from speed import decode as decode_speed
-from speed import draft as draft_speed
-from speed import embeddings as embedding_speed
-from speed import export as export_speed
-from speed import feed as feed_speed
-from speed import finalize as finalize_speed
-from speed import score as score_speed
-from speed import synth as synth_speed
-from speed import transport as transport_speed
-
-from ncclean.errors import ModelError
-from ncclean.models.checkpoint import resolve
+from measure import Row, Setting
+from records import benchmark
+from speed import decode, embeddings, end_to_end, export, feed, finalize, score, training
 
 BENCHMARKS: dict[str, Callable[[Setting], list[Row]]] = {
-    "score": score_speed.run,
-    "command": command_time.run,
-    "captions": caption_speed.run,
-    "decode": decode_speed.run,
-    "draft": draft_speed.run,
-    "feed": feed_speed.run,
+    "score": score.run,
+    "decode": decode.run,
+    "draft": decode.run_draft,
+    "feed": feed.run,
     "end-to-end": end_to_end.run,
-    "memory": memory.run,
-    "embeddings": embedding_speed.run,
-    "finalize": finalize_speed.run,
-    "export": export_speed.run,
-    "synth": synth_speed.run,
-    "transport": transport_speed.run,
+    "memory": embeddings.run_memory,
+    "embeddings": embeddings.run,
+    "finalize": finalize.run,
+    "export": export.run,
     "training": training.run,
-    "ways": training_ways.run,
 }
-_NEED_DEMO = ("score", "draft", "command", "end-to-end", "memory", "training", "ways")
 
 
-def main() -> None:
-    arguments = _parse()
+def run(
+    quick: bool = False, only: tuple[str, ...] = tuple(BENCHMARKS), demo_model: str = "demo"
+) -> Iterator[dict[str, Any]]:
+    """The rows of some benchmarks; `quick` takes small sizes, under two minutes."""
     logging.basicConfig(level=logging.ERROR)  # open_clip warns of the random weights, as meant
-    report = Report(arguments.quick)
-    try:
-        with tempfile.TemporaryDirectory(prefix="ncclean-benchmarks-") as scratch:
-            setting = Setting(arguments.quick, arguments.demo_model, Path(scratch))
-            for name in arguments.only or BENCHMARKS:
-                print(f"{name} ...", file=sys.stderr, flush=True)
-                start, others = time.perf_counter(), OtherProcesses()
-                report.rows[name] = BENCHMARKS[name](setting)
-                report.other_processes[name] = others.cores
-                report.seconds[name] = time.perf_counter() - start
-    finally:  # a crash or Ctrl-C keeps what was measured before
-        report.show()
-        report.write(arguments.json)
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="small sizes, under two minutes")
-    parser.add_argument(
-        "--only", action="append", choices=list(BENCHMARKS), help="run this one; repeatable"
-    )
-    parser.add_argument("--json", type=Path, default=Path("benchmarks.json"), help="result file")
-    parser.add_argument(
-        "--demo-model", default="demo", help="a small model as `ncclean score --model` takes it"
-    )
-    arguments = parser.parse_args()
-    if any(name in _NEED_DEMO for name in arguments.only or BENCHMARKS):
-        try:
-            resolve(arguments.demo_model, None)
-        except ModelError as error:
-            parser.error(f"--demo-model: {error}")
-    return arguments
+    facts: dict[str, dict[str, float]] = {"seconds": {}, "other_processes": {}}
+    with tempfile.TemporaryDirectory(prefix="ncclean-benchmarks-") as scratch:
+        setting = Setting(quick, demo_model, Path(scratch))
+        for name in only:
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            start, others = time.perf_counter(), OtherProcesses()
+            for row in BENCHMARKS[name](setting):
+                yield {"benchmark": name, **row.to_json()}
+            facts["other_processes"][name] = others.cores
+            facts["seconds"][name] = round(time.perf_counter() - start, 1)
+    return facts
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(run)

@@ -10,8 +10,10 @@ from open_clip.transform import image_transform
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from ncclean.data.augment import TrainingDecoder
 from ncclean.data.decode import ImageDecoder, Preprocessing
-from ncclean.data.open_image import ImageRejected
+from ncclean.data.gate import PixelGate
+from ncclean.data.open_image import ImageRejected, decode_whole
 from tests import hostile
 
 UNIT = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
@@ -99,9 +101,63 @@ def test_16_bit_png_is_scaled_not_clipped():
     assert pixels[0, 0, :].tolist() == pytest.approx((ramp[0] >> 8).tolist(), abs=1)
 
 
-def test_exif_rotation_is_left_alone_as_open_clip_does():
-    image = ImageDecoder(Preprocessing((64, 64), **UNIT))(hostile.images()["exif_rotation"][1])
-    assert (image.width, image.height) == (90, 70)
+def stored(orientation, kind):
+    """A picture whose left half is dark and whose top is red, stored as EXIF's orientation says."""
+    levels = np.zeros((60, 90, 3), np.uint8)
+    levels[:, 45:] = 160
+    levels[:20, :, 0] = 250
+    turns = {
+        1: lambda a: a, 2: lambda a: a[:, ::-1], 3: lambda a: a[::-1, ::-1], 4: lambda a: a[::-1],
+        5: lambda a: a.swapaxes(0, 1), 6: lambda a: np.rot90(a, 1),
+        7: lambda a: a.swapaxes(0, 1)[::-1, ::-1], 8: lambda a: np.rot90(a, -1),
+    }  # fmt: skip
+    image = Image.fromarray(np.ascontiguousarray(turns[orientation](levels)))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    image.save(file, kind, exif=exif, **({"quality": 95} if kind == "JPEG" else {}))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_turned_upright_by_their_exif(orientation, kind):
+    spec = Preprocessing((30, 30), **UNIT)
+    data, plain = stored(orientation, kind), stored(1, kind)
+    for options in ({}, {"fast": False}, {"draft": True}):
+        upright = ImageDecoder(spec, **options)(data)
+        expected = ImageDecoder(spec, **options)(plain).pixels
+        assert (upright.pixels.int() - expected.int()).abs().max() < 40
+        assert (upright.pixels.int() - expected.int()).abs().float().mean() < 3
+        # Pillow itself turns TIFF.
+        assert upright.is_turned == (orientation > 1 and kind != "TIFF")
+    whole = np.asarray(decode_whole(data, 90, PixelGate()), int)
+    assert whole.shape == (60, 90, 3)
+    assert np.abs(whole - np.asarray(decode_whole(plain, 90, PixelGate()), int)).mean() < 3
+    crop = TrainingDecoder(spec).crop(data, 5)
+    assert (crop.int() - TrainingDecoder(spec).crop(plain, 5).int()).abs().float().mean() < 3
+
+
+def test_without_exif_pictures_lie_as_open_clip_sees_them():
+    spec = Preprocessing((30, 30), **UNIT)
+    left = ImageDecoder(spec, exif=False)(stored(6, "JPEG"))
+    lying = Image.open(io.BytesIO(stored(6, "JPEG")))
+    file = io.BytesIO()
+    Image.fromarray(np.asarray(lying)).save(file, "PNG")
+    assert (left.pixels.int() - ImageDecoder(spec)(file.getvalue()).pixels.int()).abs().max() < 30
+    assert not left.is_turned
+
+
+def test_a_device_is_left_upright_jpegs_alone():
+    decoder = ImageDecoder(Preprocessing((30, 30), **UNIT), keep_jpegs=True)
+    assert [decoder(stored(o, "JPEG")).pixels.dim() for o in (1, 6)] == [1, 3]
+
+
+@pytest.mark.parametrize("broken", [b"", b"Exif\0\0", b"Exif\0\0MM\0*\xff\xff\xff\xff", b"\0" * 64])
+def test_broken_exif_turns_nothing(broken):
+    file = io.BytesIO()
+    Image.new("RGB", (40, 30), "red").save(file, "JPEG", exif=broken)
+    assert not ImageDecoder(Preprocessing((30, 30), **UNIT))(file.getvalue()).is_turned
 
 
 def test_the_limit_counts_pixels_and_the_header_is_enough():

@@ -1,13 +1,82 @@
-"""Linear probes on clusters: separable, noisy, lopsided."""
+"""Linear probes on clusters, and the weights of training images out of a score table."""
+
+import math
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import train_test_split
 
 from ncclean.errors import InputError
 from ncclean.evaluation import linear_probe
-from ncclean.evaluation.linear_probe import ProbeOptions, _fitted, choose_c, fit_adamw, fit_probe
+from ncclean.evaluation.linear_probe import (
+    ProbeOptions,
+    SampleWeights,
+    choose_c,
+    fit_adamw,
+    fit_probe,
+    logistic_regression,
+)
+
+
+def table(tmp_path, rows, names=("shard", "key", "status", "osa_weight")):
+    path = tmp_path / "s.parquet"
+    pq.write_table(
+        pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), path
+    )
+    return str(path)
+
+
+ROWS = [
+    ("0", "a", "ok", 0.1),
+    ("0", "b", "ok", 0.3),
+    ("1", "a", "ok", 0.0),
+    ("1", "c", "image_corrupt", 9.0),
+    ("1", "d", "ok", None),
+]
+
+
+def test_by_shard_and_key(tmp_path):
+    keys = ["1/a", "0/b", "0/a", "1/c", "1/d", "2/z"]
+    found = SampleWeights((table(tmp_path, ROWS),), "osa_weight").of(keys, list("abacdz"))
+    mean = 0.4 / 3
+    expected = [0, 0.3 / mean, 0.1 / mean, math.nan, math.nan, math.nan]
+    np.testing.assert_allclose(found.numpy(), expected)
+
+
+def test_by_key_where_the_shards_had_other_names(tmp_path):
+    path = table(tmp_path, ROWS[1:])
+    found = SampleWeights((path,), "osa_weight + 1").of(["x/b", "x/a"], ["b", "a"])
+    np.testing.assert_allclose(found.numpy(), [1.3 / 1.15, 1 / 1.15])
+    with pytest.raises(InputError, match="several rows of the image a"):
+        SampleWeights((table(tmp_path, ROWS),), "osa_weight").of(["x/a"], ["a"])
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ("osa_weigth", "no column.*osa_weight"),
+        ("-osa_weight", "numbers from 0 on, not all of them 0; these lie from -0.3 to -0"),
+        ("0 * osa_weight", "not all of them 0"),
+        ("1e308 * 1e10 * (1 + osa_weight)", "--weights"),
+        ("CAST(NULL AS DOUBLE)", "no training image has a value"),
+    ],
+)
+def test_wrong_weights(tmp_path, weights, message):
+    with pytest.raises(InputError, match=message):
+        SampleWeights((table(tmp_path, ROWS),), weights).of(["0/a", "0/b", "1/a"], list("aba"))
+
+
+def test_wrong_tables(tmp_path):
+    with pytest.raises(InputError, match="no row of the training images, such as q"):
+        SampleWeights((table(tmp_path, ROWS),), "osa_weight").of(["q/q"], ["q"])
+    path = table(tmp_path, [(0.5,)], ("osa_weight",))
+    with pytest.raises(InputError, match="has no column shard"):
+        SampleWeights((path,), "osa_weight").of(["0/a"], ["a"])
 
 
 def clusters(count, classes, spread, seed):
@@ -32,6 +101,23 @@ def test_lbfgs_separates_what_can_be_separated(classes):
 def test_of_equally_good_penalties_the_strongest_is_taken():
     image, labels = clusters(150, 3, 0.2, 0)
     assert choose_c(image.double().numpy(), labels.numpy()) == 1e-6
+
+
+def test_the_fit_and_its_penalty_are_those_of_scikit_learn():
+    image, labels = clusters(300, 4, 0.9, 0)
+    x, y = image.double().numpy(), labels.numpy()
+    probe = fit_probe(image, labels, 4, ProbeOptions())
+    plain = LogisticRegression(C=probe.regularisation, max_iter=1000).fit(x, y)
+    np.testing.assert_allclose(probe.weights, plain.coef_, atol=1e-4)
+    np.testing.assert_allclose(probe.bias, plain.intercept_, atol=1e-4)
+    train, held = train_test_split(np.arange(300), test_size=60, random_state=0, stratify=y)
+
+    def accuracy_of(c):
+        model = LogisticRegression(C=c, max_iter=1000).fit(x[train], y[train])
+        return model.score(x[held], y[held])
+
+    best = max(map(accuracy_of, 10.0 ** np.arange(-6, 6.1, 0.5)))
+    assert accuracy_of(probe.regularisation) == pytest.approx(best, abs=1 / 60)
 
 
 def test_adamw_follows_the_supplement_and_learns():
@@ -82,9 +168,9 @@ def test_weights_count_images(solver):
     else:
         used = weights > 0
         model = (image[used].double().numpy(), labels[used].numpy(), 1.0)
-        weighted = _fitted(*model, weights[used].numpy())
+        weighted = logistic_regression(*model, weights[used].numpy())
         again = (image[twice].double().numpy(), labels[twice].numpy(), 1.0)
-        plain = _fitted(*again, np.ones(len(twice)))
+        plain = logistic_regression(*again, np.ones(len(twice)))
         np.testing.assert_allclose(weighted.coef_, plain.coef_, atol=2e-3)
         return
     torch.testing.assert_close(weighted.weights, plain.weights, atol=0.02, rtol=0.02)
@@ -121,7 +207,7 @@ def test_labels_that_weigh_nothing_do_not_choose_the_penalty(monkeypatch):
         def score(self, x, y, weights=None):
             return np.average(y == self.right, weights=weights)
 
-    monkeypatch.setattr(linear_probe, "_fitted", lambda x, y, c, w: Model(c))
+    monkeypatch.setattr(linear_probe, "logistic_regression", lambda x, y, c, w: Model(c))
     labels = np.repeat([0, 1], [70, 30])
     assert linear_probe.choose_c(np.zeros((100, 2)), labels) < 1
     assert linear_probe.choose_c(np.zeros((100, 2)), labels, weights=labels.astype(float)) >= 1

@@ -9,7 +9,7 @@ from ncclean.explaining import aggregates
 from ncclean.explaining.aggregates import STRATA, Totals, group_sums
 from ncclean.explaining.kinds import PAIR, Kind
 from ncclean.explaining.outcomes import outcomes_of
-from ncclean.explaining.pairs_file import Values
+from ncclean.explaining.pairs import Values
 
 KIND = Kind("host", PAIR, "host", ("host",), str)
 VALUES = Values(outcomes_of(["noise_probability"]))

@@ -11,7 +11,7 @@ from ncclean.explaining.explain_scores import explain_scores
 from ncclean.explaining.kinds import PAIR, Kind
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.outcomes import outcomes_of
-from ncclean.explaining.pairs_file import Required, Values
+from ncclean.explaining.pairs import Required, Values
 from tests.explaining.tables import columns, judged, write
 
 REQUIRED = Required(columns=(0, 1), least=(1.0, 0.85))

@@ -14,7 +14,7 @@ from ncclean.explaining.folding import Folded
 from ncclean.explaining.kinds import PAIR, Kind
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.outcomes import outcomes_of
-from ncclean.explaining.pairs_file import Required, Values
+from ncclean.explaining.pairs import Required, Values
 
 
 def test_the_interval_of_the_share_outside_is_wilsons():

@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.explain import Explain
 
-from ncclean.errors import InputError, ResumeError
-from ncclean.explaining import saved_sums as module
+from ncclean.errors import InputError
 from ncclean.explaining.cause_table import read_causes
 from ncclean.explaining.explain_scores import explain_scores
 from ncclean.explaining.options import ExplainOptions
@@ -127,37 +126,6 @@ def test_columns_given_are_groups_too(tmp_path):
     first = found.causes[0]
     assert (first.kind, first.value) == ("source", "it's")
     assert [c for c in found.folded if c.kind == "blur"]
-
-
-def test_a_killed_run_goes_on(tmp_path, monkeypatch):
-    scores, out = write(tmp_path / "scores.parquet", planted()), tmp_path / "causes.parquet"
-    request = Explain(scores=[scores], out=str(out))
-    real, calls = module.group_sums, []
-
-    def dies(connection, kind, *rest):
-        if kind.name == "word":
-            raise KeyboardInterrupt
-        return real(connection, kind, *rest)
-
-    monkeypatch.setattr(module, "group_sums", dies)
-    with pytest.raises(KeyboardInterrupt):
-        request.run()
-    assert not out.exists()
-    assert (tmp_path / "causes.parquet.work" / "pairs.parquet").exists()
-    with pytest.raises(ResumeError):
-        Explain(scores=[scores], out=str(out), options=ExplainOptions(min_pairs=60)).run()
-
-    def counts(connection, kind, *rest):
-        calls.append(kind.name)
-        return real(connection, kind, *rest)
-
-    monkeypatch.setattr(module, "group_sums", counts)
-    resumed = request.run().summary
-    assert "shard" not in calls
-    assert "word" in calls
-    assert not (tmp_path / "causes.parquet.work").exists()
-    whole = explain_scores([scores], str(tmp_path / "again.parquet"))
-    assert [c.to_json() for c in resumed.causes] == [c.to_json() for c in whole.causes]
 
 
 def test_what_another_command_wrote_is_refused(tmp_path):

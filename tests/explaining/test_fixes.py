@@ -3,10 +3,12 @@
 A rendered corpus of which every third hundred of one shard, or of a folder, lost its place.
 """
 
+import contextlib
 import csv
 import dataclasses
 import json
 import shutil
+from types import SimpleNamespace
 
 import duckdb
 import numpy as np
@@ -18,13 +20,19 @@ from ncclean_pipelines.export import Export
 from ncclean_pipelines.select import Select
 
 import ncclean
+from ncclean.base.progress import SILENT
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ResumeError
-from ncclean.explaining.fixes import fixes_of
+from ncclean.explaining.candidates import Candidate
+from ncclean.explaining.fixes import fixes_of, propose
+from ncclean.explaining.kinds import IMAGE, PAIR, Kind
+from ncclean.explaining.outcomes import outcomes_of
+from ncclean.explaining.pairs import Required, Values
 from ncclean.explaining.shifts import Shift
 from ncclean.selection.policy import Policy
+from tests.explaining.test_shifts import vectors
 
 SHIFTED, BY = slice(300, 600), 2
 MODEL = {"model": "demo", "precision": "fp32"}
@@ -225,3 +233,30 @@ def test_a_pair_of_two_shifted_runs_has_the_caption_of_the_first():
         "2": "caption 3", "3": None, "4": "caption 6",
     }  # fmt: skip
     assert [rows[key]["decision"] for key in "234"] == ["correct", "drop", "correct"]
+
+
+VALUES = Values(outcomes_of(["noise_probability"]))
+
+
+@pytest.mark.parametrize(("kind", "is_by", "is_shifted"), [
+    ("shard", False, True), ("image size", False, False), ("source", True, True),
+])  # fmt: skip
+def test_shifts_are_of_groups_whose_pairs_were_written_in_order(kind, is_by, is_shifted):
+    image, text, right = vectors(200)
+    moved = np.roll(text, 2, axis=0)
+    corpus = SimpleNamespace(vectors=lambda *_: {4: (np.arange(200), image, moved)})
+    connection = duckdb.connect()
+    with contextlib.closing(connection):
+        connection.execute(
+            f"CREATE TABLE pairs AS SELECT range AS place, 's' AS shard, range::VARCHAR AS key, "
+            f"0 AS caption_number, {right} AS similarity, 0.0 AS v0 FROM range(400)"
+        )
+        connection.execute(
+            "CREATE TABLE members AS SELECT range AS place, 4 AS member FROM range(200)"
+        )
+        of_kind = Kind(kind, IMAGE if kind == "image size" else PAIR, "x", (), str, is_by=is_by)
+        candidate = Candidate(of_kind, "a", 0, Required((0,), (1.0,)), (0.0,), 9.0, 0.001)
+        found = propose(connection, [candidate], [4], [0], VALUES, corpus, SILENT)
+        assert set(found.shifts) == ({0} if is_shifted else set())
+        assert ("shifted by +2" in found.texts.get(0, "")) == is_shifted
+        assert not propose(connection, [candidate], [4], [0], VALUES, None, SILENT).texts

@@ -9,7 +9,7 @@ from ncclean.explaining.aggregates import STRATA, Totals
 from ncclean.explaining.candidates import Candidate
 from ncclean.explaining.kinds import PAIR, Kind
 from ncclean.explaining.options import ExplainOptions
-from ncclean.explaining.pairs_file import Required
+from ncclean.explaining.pairs import Required
 
 KIND = Kind("shard", PAIR, "shard", ("shard",), str)
 

@@ -1,5 +1,7 @@
 """A group's share of wrong pairs by its own mismatches, whatever the estimator makes of it."""
 
+from types import SimpleNamespace
+
 import duckdb
 import numpy as np
 import pytest
@@ -206,16 +208,16 @@ def test_vectors_are_read_for_groups_and_for_a_sample_of_all(monkeypatch, tmp_pa
         "UNION ALL SELECT range * 2, 1 FROM range(50)"
     )
 
-    def read(connection, wanted, *_):
+    def read(connection, wanted):
         rows = connection.execute(f"SELECT place FROM ({wanted}) ORDER BY place").fetchnumpy()
         places = rows["place"][rows["place"] != 4]  # one has no vectors
         image = np.column_stack([places, places]).astype(np.float16)
         return {0: (places, image, np.column_stack([places % 3, places % 3]))}
 
-    monkeypatch.setattr(own_null, "read_vectors", read)
+    corpus = SimpleNamespace(vectors=read)
     monkeypatch.setattr(own_null, "_OUTSIDE", 500)
     monkeypatch.setattr(own_null, "_MOST", 100)
-    here = OwnNulls.read(connection, 2, ["embeddings"], None)
+    here = OwnNulls.read(connection, 2, corpus)
     places = here.image[:, 0].astype(int)
     assert 4 not in places
     assert here.is_outside.sum() in (499, 500)
@@ -227,4 +229,4 @@ def test_vectors_are_read_for_groups_and_for_a_sample_of_all(monkeypatch, tmp_pa
     pairs_of = dict(zip(places, here.photographs, strict=True))
     assert all(pairs_of[p] == pairs_of[p + 1] for p in pairs_of if p % 2 == 0 and p + 1 in pairs_of)
     connection.execute("ALTER TABLE pairs DROP key")
-    assert OwnNulls.read(connection, 2, ["embeddings"], None) is None
+    assert OwnNulls.read(connection, 2, corpus) is None

@@ -20,7 +20,7 @@ from ncclean.explaining.kinds import TEXT, Kind
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.outcomes import outcomes_of
 from ncclean.explaining.own_null import NOT_KNOWN, Verdict
-from ncclean.explaining.pairs_file import Required, Values
+from ncclean.explaining.pairs import Required, Values
 from ncclean.explaining.verdicts import Verdicts, histograms
 
 KIND = Kind("word", TEXT, "word", ("tokens",), str)

@@ -1,7 +1,6 @@
 """Tokens by estimate, as counted, and the most that may be used."""
 
-from ncclean.judging.budget import Budget, TokenEstimate, tokens_of
-from ncclean.judging.features import MOST_ANSWER_TOKENS
+from ncclean.judging.budget import MOST_ANSWER_TOKENS, Budget, TokenEstimate, tokens_of
 from ncclean.judging.prompt import Prompt
 from ncclean.judging.reply import Judgement
 

@@ -25,18 +25,23 @@ def rows(scored):
         return draw_sample(table, 100, seed=0).rows
 
 
-def test_in_the_order_of_the_sample_whatever_is_read_together(rows, corpus, monkeypatch):
-    shards = resolve_pairs([str(corpus)])
-    together = []
-    read = pictures.read_thumbnails
+@pytest.fixture
+def together(monkeypatch):
+    """The numbers of pairs whose pictures are read together, 4 at first and then up to 20."""
+    counts, read = [], pictures.read_thumbnails
 
     def counting(pairs, *rest, **options):
-        together.append(len(pairs))
+        counts.append(len(pairs))
         return read(pairs, *rest, **options)
 
     monkeypatch.setattr(pictures, "read_thumbnails", counting)
     monkeypatch.setattr(pictures, "_FIRST_PAIRS", 4)
     monkeypatch.setattr(pictures, "_MOST_PAIRS", 20)
+    return counts
+
+
+def test_in_the_order_of_the_sample_whatever_is_read_together(rows, corpus, together, monkeypatch):
+    shards = resolve_pairs([str(corpus)])
     numbers = [number for number in range(100) if number % 3]
     sample = SamplePictures(rows, shards, 64)
     by_pieces = list(sample.read(numbers))
@@ -50,16 +55,7 @@ def test_in_the_order_of_the_sample_whatever_is_read_together(rows, corpus, monk
     assert not sample.failed_shards
 
 
-def test_only_the_next_pairs_are_read_ahead(rows, corpus, monkeypatch):
-    together = []
-    read = pictures.read_thumbnails
-
-    def counting(pairs, *rest, **options):
-        together.append(len(pairs))
-        return read(pairs, *rest, **options)
-
-    monkeypatch.setattr(pictures, "read_thumbnails", counting)
-    monkeypatch.setattr(pictures, "_FIRST_PAIRS", 4)
+def test_only_the_next_pairs_are_read_ahead(rows, corpus, together):
     reading = SamplePictures(rows, resolve_pairs([str(corpus)]), 64).read(range(100))
     next(reading)
     reading.close()

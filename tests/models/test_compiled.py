@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from ncclean.models.compiled import LENGTHS
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import HeadedClip, Heads, HeadsConfig
+from ncclean.models.text_tower import COMPILED_LENGTHS as LENGTHS
 from ncclean.models.text_tower import shortened
 
 CAPTIONS = [f"{'very ' * (number % 60)}big dog {number}" for number in range(70)]

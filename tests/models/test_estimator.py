@@ -15,8 +15,8 @@ from ncclean.data.decode import ImageDecoder
 from ncclean.errors import ModelError
 from ncclean.models.building import weights_fingerprint
 from ncclean.models.checkpoint import matching_architectures
+from ncclean.models.devices import resolve_precision
 from ncclean.models.estimator import Estimator
-from ncclean.models.precision import resolve_precision
 from tests import hostile
 from tests.conftest import write_model
 

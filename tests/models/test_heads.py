@@ -17,7 +17,7 @@ from ncclean.models.heads import (
     read_heads,
     write_heads,
 )
-from ncclean.models.saving import write_model
+from ncclean.models.request import write_model
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from ncclean.errors import ModelError
 from ncclean.models.estimator import Estimator
-from ncclean.models.saving import write_model
+from ncclean.models.request import write_model
 from tests.models.test_estimator import VISION
 
 transformers = pytest.importorskip("transformers")

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ncclean.models.devices import _cast_matrices, float32_products, resolve_precision
 from ncclean.models.estimator import Estimator
-from ncclean.models.precision import _cast_matrices, float32_products, resolve_precision
 
 MATRICES = (nn.Linear, nn.Conv2d, nn.MultiheadAttention)
 

@@ -19,7 +19,7 @@ from ncclean.models.preprocessing import (
     describe,
     preprocessing_of,
 )
-from ncclean.models.saving import write_model as save
+from ncclean.models.request import write_model as save
 from tests.conftest import write_model
 from tests.models.test_estimator import ARCHITECTURES
 

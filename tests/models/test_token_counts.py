@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from ncclean.models.estimator import Estimator
-from ncclean.models.token_counts import MAX_CAPTION_CHARACTERS, tokens_before_cutting
-from ncclean.models.tokens import Tokenize
+from ncclean.models.tokens import MAX_CAPTION_CHARACTERS, Tokenize, tokens_before_cutting
 from tests.conftest import write_model
 
 CAPTIONS = [

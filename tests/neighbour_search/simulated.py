@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from ncclean.neighbour_search.copies import Distinct
+import numpy as np
+import pyarrow as pa
+
+from ncclean.neighbour_search.blocks import BlockPairs
+from ncclean.neighbour_search.corpus import Distinct
+from ncclean.neighbour_search.options import NeighbourOptions
+from ncclean.neighbour_search.search import Neighbours, find_neighbours
+from ncclean.runners.runner import InProcess
+from ncclean.storage.array_files import ArrayFolder
 
 
 def unit(values: np.ndarray) -> np.ndarray:
@@ -21,9 +32,44 @@ def clustered(count: int, dim: int, seed: int = 0, clusters: int = 50) -> np.nda
 
 
 def distinct_of(labels: np.ndarray) -> Distinct:
-    """The classes of rows with equal labels."""
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    shapes = Distinct.shapes(len(labels), len(first))
-    classes = Distinct.of({name: np.zeros(*shape) for name, shape in shapes.items()})
-    classes.fill(first[inverse.reshape(-1)])
-    return classes
+    """The classes of rows with equal labels, numbered by first occurrence."""
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(labels.tolist()))}
+    classes = np.array([numbers[value] for value in labels.tolist()], np.int32)
+    members = np.argsort(classes, kind="stable").astype(np.int32)
+    starts = np.searchsorted(classes[members], np.arange(len(numbers) + 1))
+    positions = np.empty(len(labels), np.int32)
+    positions[members] = np.arange(len(labels)) - starts[classes[members]]
+    return Distinct(classes, members[starts[:-1]], members, starts, positions)
+
+
+@dataclass(frozen=True)
+class ArrayBlock:
+    """Pairs in memory: (m, d) images and captions, and their texts."""
+
+    image: np.ndarray
+    text: np.ndarray
+    captions: Sequence[str | None] | None = None
+
+    @property
+    def dim(self) -> int:
+        return int(self.image.shape[1])
+
+    def read(self) -> BlockPairs:
+        count = len(self.image)
+        numbers = pa.array([str(row) for row in range(count)])
+        facts = pa.table({
+            "uid": numbers, "shard": pa.array([""] * count), "key": numbers,
+            "caption_number": pa.array(np.zeros(count, np.int16)),
+            "text": pa.array(self.captions or [None] * count, pa.string()),
+        })  # fmt: skip
+        image, text = (side.astype(np.float16, copy=False) for side in (self.image, self.text))
+        return BlockPairs(image, text, facts)
+
+
+def searched(
+    folder: Path, blocks: Sequence[ArrayBlock], memory_bytes: int = 4 << 30, **options: Any
+) -> tuple[ArrayFolder, Neighbours]:
+    """Search blocks in this process; the files of the search, and its results."""
+    work = ArrayFolder(str(folder))
+    chosen = NeighbourOptions(**options)
+    return work, find_neighbours(blocks, chosen, work, InProcess(), memory_bytes=memory_bytes)

@@ -105,9 +105,9 @@ def test_an_interrupted_index_goes_on_and_broken_shards_are_left_out(tmp_path, m
 
     with pytest.raises(KeyboardInterrupt):
         CaptionIndex.build(blocks, work, Interrupts())
-    made = (tmp_path / "work" / "captions-0.arrays").stat().st_mtime_ns
+    made = (tmp_path / "work" / "caption-rows-0.arrays").stat().st_mtime_ns
     index = CaptionIndex.build(blocks, work)
-    assert (tmp_path / "work" / "captions-0.arrays").stat().st_mtime_ns == made
+    assert (tmp_path / "work" / "caption-rows-0.arrays").stat().st_mtime_ns == made
     assert len(index.nearest(images[0].astype(np.float32), 60)) == 50
     assert index.rows_of("u60") == []
 

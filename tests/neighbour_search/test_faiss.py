@@ -8,17 +8,16 @@ from scipy.sparse.csgraph import connected_components
 from threadpoolctl import threadpool_limits
 
 from ncclean.neighbour_search import near_duplicates, training
-from ncclean.neighbour_search.block_tasks import ACROSS, WITHIN
-from ncclean.neighbour_search.blocks import ArrayBlock
-from ncclean.neighbour_search.inverted_lists import InvertedLists, nearest_lists
+from ncclean.neighbour_search.corpus import ACROSS, WITHIN, Distinct
+from ncclean.neighbour_search.inverted_lists import InvertedLists, nearest_lists, nearest_of
 from ncclean.neighbour_search.near_duplicates import GROUPING_EFFORT
 from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.neighbour_search.search import find_neighbours
-from ncclean.neighbour_search.search_tasks import nearest_of
-from ncclean.neighbour_search.whitening import Whitening
+from ncclean.neighbour_search.whitening import whitened
 from ncclean.runners.runner import InProcess
 from ncclean.storage.array_files import ArrayFolder
-from tests.neighbour_search.simulated import clustered, unit
+from tests.neighbour_search import simulated
+from tests.neighbour_search.simulated import ArrayBlock, clustered, unit
 
 K, ROWS = 7, 4000
 
@@ -39,10 +38,8 @@ def searched(folder, blocks=3, memory_bytes=4 << 30, **options):
     image, text = corpus()
     parts = np.array_split(np.arange(ROWS), blocks)
     several = [ArrayBlock(image[part], text[part]) for part in parts]
-    chosen = NeighbourOptions(index="ivf", k=K, **options)
-    work = ArrayFolder(str(folder))
-    _, found = find_neighbours(several, chosen, work, InProcess(), memory_bytes=memory_bytes)
-    return work, found
+    options = {"index": "ivf", "k": K, **options}
+    return simulated.searched(folder, several, memory_bytes, **options)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +49,7 @@ def done(tmp_path_factory):
 
 
 def vectors_of(work, side):
-    lists = InvertedLists(work, side)
+    lists = InvertedLists.load(work, side)
     return lists.take(np.arange(len(lists)))
 
 
@@ -72,7 +69,7 @@ def found_in(work, direction, count):
 def test_neighbours_are_those_of_faiss(done, direction):
     work, found = done
     members, queries = vectors_of(work, direction.index), vectors_of(work, direction.query)
-    centroids = InvertedLists(work, direction.index).centroids
+    centroids = InvertedLists.load(work, direction.index).centroids
     quantizer = faiss.IndexFlatIP(24)
     quantizer.add(centroids)
     index = faiss.IndexIVFScalarQuantizer(
@@ -81,8 +78,7 @@ def test_neighbours_are_those_of_faiss(done, direction):
     )  # fmt: skip
     index.is_trained = True
     add_preassigned(index, members, nearest_lists(members, centroids, 1)[:, 0].astype(np.int64))
-    side = found.image if direction.index == "image" else found.text
-    visited = side.index.split(", ")[1].split(" ")
+    visited = found.facts[f"index_{direction.index}"].split(", ")[1].split(" ")
     index.nprobe = int(visited[0] if direction.is_within else visited[2])
     expected, ids = index.search(queries, K + direction.is_within)
     if direction.is_within:
@@ -97,6 +93,22 @@ def test_neighbours_are_those_of_faiss(done, direction):
     assert (found_ids == ids).mean() > 0.995  # but for ties
 
 
+@pytest.mark.parametrize("direction", [*WITHIN, *ACROSS], ids=lambda one: one.name)
+def test_recalls_are_those_of_the_sample(done, direction):
+    """By brute force, for the first queries that the seed draws."""
+    work, found = done
+    members, queries = vectors_of(work, direction.index), vectors_of(work, direction.query)
+    sample = np.random.default_rng(0).choice(len(queries), 1000, replace=False)
+    products = queries[sample] @ members.T
+    if direction.is_within:
+        products[np.arange(1000), sample] = -np.inf
+    least = np.sort(products, axis=1)[:, -K, None]
+    cosines, _ = found_in(work, direction, len(queries))
+    recall = (cosines[sample] >= least - 2e-6).mean()
+    names = [direction.query, direction.index][direction.is_within :]
+    assert found.facts["_to_".join(names) + "_recall"] == pytest.approx(recall, abs=5e-4)
+
+
 @pytest.mark.parametrize("linkage", ["representative", "components"])
 @pytest.mark.parametrize("whiten", [True, False])
 def test_groups_are_those_of_one_row_at_a_time(tmp_path, monkeypatch, whiten, linkage):
@@ -106,8 +118,8 @@ def test_groups_are_those_of_one_row_at_a_time(tmp_path, monkeypatch, whiten, li
     work, found = searched(
         tmp_path, memory_bytes=1 << 18, whiten=whiten, linkage=linkage, image_threshold=threshold
     )
-    lists, vectors = InvertedLists(work, "image"), vectors_of(work, "image")
-    white = Whitening.of(work.load("learnt"), "image_space_").apply(vectors)
+    lists, vectors = InvertedLists.load(work, "image"), vectors_of(work, "image")
+    white = whitened(work.load("learnt"), "image", vectors)
     visited = np.zeros((len(vectors), len(lists.centroids)), bool)
     probes = nearest_lists(vectors, lists.centroids, GROUPING_EFFORT)
     np.put_along_axis(visited, probes, True, axis=1)
@@ -122,20 +134,20 @@ def test_groups_are_those_of_one_row_at_a_time(tmp_path, monkeypatch, whiten, li
             before = np.flatnonzero(near[row, :row] & (representative[:row] == np.arange(row)))
             if len(before):
                 representative[row] = before[cosines[row, before].argmax()]
-    classes = work.load("classes-image")
-    first = classes["first"][representative[classes["labels"]]]
-    np.testing.assert_array_equal(found.image.group, first)
+    classes = Distinct.load(work, "image")
+    first = classes.first[representative[classes.labels]]
+    np.testing.assert_array_equal(found.groups["image"], first)
     assert len(np.unique(representative)) < len(vectors) - 300
-    expected = np.einsum("nd,nd->n", white, white[representative])[classes["labels"]]
-    np.testing.assert_allclose(found.image.similarity, expected, atol=1e-3)  # float16 units
+    expected = np.einsum("nd,nd->n", white, white[representative])
+    np.testing.assert_allclose(found.similarity["image"], expected, atol=1e-3)  # float16 units
 
 
 def assert_same(found, expected):
-    for name in ("pair_group", "cluster"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-    np.testing.assert_array_equal(found.better.captions, expected.better.captions)
-    np.testing.assert_allclose(found.lemon, expected.lemon, atol=1e-5)
-    np.testing.assert_allclose(found.image.similarity, expected.image.similarity, atol=1e-5)
+    """All columns, but for the rounding of cosines."""
+    columns = (results.columns(slice(None)) for results in (found, expected))
+    for (name, values), others in zip(next(columns).items(), next(columns).values(), strict=True):
+        atol = 1e-5 if values.dtype.kind == "f" else 0
+        np.testing.assert_allclose(values, others, rtol=0, atol=atol, err_msg=name)
 
 
 def test_results_depend_neither_on_memory_nor_on_blocks(done, tmp_path):
@@ -146,10 +158,10 @@ def test_a_flat_search_finds_near_duplicates_in_all_lists(tmp_path, monkeypatch)
     """There are more lists than an approximate search visits for them."""
     monkeypatch.setattr(training, "_ROWS_PER_EXACT_LIST", 60)
     image, text = corpus()
-    work, options = ArrayFolder(str(tmp_path)), NeighbourOptions(index="flat", k=K, whiten=False)
-    _, found = find_neighbours([ArrayBlock(image, text)], options, work, InProcess())
+    block, options = ArrayBlock(image, text), {"index": "flat", "k": K, "whiten": False}
+    work, found = simulated.searched(tmp_path, [block], **options)
     assert len(work.load("learnt")["image_lists"]) > 2 * GROUPING_EFFORT
-    firsts = image[np.unique(found.image.group)].astype(np.float32)
+    firsts = image[np.unique(found.groups["image"])].astype(np.float32)
     assert len(firsts) < ROWS - 700
     assert np.tril(firsts @ firsts.T, -1).max() < 0.98 + 1e-5
 
@@ -159,17 +171,16 @@ def test_a_block_that_has_nothing_of_its_own(tmp_path, index):
     """All its pairs are copies of those of the block before it."""
     image, text = corpus()
     first = ArrayBlock(image[:1500], text[:1500])
-    options, work = NeighbourOptions(index=index, k=K), ArrayFolder(str(tmp_path))
-    _, found = find_neighbours([first, first], options, work, InProcess())
-    np.testing.assert_array_equal(found.pair_group[1500:], found.pair_group[:1500])
-    assert not np.isnan(found.lemon).any()
+    _, found = simulated.searched(tmp_path, [first, first], index=index, k=K)
+    np.testing.assert_array_equal(found.groups["pair"][1500:], found.groups["pair"][:1500])
+    assert not np.isnan(found.columns(slice(None))["lemon_score"]).any()
 
 
 def test_copies_are_in_one_group(done):
     _, found = done
-    np.testing.assert_array_equal(found.image.group[3000:3400], found.image.group[:400])
-    assert (found.text.group[100:200] == found.text.group[0]).all()
-    assert min(found.image.recall, found.text.across_recall) > 0.94
+    np.testing.assert_array_equal(found.groups["image"][3000:3400], found.groups["image"][:400])
+    assert (found.groups["text"][100:200] == found.groups["text"][0]).all()
+    assert min(found.facts["image_recall"], found.facts["image_to_text_recall"]) > 0.94
 
 
 def test_what_is_done_is_not_done_again(tmp_path):
@@ -192,15 +203,13 @@ def test_what_is_done_is_not_done_again(tmp_path):
     rounds = 0
     while True:
         try:
-            _, found = find_neighbours(blocks, options, work, Counting(3), memory_bytes=1 << 19)
+            found = find_neighbours(blocks, options, work, Counting(3), memory_bytes=1 << 19)
             break
         except KeyboardInterrupt:
             rounds += 1
     assert rounds > 5
     _, expected = searched(tmp_path / "again", blocks=2, memory_bytes=1 << 19)
-    np.testing.assert_array_equal(found.lemon, expected.lemon)
-    np.testing.assert_array_equal(found.pair_group, expected.pair_group)
-    assert isinstance(found.better.captions, np.ndarray)
+    assert_same(found, expected)
 
 
 def test_what_is_learnt_does_not_depend_on_the_number_of_threads(tmp_path):
@@ -208,10 +217,11 @@ def test_what_is_learnt_does_not_depend_on_the_number_of_threads(tmp_path):
     image, text = (clustered(3000, 256, seed).astype(np.float16) for seed in (0, 1))
     learnt = []
     for threads in (1, 2):
-        work = ArrayFolder(str(tmp_path / str(threads)))
-        options = NeighbourOptions(index="ivf", k=K, whiten=True)
+        options = {"index": "ivf", "k": K, "whiten": True}
         with threadpool_limits(threads):
-            find_neighbours([ArrayBlock(image, text)], options, work, InProcess())
+            work, _ = simulated.searched(
+                tmp_path / str(threads), [ArrayBlock(image, text)], **options
+            )
         learnt.append(work.load("learnt"))
     for name, array in learnt[0].items():
         np.testing.assert_array_equal(array, learnt[1][name], err_msg=name)

@@ -13,21 +13,11 @@ from tests.neighbour_search.simulated import distinct_of
 PAPER = LemonParameters()
 
 
-class Captions:
-    """Vectors of pairs in an array."""
-
-    def __init__(self, vectors):
-        self.vectors, self.dim = vectors, vectors.shape[1]
-
-    def take(self, rows):
-        return self.vectors[rows]
-
-
 def terms_of(found, distinct, text, own, copies, k, pairs=None):
     pairs = np.arange(len(own)) if pairs is None else np.array(pairs)
     return disagreement(
-        pairs, np.arange(len(distinct)), found, distinct, text, own, copies,
-        k, LemonParameters(k=k),
+        pairs, np.arange(len(distinct)), found, distinct, text.__getitem__, own, copies,
+        text.shape[1], LemonParameters(k=k),
     )  # fmt: skip
 
 
@@ -36,7 +26,7 @@ def test_defaults_are_the_papers_fixed_ones():
 
 
 def test_term_by_hand():
-    text = Captions(np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32))
+    text = np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32)
     own = np.array([0.9, 0.8, 0.5], np.float32)
     found = Nearest(
         np.array([[0.7, 0.4], [0.7, 0.2], [0.4, 0.2]], np.float32),
@@ -55,7 +45,7 @@ def test_term_by_hand():
 
 def test_copies_give_no_evidence():
     """A mismatched pair that is there twice must not be vouched for by its copy."""
-    text = Captions(np.array([[1, 0], [1, 0], [0, 1]], np.float32))
+    text = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
     images = distinct_of(np.array([0, 0, 1]))
     found = Nearest(np.array([[0.9], [0.9]], np.float32), np.array([[1], [0]], np.int32))
     own = np.full(3, 0.5, np.float32)
@@ -89,7 +79,7 @@ def test_members_of_the_own_class_come_first_and_in_turn():
 
 def test_a_copy_by_any_of_its_labels_gives_no_evidence():
     """A neighbour with the same image is left out, whatever its caption, and a lack of one too."""
-    text = Captions(np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32))
+    text = np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32)
     images = distinct_of(np.array([0, 0, 1]))
     found = Nearest(np.array([[0.9], [0.9]], np.float32), np.array([[1], [0]], np.int32))
     own = np.full(3, 0.5, np.float32)

@@ -2,8 +2,19 @@ import numpy as np
 import pytest
 
 from ncclean.neighbour_search import near_duplicates
-from ncclean.neighbour_search.near_duplicates import join_single_rows, leaders
+from ncclean.neighbour_search.near_duplicates import (
+    SAME_IMAGE_COSINE,
+    THRESHOLDS,
+    join_single_rows,
+    leaders,
+)
 from tests.neighbour_search.simulated import clustered
+
+
+def test_thresholds_are_those_of_the_docs():
+    """By modality, whitened or not: docs/neighbours.md has what they find and take wrongly."""
+    assert THRESHOLDS == {"image": {True: 0.80, False: 0.96}, "text": {True: 0.90, False: 0.98}}
+    assert SAME_IMAGE_COSINE == 0.98
 
 
 def one_row_at_a_time(vectors, threshold):
@@ -39,7 +50,7 @@ def test_a_row_that_is_near_two_joins_the_most_similar_one_even_if_they_are_not_
 
 def test_single_rows_join_representatives_of_the_other_space():
     representative = np.array([0, 0, 2, 3, 4, 5])
-    sizes = np.array([2, 0, 1, 1, 1, 1])
+    sizes = np.array([2, 2, 1, 1, 1, 1])
     later, earlier = np.array([1, 2, 2, 3, 4, 5]), np.array([0, 1, 0, 2, 3, 4])
     joined = join_single_rows(representative, sizes, later, earlier)
     # 2 is near 1, no representative, then 0; 3 is near 2, which is none any more; 5 near 4 that

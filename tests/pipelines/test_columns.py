@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 import ncclean
 from ncclean.base.config import ScoreOptions
 from ncclean.columns import columns
-from ncclean.models.embedding_head import EmbeddingHead
+from ncclean.models.heads import EmbeddingHead
 from ncclean.storage.score_run import ScoreRun
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")

@@ -1,11 +1,5 @@
 """DisNCL end to end: heads on frozen towers, the run folder as a scoring model."""
 
-import json
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import open_clip
 import pyarrow.parquet as pq
 import pytest
@@ -19,9 +13,7 @@ from ncclean.models.checkpoint import resolve
 from ncclean.models.heads import has_heads
 from ncclean.training.objectives.options import DisnclOptions, ObjectiveOptions
 from ncclean.training.options import TrainOptions
-from ncclean.training.run_log import read_results
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+from ncclean.training.run_files import read_results
 
 
 def request(corpus, out, **options):
@@ -66,27 +58,6 @@ def test_score_takes_cosines_in_the_invariant_space(run, corpus, scored, tmp_pat
     noisy = ok.is_noisy.astype(bool)
     assert ok.disncl_clean[~noisy].mean() > ok.disncl_clean[noisy].mean()
     assert ok.similarity[~noisy].mean() > ok.similarity[noisy].mean() + 0.1
-
-
-@pytest.mark.slow
-def test_the_evidence_and_the_beliefs_of_a_run_can_be_measured(run, corpus, tmp_path):
-    figure, record = tmp_path / "halves.png", tmp_path / "report.json"
-    measured = ["--shards", corpus, "--pairs", "150", "--plot", figure, "--json", record]
-    for words in (["disentangle.run", run, *measured], ["beliefs.run", run]):
-        done = subprocess.run([sys.executable, BENCHMARKS, *words], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    report = json.loads(record.read_text())
-    assert report["pairs"] == 150
-    assert report["retrieval"]["invariant"] > report["retrieval"]["exclusive"]
-    assert len(report["facts"]) == 11
-    assert figure.stat().st_size > 10_000
-    auroc = dict(re.findall(r"(\w+): AUROC ([\d.]+)", done.stdout))
-    assert float(auroc["similarity"]) > 0.7
-    assert float(auroc["bayes_weight"]) < 0.5  # the less alike, the larger
-    table = pq.read_table(run / "beliefs.parquet")
-    noisy = sum(bool(value) for value in table["is_noisy"].to_pylist())
-    assert done.stdout.startswith(f"{table.num_rows:,} pairs, {noisy} noisy")
-    assert table.num_rows == len(set(table["uid"].to_pylist()))
 
 
 def test_the_entangled_control_trains_from_the_command_line(corpus, tmp_path):

@@ -26,7 +26,7 @@ from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.options import TrainOptions
-from ncclean.training.run_log import read_results
+from ncclean.training.run_files import read_results
 from tests import object_store
 
 COMMAND = "import sys; from ncclean_cli.app import main; main()"

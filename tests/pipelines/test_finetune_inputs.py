@@ -18,8 +18,8 @@ from ncclean.data.shards import resolve_shards
 from ncclean.data.train_batch import with_batch_noise
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.models.estimator import Estimator
+from ncclean.training.objectives.baselines import gradient_ascent_terms
 from ncclean.training.objectives.clip import pair_losses
-from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.options import TrainOptions
 from tests.conftest import write_model

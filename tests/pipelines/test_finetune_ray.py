@@ -19,7 +19,7 @@ from ncclean.base.config import ClusterOptions
 from ncclean.data.options import LoaderOptions
 from ncclean.training.objectives.options import ObjectiveOptions
 from ncclean.training.options import TrainOptions
-from ncclean.training.run_log import read_results
+from ncclean.training.run_files import read_results
 from tests.execution.clusters import cluster
 from tests.factories import rendered
 

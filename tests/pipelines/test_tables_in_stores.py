@@ -12,8 +12,8 @@ from ncclean_pipelines.report import Report
 from ncclean_pipelines.select import Select
 
 from ncclean.selection.policy import Policy
+from ncclean.training.batches import open_selection
 from ncclean.training.objectives.options import ObjectiveOptions
-from ncclean.training.selection import open_selection
 from tests import object_store
 from tests.reviewing.served import served
 

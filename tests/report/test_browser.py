@@ -123,7 +123,7 @@ def test_the_slider_moves_the_line_in_both_plots(driver):
 
 
 def test_filters(made, driver):
-    pairs = made.result.pairs
+    pairs = made.result.page.pairs
     group = driver.find_elements("css selector", "#filters [data-group]")
     assert visible_cards(driver) == [i for i, p in enumerate(pairs) if p.group == "worst"]
     group[-1].click()
@@ -154,7 +154,7 @@ def test_filters(made, driver):
 def test_a_pair_opens_and_closes_by_keyboard(made, driver):
     from selenium.webdriver.common.keys import Keys
 
-    pairs = made.result.pairs
+    pairs = made.result.page.pairs
     index = next(i for i, p in enumerate(pairs) if p.key == "script")
     button = driver.find_elements("css selector", ".card > button")[index]
     button.send_keys(Keys.ENTER)
@@ -255,5 +255,5 @@ def test_readable_without_script(made):
         assert cell(driver, "kept", "pairs")
         assert not driver.find_element("id", "controls").is_displayed()
         cards = driver.find_elements("css selector", ".card")
-        assert len(cards) == len(made.result.pairs)
+        assert len(cards) == len(made.result.page.pairs)
         assert cards[0].is_displayed()

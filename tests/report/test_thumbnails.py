@@ -11,8 +11,7 @@ from ncclean.data.fetch import ImageFetcher
 from ncclean.data.images.resolve import resolve_images
 from ncclean.data.open_image import ImageRejected
 from ncclean.data.shards import resolve_shards
-from ncclean.report.pairs import ShownPair
-from ncclean.report.thumbnails import encode_thumbnail
+from ncclean.report.thumbnails import Pictured, encode_thumbnail
 from ncclean.report.thumbnails import read_thumbnails as read_by_places
 from tests import hostile
 
@@ -27,7 +26,7 @@ def read_thumbnails(pairs, shards):
 
 
 def pair(shard, key, row, status="ok", error=None):
-    return ShownPair("worst", shard, key, row, status, error, "caption", 0, None, None, None, {})
+    return Pictured(shard=shard, key=key, row=row, status=status, error=error)
 
 
 def test_keeps_the_shape_and_stays_within_the_bytes():

@@ -19,9 +19,11 @@ from ncclean.data.decode import Preprocessing
 from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.models.estimator import Estimator
 from ncclean.training.objectives.base import Objective
-from ncclean.training.objectives.registry import ObjectiveOptions, make_objective
+from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.objectives.registry import make_objective
+from ncclean.training.options import TrainOptions
 from ncclean.training.process_group import Ranks, joined_ranks
-from ncclean.training.trainer import Trainer, TrainOptions
+from ncclean.training.trainer import Trainer
 
 # Steps in proportion to the gradient: Adam's own, of equal size whatever the gradient, turn
 # differences in its last digit into differences in its sign.

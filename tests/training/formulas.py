@@ -41,6 +41,13 @@ def osa(v, t, scale, batch, normalized=False):
     return (weights * (cross_entropies(logits) + cross_entropies(logits.T)) / 2).mean()
 
 
+def siglip(v, t, scale, bias, weights):
+    """Each pair's weight multiplies half of its row and half of its column of N^2 questions."""
+    z = 2 * torch.eye(len(v)) - 1
+    questions = -torch.log(torch.sigmoid(z * (scale * v @ t.T + bias)))
+    return (weights * (questions.sum(1) + questions.sum(0)) / 2).mean()
+
+
 def least_confident(v, t, scale, percent):
     """The forget set that the model in training names."""
     logits = (scale * v @ t.T).detach()

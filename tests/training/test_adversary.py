@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from ncclean.training.adversary import Adversaries
 from ncclean.training.objectives.base import GlobalBatch, Phase
+from ncclean.training.optimizers import Adversaries
 from ncclean.training.process_group import Ranks
 
 BATCH = GlobalBatch(torch.ones(1), torch.zeros(1, dtype=torch.bool))

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ncclean.errors import InputError
-from ncclean.training import checkpoint
-from ncclean.training.checkpoint import CheckpointWriter, Position, load_checkpoint, save_checkpoint
+from ncclean.training import run_files as checkpoint
+from ncclean.training.run_files import CheckpointWriter, Position, load_checkpoint, save_checkpoint
 
 
 def save(folder, step, keep=2, **state):
@@ -76,7 +76,7 @@ def test_a_process_killed_while_it_writes_leaves_the_one_before(tmp_path):
     code = (
         "import os, signal, sys, torch\n"
         "from pathlib import Path\n"
-        "from ncclean.training.checkpoint import Position, save_checkpoint\n"
+        "from ncclean.training.run_files import Position, save_checkpoint\n"
         "def half(state, file):\n"
         "    Path(file).write_bytes(b'half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -5,7 +5,7 @@ import torch
 
 from ncclean.data.shards import resolve_shards
 from ncclean.data.weighted_loader import LoaderOptions, WeightedLoader
-from ncclean.training.feature_cache import CachedFeatures, encode_features
+from ncclean.training.batches import CachedFeatures, encode_features
 
 
 @pytest.fixture(scope="module")

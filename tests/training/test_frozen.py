@@ -7,8 +7,9 @@ from open_clip.tokenizer import SimpleTokenizer
 from ncclean.data.decode import Preprocessing
 from ncclean.models.estimator import Estimator
 from ncclean.training.objectives.base import Phase
+from ncclean.training.objectives.clip import Clip
 from ncclean.training.objectives.options import ObjectiveOptions
-from ncclean.training.objectives.registry import Clip, make_objective
+from ncclean.training.objectives.registry import make_objective
 from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer
 from tests.training.batches import TINY, FixedBatches, tiny_estimator, train

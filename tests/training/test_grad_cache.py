@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from ncclean.training.grad_cache import backward_in_pieces
+from ncclean.training.batch_step import backward_in_pieces
 from ncclean.training.objectives.clip import clip_loss
 
 

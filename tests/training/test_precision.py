@@ -8,7 +8,7 @@ from ncclean.training.objectives.base import Objective, whole_model
 from ncclean.training.objectives.ncu_prompt import NegativePrefixes, NegativePrompt
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.registry import METHODS, make_objective
-from ncclean.training.run_log import read_results
+from ncclean.training.run_files import read_results
 from ncclean.training.transport import masked_sinkhorn
 from tests.training.batches import FixedBatches, tiny_estimator, train
 

@@ -14,9 +14,9 @@ from ncclean.data.train_batch import TrainBatch, joined
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.storage.run_folder import open_record
 from ncclean.training import finetune
+from ncclean.training.batches import RankBatches
 from ncclean.training.finetune import counts_of, pieces_of
 from ncclean.training.process_group import Ranks, rank_device
-from ncclean.training.rank_batches import RankBatches
 from tests.factories import rendered
 
 BATCH = 24  # of all ranks

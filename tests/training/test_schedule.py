@@ -10,7 +10,7 @@ import torch
 from ncclean.training.objectives.base import Phase
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.registry import make_objective
-from ncclean.training.parameter_groups import make_optimizer, parameter_groups, set_learning_rates
+from ncclean.training.optimizers import make_optimizer, parameter_groups, set_learning_rates
 from ncclean.training.trainer import Trainer
 from tests.training.batches import FixedBatches, tiny_estimator
 from tests.training.test_wiring import TRAINING, FirstBatch

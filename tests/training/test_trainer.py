@@ -15,14 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ncclean.models.text_tower import encode_text, token_lengths
 from ncclean.training import trainer
 from ncclean.training.batch_step import BatchStep
-from ncclean.training.checkpoint import load_checkpoint
 from ncclean.training.objectives import disncl
 from ncclean.training.objectives.base import Objective, Phase, shared_out, whole_model
-from ncclean.training.objectives.clip import clip_loss
+from ncclean.training.objectives.clip import Clip, clip_loss
 from ncclean.training.objectives.options import BayesOptions, DisnclOptions
-from ncclean.training.objectives.registry import Clip
-from ncclean.training.run_log import read_results
-from ncclean.training.trainer import Trainer, TrainOptions
+from ncclean.training.options import TrainOptions
+from ncclean.training.run_files import load_checkpoint, read_results
+from ncclean.training.trainer import Trainer
 from tests.training.batches import (
     LINEAR,
     FixedBatches,
@@ -397,8 +396,10 @@ def test_checkpoints_are_retained_and_checked(tmp_path, refused):
 
 def test_moving_average(tmp_path):
     estimator = tiny_estimator()
-    from ncclean.training.objectives.registry import ObjectiveOptions, make_objective
-    from ncclean.training.trainer import Trainer, TrainOptions
+    from ncclean.training.objectives.options import ObjectiveOptions
+    from ncclean.training.objectives.registry import make_objective
+    from ncclean.training.options import TrainOptions
+    from ncclean.training.trainer import Trainer
     from tests.training.batches import FixedBatches
 
     start = estimator.model.text_projection.detach().clone()

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from ncclean.training.checkpoint import CheckpointWriter, Position
 from ncclean.training.objectives.base import Objective, whole_model
 from ncclean.training.objectives.options import ObjectiveOptions
 from ncclean.training.objectives.registry import make_objective
 from ncclean.training.options import TrainOptions
 from ncclean.training.process_group import Ranks
+from ncclean.training.run_files import CheckpointWriter, Position
 from ncclean.training.trainer import Trainer
 from tests.training.batches import FixedBatches, start_joined_ranks, tiny_estimator
 

@@ -35,6 +35,7 @@ from tests.training.formulas import (
     ncu_second_phase,
     osa,
     rince,
+    siglip,
     softclip,
 )
 
@@ -66,6 +67,7 @@ CASES = {
         "softclip", {"softclip_temperature": 0.5}, ALL, lambda e, b: softclip(*e[:3], 0.5),
     ),
     "cyclip": ("cyclip", {}, ALL, lambda e, b: cyclip(*e[:3])),
+    "siglip": ("siglip", {}, {**ALL, "bias": 1.0}, lambda e, b: siglip(*e, b.weights)),
     "rince": ("rince", {}, TOWERS, lambda e, b: rince(*e[:3])),
     "decl": ("decl", {}, ALL, lambda e, b: decl(*e[:3])),
     "bayes": ("bayes", {}, ALL, lambda e, b: bayes(*e[:3])),
@@ -150,6 +152,8 @@ def expected_step(
         F.normalize(encode_text(model, tokens, normalize=False), dim=1),
         model.logit_scale.exp(),
     ]
+    if "bias" in own:
+        encoded.append(own["bias"].value)
     if "prompt" in own:
         encoded.append(own["prompt"](model, tokens))
     loss(encoded, batch).backward()

@@ -11,11 +11,11 @@ import json
 import multiprocessing
 import os
 import struct
-import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from ncclean.data.caption_noise import junk_caption, with_added_detail, with_foreign_sentence
 from ncclean.data.noise import WITH_PARTNER, NoisePlan, plan_noise
@@ -23,7 +23,6 @@ from ncclean.data.options import CorpusOptions
 from ncclean.data.synthetic.captions import Caption, write_caption, write_sentences
 from ncclean.data.synthetic.render import draw_scene, encode
 from ncclean.data.synthetic.scene import Scene, alter_one_fact, generator, pick, sample_scene
-from ncclean.data.tar_members import add_member
 from ncclean.errors import InputError
 
 # How a sample can be broken, and the status that scoring it must report.
@@ -77,12 +76,18 @@ def write_shard(path: Path, options: CorpusOptions, shard: int) -> None:
     plan = plan_noise(options.pairs, options.noise, options.seed)
     aside = path.with_suffix(".tar.tmp")
     start = shard * options.shard_size
-    with tarfile.open(aside, "w", format=tarfile.USTAR_FORMAT) as tar:
+    with tar_writer(aside) as tar:
         for index in range(start, min(start + options.shard_size, options.pairs)):
             key = f"{shard:05d}{index - start:04d}"
-            for extension, data in render_sample(options, plan, index, key):
-                add_member(tar, f"{key}.{extension}", data)
+            tar.write({"__key__": key, **dict(render_sample(options, plan, index, key))})
     aside.replace(path)
+
+
+def tar_writer(path: Path) -> Any:
+    """A `webdataset.TarWriter` of bytes to a new shard, which depend on its samples alone."""
+    import webdataset  # imports torch, which takes seconds
+
+    return webdataset.TarWriter(str(path), encoder=False, compress=False, mtime=0)
 
 
 def render_sample(

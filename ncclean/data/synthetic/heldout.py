@@ -5,13 +5,13 @@ They are drawn from generators of their own, so no training scene or corpus shar
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ncclean.data.synthetic.captions import write_caption
+from ncclean.data.synthetic.corpus import tar_writer
 from ncclean.data.synthetic.render import draw_scene, encode
 from ncclean.data.synthetic.scene import (
     COLOURS,
@@ -21,7 +21,6 @@ from ncclean.data.synthetic.scene import (
     sample_probe,
     sample_scene,
 )
-from ncclean.data.tar_members import add_member
 
 CAPTIONS_PER_IMAGE = 5
 
@@ -161,9 +160,8 @@ def _write_split(
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / "0.tar.tmp"
-    with tarfile.open(aside, "w", format=tarfile.USTAR_FORMAT) as tar:
+    with tar_writer(aside) as tar:
         for index in range(images):
-            for extension, data in members(index):
-                add_member(tar, f"s{index:07d}.{extension}", data)
+            tar.write({"__key__": f"s{index:07d}", **dict(members(index))})
     aside.replace(folder / "0.tar")
     (folder / "nshards.txt").write_text("1\n")

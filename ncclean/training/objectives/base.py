@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -15,10 +16,12 @@ import torch
 from torch import nn
 
 from ncclean.models.text_tower import encode_text
+from ncclean.training.objectives.options import ObjectiveOptions
 from ncclean.training.objectives.similarity import normalized
 
 Embeddings = dict[str, torch.Tensor]
 Terms = dict[str, torch.Tensor]
+Tokenizer = Callable[[list[str]], torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +70,7 @@ def shared_out(phases: Sequence[Phase], steps: int, steps_per_epoch: int) -> tup
     """
     passes = list(itertools.accumulate(phase.epochs for phase in phases))
     ends = [round(steps * done / passes[-1]) for done in passes]
-    counts = [end - begin for begin, end in itertools.pairwise([0, *ends])]
+    counts = [end - start for start, end in itertools.pairwise([0, *ends])]
     return tuple(
         dataclasses.replace(phase, steps=count, epochs=-(-count // max(steps_per_epoch, 1)))
         for phase, count in zip(phases, counts, strict=True)
@@ -99,6 +102,7 @@ class Objective(ABC):
 
     name: str
     adversary_steps: int = 1  # before each step of the model
+    largest_scale: float = 100.0  # that a model may learn
 
     def __init__(self, phases: tuple[Phase, ...]) -> None:
         """`phases` are the stretches of training, in order."""
@@ -169,47 +173,26 @@ class LossObjective(Objective):
     """An objective that is a function of embeddings and batch, without a state of its own.
 
     `loss` takes (N, d) image and (N, d) caption embeddings of all ranks, L2-normalised, the scale
-    and the batch, and returns named scalars that sum to the loss.
+    and the batch, and returns named scalars that sum to the loss. If these are means over pairs,
+    each against the whole batch (`is_per_pair`), it also takes the `rows` to average over.
     """
 
     def __init__(
         self,
         name: str,
         phases: tuple[Phase, ...],
-        loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, GlobalBatch], Terms],
+        loss: Callable[..., Terms],
+        *,
+        is_per_pair: bool = False,
     ) -> None:
         super().__init__(phases)
-        self.name, self._loss = name, loss
+        self.name, self._loss, self._is_per_pair = name, loss, is_per_pair
 
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
         """The named loss terms that the objective's function computes."""
         return self._loss(embeddings["image"], embeddings["text"], scale, batch)
-
-
-class PerPairObjective(Objective):
-    """An objective whose one term, `contrastive`, is a mean over pairs: see `local_terms`.
-
-    Subclasses give `name` and `loss`.
-    """
-
-    @abstractmethod
-    def loss(
-        self,
-        image: torch.Tensor,
-        text: torch.Tensor,
-        scale: torch.Tensor,
-        batch: GlobalBatch,
-        rows: slice | None = None,
-    ) -> torch.Tensor:
-        """Mean loss of the (N, d) pairs, or of the pairs `rows`, each against the whole batch."""
-
-    def terms(
-        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
-    ) -> Terms:
-        """The loss as the one term `contrastive`."""
-        return {"contrastive": self.loss(embeddings["image"], embeddings["text"], scale, batch)}
 
     def local_terms(
         self,
@@ -218,10 +201,11 @@ class PerPairObjective(Objective):
         scale: torch.Tensor,
         batch: GlobalBatch,
         phase: Phase,
-    ) -> Terms:
-        """Compute the mean loss of the pairs `rows`, the only term, called `contrastive`."""
-        image, text = embeddings["image"], embeddings["text"]
-        return {"contrastive": self.loss(image, text, scale, batch, rows)}
+    ) -> Terms | None:
+        """The loss terms of the pairs `rows`, for a loss that is a mean over pairs."""
+        if not self._is_per_pair:
+            return None
+        return self._loss(embeddings["image"], embeddings["text"], scale, batch, rows)
 
 
 def whole_model(
@@ -231,3 +215,21 @@ def whole_model(
     groups = ("image", "text", "scale") if train_scale else ("image", "text")
     rates = dict.fromkeys(groups, learning_rate)
     return (Phase(name="train", epochs=epochs, learning_rates=rates, warmup=warmup),)
+
+
+def method_phases(options: ObjectiveOptions, *, train_scale: bool = True) -> tuple[Phase, ...]:
+    """`whole_model` by the options of a method, at 1e-5 for five epochs unless they say else."""
+    return whole_model(
+        options.learning_rate or 1e-5, options.epochs or 5, options.warmup, train_scale=train_scale
+    )
+
+
+def total(terms: Terms) -> torch.Tensor:
+    """Sum the named terms of a loss."""
+    return torch.stack(list(terms.values())).sum()
+
+
+def pair_keys(uids: Sequence[str]) -> torch.Tensor:
+    """(N,) int64 hashes of uids, which ranks can exchange."""
+    digests = (hashlib.blake2b(uid.encode(), digest_size=8).digest() for uid in uids)
+    return torch.tensor([int.from_bytes(digest, "little", signed=True) for digest in digests])

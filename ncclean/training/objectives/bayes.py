@@ -12,11 +12,126 @@ be done about it. And w_pos does not tell how clean a pair is: the less alike it
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from ncclean.training.objectives.log_gamma import sample_log_gamma
-from ncclean.training.objectives.options import BayesOptions
+from ncclean.errors import InputError
+from ncclean.training.objectives.base import (
+    Embeddings,
+    GlobalBatch,
+    Objective,
+    Phase,
+    Terms,
+    Tokenizer,
+    method_phases,
+)
+from ncclean.training.objectives.options import BayesOptions, ObjectiveOptions
+from ncclean.training.objectives.similarity import both_ways, by_rows
+
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+# Rows of negatives that are plenty for quantiles, which torch takes of 2^24 values at most.
+_OBSERVED = 64
+_FIRST_ROOM = 1024
+
+
+def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
+    """Create the Bayesian objective."""
+    return Bayes(method_phases(options), options.bayes)
+
+
+class Bayes(Objective):
+    """Draws new weights in every step, independently for both directions."""
+
+    name = "bayes"
+
+    def __init__(self, phases: tuple[Phase, ...], options: BayesOptions) -> None:
+        super().__init__(phases)
+        self.options = options
+        self._memory = PairMemory(2) if options.moving_average is not None else None
+        self._last: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
+
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """The memory of each pair's auxiliary variable u, if a moving average is asked for."""
+        return {} if self._memory is None else {"pair_memory": self._memory}
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """Loss terms `image_to_text` and `text_to_image`: half of each weighted loss."""
+        image, text = embeddings["image"], embeddings["text"]
+        remembered = recalled(self._memory, batch)
+        blocks = by_rows(
+            lambda rows: self._weighed(image, text, scale, batch.seed, remembered, rows), len(image)
+        )
+        losses, log_u, positive, negatives = zip(*blocks, strict=True)
+        if self._memory is not None and batch.keys is not None:
+            self._memory.remember(batch.keys, torch.cat(log_u))
+        self._last = torch.cat(positive), torch.cat(negatives), batch.is_noisy
+        image_to_text, text_to_image = torch.stack(losses).sum(dim=0)
+        return {"image_to_text": image_to_text / 2, "text_to_image": text_to_image / 2}
+
+    def _weighed(
+        self,
+        image: torch.Tensor,
+        text: torch.Tensor,
+        scale: torch.Tensor,
+        seed: int,
+        remembered: torch.Tensor | None,
+        rows: slice,
+    ) -> tuple[torch.Tensor, ...]:
+        """Weigh some rows: their share of both losses, (2,), log u, (R, 2), and the logged terms.
+
+        That is of the image-to-text weights, of mean 1 in each row, the (R,) positives and the
+        negatives of the rows below `_OBSERVED`.
+        """
+        first = rows.start or 0
+        # Of the block, so that it draws the same when it is computed once more.
+        generator = torch.Generator(image.device).manual_seed(seed + first)
+        with torch.no_grad():
+            factor = scale if self.options.mode == "strict" else 1.0
+            drawn_from = list(both_ways(image, text, rows, factor))
+        log_w, log_u, losses = [], [], []
+        for column, log_s in enumerate(drawn_from):
+            before = None if remembered is None else remembered[rows, column]
+            weights, auxiliary = gibbs_sample(log_s, self.options, generator, before, first)
+            log_w.append(weights)
+            log_u.append(auxiliary)
+        for logits, weights in zip(both_ways(image, text, rows, scale), log_w, strict=True):
+            share = len(logits) / len(image)
+            losses.append(share * weighted_contrastive_loss(logits, weights, first))
+        observed = normalized_weights(log_w[0])
+        negatives = observed[: max(0, _OBSERVED - first)]
+        is_other = torch.ones_like(negatives, dtype=torch.bool)
+        is_other.diagonal(first).fill_(False)
+        positive = observed.diagonal(first).clone()  # a view would keep the matrix
+        return torch.stack(losses), torch.stack(log_u, dim=1), positive, negatives[is_other]
+
+    def statistics(self) -> dict[str, float]:
+        """Quantiles of the weights drawn in the last step, image to text, mean 1 per row (Fig. 3).
+
+        `w_pos/clean_correlation` is that of log w_pos with being clean, where the truth is known.
+        Expect it to be negative: a dissimilar positive gets a larger weight.
+        """
+        if self._last is None:
+            return {}
+        positive, negative, is_noisy = self._last
+        statistics = {"w_pos/mean": float(positive.mean())}
+        for name, values in (("w_pos", positive), ("w_neg", negative)):
+            levels = torch.tensor(_QUANTILES, device=values.device)
+            for level, value in zip(_QUANTILES, values.quantile(levels).tolist(), strict=True):
+                statistics[f"{name}/q{100 * level:02.0f}"] = value
+        if is_noisy is not None:
+            has_truth = is_noisy >= 0
+            clean = (is_noisy[has_truth] == 0).float()
+            if 0 < float(clean.sum()) < len(clean):
+                pair = torch.stack([positive[has_truth].log(), clean])
+                statistics["w_pos/clean_correlation"] = float(torch.corrcoef(pair)[0, 1])
+        return statistics
 
 
 @torch.no_grad()
@@ -106,11 +221,11 @@ def normalized_weights(log_weights: torch.Tensor) -> torch.Tensor:
 
 def averaged(remembered: torch.Tensor, log_drawn: torch.Tensor, share: float) -> torch.Tensor:
     """Moving average of u, log(share e^remembered + (1 - share) e^drawn); NaN remembers none."""
-    kept = torch.logaddexp(
+    mean = torch.logaddexp(
         remembered + torch.tensor(share, dtype=log_drawn.dtype).log(),
         log_drawn + torch.tensor(1 - share, dtype=log_drawn.dtype).log(),
     )
-    return torch.where(remembered.isnan(), log_drawn, kept)
+    return torch.where(remembered.isnan(), log_drawn, mean)
 
 
 def _priors(
@@ -129,3 +244,77 @@ def _plus(log_value: torch.Tensor, constant: float) -> torch.Tensor:
     if not constant:
         return log_value
     return torch.logaddexp(log_value, torch.tensor(constant, dtype=log_value.dtype).log())
+
+
+def sample_log_gamma(
+    shape: torch.Tensor | float, log_rate: torch.Tensor, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Draw log x, x ~ Gamma(shape, rate), for each of the (...) `log_rate` (rates, not scales).
+
+    Draws of a shape below 1 come so close to 0 that they underflow (half of those of shape 1e-3
+    are smaller than 1e-300). So they are taken as Gamma(shape + 1) U^(1 / shape), whose logarithm
+    is a sum. The generator must live on the device of `log_rate`.
+    """
+    shapes = torch.as_tensor(shape, dtype=log_rate.dtype, device=log_rate.device)
+    raised = torch.where(shapes < 1, shapes + 1, shapes).expand_as(log_rate)
+    log_draw = torch._standard_gamma(raised, generator=generator).log()
+    if bool((shapes < 1).any()):
+        uniform = torch.empty_like(log_rate).exponential_(generator=generator)  # -log U
+        log_draw = log_draw - torch.where(shapes < 1, uniform / shapes, 0.0)
+    return log_draw - log_rate
+
+
+class PairMemory(nn.Module):
+    """(n, width) float32 values by the int64 keys of pairs; grows with the pairs it has seen.
+
+    A module without parameters, so that it is saved and restored with the objective's own. All
+    ranks see the global batch and so hold the same memory.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self._width = width
+        self._rows: dict[int, int] = {}
+        self._values = torch.empty(_FIRST_ROOM, width)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def recall(self, keys: torch.Tensor) -> torch.Tensor:
+        """Remembered values of (N,) keys -> (N, width), NaN for a pair not seen before."""
+        rows = torch.tensor([self._rows.get(key, -1) for key in keys.tolist()], dtype=torch.long)
+        values = torch.full((len(keys), self._width), float("nan"))
+        values[rows >= 0] = self._values[rows[rows >= 0]]
+        return values.to(keys.device)
+
+    def remember(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Remember (N, width) values by key; of a repeated key, the last."""
+        wanted = keys.tolist()
+        for key in wanted:
+            self._rows.setdefault(key, len(self._rows))
+        if len(self._rows) > len(self._values):
+            room = torch.empty(2 * len(self._rows), self._width)
+            room[: len(self._values)] = self._values
+            self._values = room
+        last = {self._rows[key]: position for position, key in enumerate(wanted)}
+        rows, places = torch.tensor(list(last)), torch.tensor(list(last.values()))
+        self._values[rows] = values.detach().float().cpu()[places]
+
+    def get_extra_state(self) -> dict[str, torch.Tensor]:
+        """Keys and values of the memory, for checkpoints."""
+        keys = torch.tensor(list(self._rows), dtype=torch.int64)
+        return {"keys": keys, "values": self._values[: len(keys)].clone()}
+
+    def set_extra_state(self, state: Any) -> None:
+        """Restore keys and values of the memory from a checkpoint."""
+        self._rows = {key: row for row, key in enumerate(state["keys"].tolist())}
+        self._values = state["values"].clone()
+
+
+def recalled(memory: PairMemory | None, batch: GlobalBatch) -> torch.Tensor | None:
+    """(N, 2) log u of both directions, or None without a memory."""
+    if memory is None:
+        return None
+    if batch.keys is None:
+        raise InputError("a moving average of u needs the uids of the pairs")
+    return memory.recall(batch.keys)

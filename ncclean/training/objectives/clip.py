@@ -5,7 +5,40 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ncclean.training.objectives.row_blocks import ALL, both_ways, by_rows
+from ncclean.training.objectives.base import (
+    GlobalBatch,
+    LossObjective,
+    Objective,
+    Phase,
+    Terms,
+    Tokenizer,
+    method_phases,
+)
+from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.objectives.similarity import ALL, both_ways, by_rows
+
+
+class Clip(LossObjective):
+    """The CLIP objective: all pairs count as matched."""
+
+    def __init__(self, phases: tuple[Phase, ...]) -> None:
+        super().__init__("clip", phases, clip_terms, is_per_pair=True)
+
+
+def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
+    """Create the CLIP objective."""
+    return Clip(method_phases(options))
+
+
+def clip_terms(
+    image: torch.Tensor,
+    text: torch.Tensor,
+    scale: torch.Tensor,
+    batch: GlobalBatch,
+    rows: slice | None = None,
+) -> Terms:
+    """The CLIP loss of the batch, or of the pairs `rows`, as the one term `contrastive`."""
+    return {"contrastive": clip_loss(image, text, scale, rows)}
 
 
 def clip_loss(

@@ -10,21 +10,76 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import nn
 
-from ncclean.training.objectives.bayes import averaged
-from ncclean.training.objectives.log_gamma import sample_log_gamma
+from ncclean.training.objectives.base import (
+    Embeddings,
+    GlobalBatch,
+    Objective,
+    Phase,
+    Terms,
+    Tokenizer,
+    method_phases,
+)
+from ncclean.training.objectives.bayes import PairMemory, averaged, recalled, sample_log_gamma
+from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.objectives.similarity import own_and_all
 
 # A draw has u_i sum_j s_ij ~ Exponential(1), so 50 is beyond any draw. A remembered u may be much
 # too large once the similarities have grown: without a bound, one such pair is the whole gradient.
 _LARGEST = math.log(50.0)
 
 
-def loss_of_sums(own: torch.Tensor, log_sum: torch.Tensor, log_u: torch.Tensor) -> torch.Tensor:
+def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
+    """Create DeCL's objective."""
+    return Decl(method_phases(options), options.bayes.moving_average)
+
+
+class Decl(Objective):
+    """DeCL with a u per pair and direction, averaged over the steps that show it."""
+
+    name = "decl"
+
+    def __init__(self, phases: tuple[Phase, ...], moving_average: float | None = None) -> None:
+        super().__init__(phases)
+        self._share = 0.5 if moving_average is None else moving_average
+        self._memory = PairMemory(2)
+
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """The memory of each pair's auxiliary variable u."""
+        return {"pair_memory": self._memory}
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """Loss terms `image_to_text` and `text_to_image`: half of DeCL's loss in each direction."""
+        directions = own_and_all(embeddings["image"], embeddings["text"], scale)
+        generator = torch.Generator(directions.device).manual_seed(batch.seed)
+        remembered = recalled(self._memory, batch)
+        log_u = [
+            draw_log_u(
+                log_sum.detach().float(),
+                None if remembered is None else remembered[:, column],
+                self._share,
+                generator,
+            )
+            for column, (_, log_sum) in enumerate(directions)
+        ]
+        if batch.keys is not None:
+            self._memory.remember(batch.keys, torch.stack(log_u, dim=1))
+        image_to_text, text_to_image = (
+            loss_of_sums(paired, log_sum, drawn) / 2
+            for (paired, log_sum), drawn in zip(directions, log_u, strict=True)
+        )
+        return {"image_to_text": image_to_text, "text_to_image": text_to_image}
+
+
+def loss_of_sums(paired: torch.Tensor, log_sum: torch.Tensor, log_u: torch.Tensor) -> torch.Tensor:
     """DeCL's loss, the mean of -log s_ii + u_i sum_j s_ij, a scalar.
 
     From (N,) own logits, (N,) logsumexps of the rows and (N,) log u.
     """
-    return (-own + (log_u.to(log_sum.dtype) + log_sum).exp()).mean()
+    return (-paired + (log_u.to(log_sum.dtype) + log_sum).exp()).mean()
 
 
 @torch.no_grad()

@@ -1,56 +1,196 @@
 """DisNCL: what image and caption share is split from what only one of them has, and then aligned.
 
-"Disentangled Noisy Correspondence Learning". Its losses: retrieval (`disncl_alignment`),
-information (`disncl_information`), and here their sum, Eq. 8, over the clean pairs of a batch.
+"Disentangled Noisy Correspondence Learning". The sum of its losses, Eq. 8, over the clean pairs of
+a batch, and the objective: heads that train with or without the towers, and adversaries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from ncclean.models.heads import Heads, HeadsConfig, write_heads
+from ncclean.models.text_tower import encode_text
 from ncclean.scoring.disncl import mutual_match
-from ncclean.training.objectives.base import Terms
-from ncclean.training.objectives.disncl_alignment import (
+from ncclean.training.objectives.base import (
+    Embeddings,
+    GlobalBatch,
+    Objective,
+    Phase,
+    Terms,
+    Tokenizer,
+)
+from ncclean.training.objectives.disncl_losses import (
+    LEAKS,
+    OVERLAPS,
+    PAIRS,
+    Decoders,
+    Discriminators,
+    adversarial_bound,
     all_hinges,
     all_negatives_loss,
     hinges,
+    jsd_bound,
     ranking_loss,
     soft_alignment_loss,
     soft_losses,
     soft_margin,
+    unexplained_share,
     without_own,
 )
-from ncclean.training.objectives.disncl_information import (
-    LEAKS,
-    OVERLAPS,
-    PAIRS,
-    Discriminators,
-    adversarial_bound,
-    jsd_bound,
+from ncclean.training.objectives.options import DisnclOptions, ObjectiveOptions
+from ncclean.training.objectives.similarity import (
+    ALL,
+    both_ways,
+    by_rows,
+    cosines,
+    paired_cosines,
+    row_cosines,
 )
-from ncclean.training.objectives.disncl_reconstruction import Decoders, unexplained_share
-from ncclean.training.objectives.options import DisnclOptions
-from ncclean.training.objectives.row_blocks import ALL, both_ways, by_rows, row_cosines
-from ncclean.training.objectives.similarity import cosines, paired_cosines
 
-__all__ = [
-    "DisnclOptions",
-    "clean_pairs",
-    "compression",
-    "control_terms",
-    "discriminator_terms",
-    "encoder_terms",
-    "filtered",
-    "jsd_bound",
-    "ranking_loss",
-    "soft_alignment_loss",
-    "soft_margin",
-    "warm_up",
-    "warm_up_terms",
-]
+WARM_UP, DISENTANGLING = "warm-up", "disentangling"
+
+
+def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
+    """Create DisNCL's objective."""
+    return Disncl(
+        options.disncl,
+        learning_rate=options.learning_rate or 2e-4,
+        epochs=10 if options.epochs is None else options.epochs,
+        warmup=options.warmup,
+    )
+
+
+class Disncl(Objective):
+    """Phase one aligns all pairs; phase two filters, disentangles and aligns the clean ones."""
+
+    name = "disncl"
+
+    def __init__(
+        self,
+        options: DisnclOptions,
+        *,
+        learning_rate: float = 2e-4,
+        epochs: int = 10,
+        warmup: float = 0.1,
+    ) -> None:
+        """`learning_rate` is that of the heads; `epochs` those of phase two."""
+        self.options = options
+        self.adversary_steps = options.discriminator_steps
+        rates = {"heads": learning_rate}
+        if not options.freeze_towers:
+            rates |= dict.fromkeys(("image", "text"), options.tower_rate * learning_rate)
+        first, second = rates, rates
+        if options.disentangle == "reconstruction":
+            second = rates | {"decoders": learning_rate}
+        phases = (
+            Phase(name=WARM_UP, epochs=options.warmup_epochs, learning_rates=first, warmup=warmup),
+            Phase(name=DISENTANGLING, epochs=epochs, learning_rates=second, warmup=warmup),
+        )
+        super().__init__(tuple(phase for phase in phases if phase.epochs))
+        self._rate = options.discriminator_rate * learning_rate
+        self._heads: Heads | None = None
+        self._discriminators: Discriminators | None = None
+        self._decoders: Decoders | None = None
+        self._last: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
+
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """DisNCL's heads, and the discriminators or decoders that train them."""
+        options, dim = self.options, feature_dim(model)
+        config = HeadsConfig(
+            feature_dim=dim,
+            hidden_dim=options.hidden_dim,
+            dim=options.dim,
+            temperature=options.temperature,
+        )
+        self._heads = Heads(config)
+        modules: dict[str, nn.Module] = {"heads": self._heads}
+        sizes, form = (dim, options.dim, options.hidden_dim), options.discriminator_input
+        if options.disentangle == "information":
+            modules["discriminators"] = self._discriminators = Discriminators(*sizes, form=form)
+        elif options.disentangle == "reconstruction":
+            modules["decoders"] = self._decoders = Decoders(*sizes, form=form)
+        return modules
+
+    def encode(
+        self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
+    ) -> Embeddings:
+        """Unnormalised features of images and captions, with invariant and exclusive halves."""
+        image = model.encode_image(pixels)  # type: ignore[operator]
+        return self.encode_features(image, encode_text(model, tokens, normalize=False), phase)
+
+    def encode_features(self, image: torch.Tensor, text: torch.Tensor, phase: Phase) -> Embeddings:
+        """Invariant and exclusive halves of (B, d) features that were computed before."""
+        assert self._heads is not None, "modules() comes first"
+        heads = self._heads
+        embeddings = {
+            "image_invariant": heads.image_invariant(image),
+            "text_invariant": heads.text_invariant(text),
+        }
+        if phase.name == DISENTANGLING and self.options.disentangle != "none":
+            embeddings |= {
+                "image": image, "image_exclusive": heads.image_exclusive(image),
+                "text": text, "text_exclusive": heads.text_exclusive(text),
+            }  # fmt: skip
+        return {name: value.float() for name, value in embeddings.items()}
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """Loss terms: L_align in the warm-up, Eq. 8 or that of a control afterwards."""
+        self._last = *filtered(embeddings), batch.is_noisy
+        if phase.name == WARM_UP:
+            return warm_up(embeddings, self.options)
+        if self._discriminators is None:
+            return control_terms(embeddings, self._decoders, self.options)
+        self._discriminators.eval()  # no power iteration: they must not change in this step
+        return encoder_terms(embeddings, self._discriminators, self.options)
+
+    def adversaries(self, phase: Phase) -> Mapping[str, float]:
+        """Learning rates of the discriminators, which train in the second phase."""
+        trains = phase.name == DISENTANGLING and self.options.disentangle == "information"
+        return {"discriminators": self._rate} if trains else {}
+
+    def adversary_terms(self, embeddings: Embeddings, batch: GlobalBatch, phase: Phase) -> Terms:
+        """Loss terms of the discriminators: minus the bound of each."""
+        assert self._discriminators is not None, "modules() comes first"
+        self._discriminators.train()
+        return discriminator_terms(embeddings, self._discriminators)
+
+    def statistics(self) -> dict[str, float]:
+        """Share of the batch that passes DisNCL's filter, also of clean and noisy pairs if known.
+
+        `clean/noisy_share` is the share of noisy pairs that pass, `clean/clean_share` of clean
+        ones.
+        """
+        if self._last is None:
+            return {}
+        paired, clean, is_noisy = self._last
+        statistics = {
+            "clean/share": float(clean.float().mean()),
+            "similarity": float(paired.mean()),
+        }
+        for name, value in (("clean", 0), ("noisy", 1)):
+            if is_noisy is not None and bool((is_noisy == value).any()):
+                statistics[f"clean/{name}_share"] = float(clean[is_noisy == value].float().mean())
+        return statistics
+
+    def save(self, folder: Path) -> None:
+        """Write DisNCL's heads into the model's folder."""
+        assert self._heads is not None, "modules() comes first"
+        write_heads(self._heads, folder)
+
+
+@torch.no_grad()
+def feature_dim(model: nn.Module) -> int:
+    """Width of a model's embeddings, found by encoding a text of one token."""
+    device = next(model.parameters()).device
+    tokens = torch.ones(1, 1, dtype=torch.long, device=device)
+    return int(encode_text(model, tokens, normalize=False).shape[1])
 
 
 def _invariant(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -76,15 +216,15 @@ def filtered(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torc
         if rows == ALL:
             similarity = cosines(image, text)
             return similarity.diagonal().clone(), clean_pairs(similarity)
-        own, is_best = [], []
+        paired, is_best = [], []
         for direction in both_ways(image, text, rows):
             # Each with its own diagonal: the two products may round differently.
-            own.append(direction.diagonal(rows.start).clone())
-            is_best.append((own[-1][:, None] >= direction).all(dim=1))
-        return own[0], is_best[0] & is_best[1]
+            paired.append(direction.diagonal(rows.start).clone())
+            is_best.append((paired[-1][:, None] >= direction).all(dim=1))
+        return paired[0], is_best[0] & is_best[1]
 
-    own, clean = zip(*by_rows(of, len(image)), strict=True)
-    return torch.cat(own), torch.cat(clean)
+    paired, clean = zip(*by_rows(of, len(image)), strict=True)
+    return torch.cat(paired), torch.cat(clean)
 
 
 def warm_up_terms(similarity: torch.Tensor, options: DisnclOptions) -> Terms:
@@ -105,8 +245,8 @@ def warm_up(embeddings: Mapping[str, torch.Tensor], options: DisnclOptions) -> T
             return warm_up_terms(cosines(image, text), options)["align"]
         first = rows.start
         if options.warmup_negatives == "all":
-            similarity, own = row_cosines(image, text, rows), paired_cosines(image, text)
-            return all_hinges(similarity, own, options.alpha, first) / (n * (n - 1))
+            similarity, paired = row_cosines(image, text, rows), paired_cosines(image, text)
+            return all_hinges(similarity, paired, options.alpha, first) / (n * (n - 1))
         directions = tuple(both_ways(image, text, rows))
         others = [without_own(direction, first) for direction in directions]
         return hinges(directions[0].diagonal(first), others, options.alpha).sum() / n
@@ -198,9 +338,9 @@ def _retrieval_terms(
                 both.append(soft)
             return torch.stack(both)
         first, directions = rows.start, tuple(both_ways(image, text, rows))
-        own = directions[0].diagonal(first)
-        margin = soft_margin(own, options.alpha, options.m)
-        both = [hinges(own, [without_own(direction, first) for direction in directions], margin)]
+        paired = directions[0].diagonal(first)
+        margin = soft_margin(paired, options.alpha, options.m)
+        both = [hinges(paired, [without_own(direction, first) for direction in directions], margin)]
         if options.soften:
             logits = [direction / options.temperature for direction in directions]
             both.append(soft_losses(logits, clean, *softening, first))

@@ -8,35 +8,149 @@ Here are the losses of both phases. Embeddings are those of the global batch, (N
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from ncclean.errors import InputError
+from ncclean.models.text_tower import encode_text
 from ncclean.scoring.ncu import forget_mask, partner_confidence
-from ncclean.training.objectives.base import Terms
-from ncclean.training.objectives.ncu_targets import (
-    realigned,
-    realignment,
-    realignment_loss,
-    unlearning_targets,
+from ncclean.training.objectives.base import (
+    Embeddings,
+    GlobalBatch,
+    Objective,
+    Phase,
+    Terms,
+    Tokenizer,
 )
-from ncclean.training.objectives.options import NcuOptions, Variant
-from ncclean.training.objectives.row_blocks import both_ways, by_rows, own_and_all, row_cosines
-from ncclean.training.objectives.similarity import paired_cosines, precise
+from ncclean.training.objectives.ncu_prompt import NegativePrefixes, NegativePrompt
+from ncclean.training.objectives.ncu_targets import realigned, realignment
+from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions, Variant
+from ncclean.training.objectives.similarity import (
+    both_ways,
+    by_rows,
+    mean_or_zero,
+    normalized,
+    own_and_all,
+    paired_cosines,
+    precise,
+    row_cosines,
+)
 
-__all__ = [
-    "NcuOptions",
-    "distance_loss",
-    "forget_split",
-    "hardest_negative_terms",
-    "matching_loss",
-    "realignment_loss",
-    "relation_loss",
-    "separation_loss",
-    "unlearning_targets",
-    "unlearning_terms",
-]
+HARDEST_NEGATIVE, UNLEARNING = "HN", "UL"
+# The paper's rates: prompt 3e-4 and text tower 1e-4 in phase HN where both towers have 5e-5 in UL.
+_PROMPT_RATE, _TEXT_RATE = 6.0, 2.0
+# Of the released code: in phase UL blocks 0 to 4 of the text tower do not train.
+_RELEASED_WARMUP_STEPS, _RELEASED_FROZEN_BLOCKS = 100, 5
+
+
+def start_tokens(tokenizer: Tokenizer) -> int:
+    """Number of tokens that a tokenizer puts before a caption: 1 for CLIP's, 0 for SigLIP's."""
+    first, second = tokenizer(["one cat", "two dogs"])[:, 0].tolist()
+    return int(first == second)
+
+
+def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
+    """Create NCU's objective."""
+    return Ncu(
+        options.ncu,
+        learning_rate=options.learning_rate or 5e-5,
+        epochs=8 if options.epochs is None else options.epochs,
+        prompt_epochs=options.prompt_epochs,
+        warmup=options.warmup,
+        tokenizer=tokenizer,
+    )
+
+
+class Ncu(Objective):
+    """Phase HN learns the negative text with the image tower frozen; phase UL unlearns with it."""
+
+    name = "ncu"
+
+    def __init__(
+        self,
+        options: NcuOptions,
+        *,
+        learning_rate: float = 5e-5,
+        epochs: int = 8,
+        prompt_epochs: int = 2,
+        warmup: float = 0.1,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        """`epochs` are those of phase UL; `tokenizer` is needed for `negative="prefixes"`."""
+        self.options = options
+        self._tokenizer = tokenizer
+        self._negative: NegativePrompt | NegativePrefixes | None = None
+        rates = {"text": _TEXT_RATE * learning_rate}
+        if options.negative == "prompt":
+            rates["prompt"] = _PROMPT_RATE * learning_rate
+        both = dict.fromkeys(("image", "text", "scale"), learning_rate)
+        first = 0 if options.negative == "none" else prompt_epochs
+        schedule: dict[str, Any] = {"warmup": warmup}
+        frozen = 0
+        if options.variant == "released":
+            schedule = {"warmup_steps": _RELEASED_WARMUP_STEPS, "schedule": "run"}
+            frozen = _RELEASED_FROZEN_BLOCKS
+            rates["scale"] = _TEXT_RATE * learning_rate
+        phases = (
+            Phase(name=HARDEST_NEGATIVE, epochs=first, learning_rates=rates, **schedule),
+            Phase(
+                name=UNLEARNING,
+                epochs=epochs,
+                learning_rates=both,
+                frozen_text_blocks=frozen,
+                **schedule,
+            ),
+        )
+        super().__init__(tuple(phase for phase in phases if phase.epochs))
+
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """NCU's negative prompt, if one is trained.
+
+        Raises `ModelError` for a text tower that takes no prompt.
+        """
+        if self.options.negative == "none":
+            return {}
+        if self.options.negative == "prefixes":
+            if self._tokenizer is None:
+                raise InputError("textual prefixes need the tokenizer of the model")
+            start = start_tokens(self._tokenizer)
+            self._negative = NegativePrefixes.for_model(model, self._tokenizer, start=start)
+            return {}
+        start = 1 if self._tokenizer is None else start_tokens(self._tokenizer)
+        self._negative = NegativePrompt.for_model(model, self.options.prompt_length, start)
+        return {"prompt": self._negative}
+
+    def encode(
+        self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
+    ) -> Embeddings:
+        """L2-normalised `image`, `text` and, with a negative prompt, `negative` embeddings."""
+        image = model.encode_image(pixels)  # type: ignore[operator]
+        embeddings = {
+            "image": normalized(image),
+            "text": normalized(encode_text(model, tokens, normalize=False)),
+        }
+        if self.options.negative != "none":
+            assert self._negative is not None, "modules() comes first"
+            embeddings["negative"] = self._negative(model, tokens)
+        return embeddings
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """NCU's loss terms: Eq. 6 in phase HN, Eq. 12 in phase UL."""
+        image, text, negative = embeddings["image"], embeddings["text"], embeddings.get("negative")
+        if self.options.split == "table":
+            forget = batch.is_forget
+        else:
+            percent, variant = self.options.forget_percent, self.options.variant
+            forget = forget_split(image, text, scale, percent, variant)
+        if phase.name == UNLEARNING:
+            return unlearning_terms(image, text, negative, scale, forget, self.options)
+        assert negative is not None, "without negative texts there is no phase that learns them"
+        return hardest_negative_terms(image, text, negative, scale, forget, self.options)
 
 
 @torch.no_grad()
@@ -51,10 +165,10 @@ def forget_split(
 
     In the `released` variant the confidence is that of the images alone, the softmax over captions.
     """
-    (own, image_to_text), (_, text_to_image) = own_and_all(image, text, scale)
+    (paired, image_to_text), (_, text_to_image) = own_and_all(image, text, scale)
     if variant == "released":
-        return forget_mask((own - image_to_text).exp(), percent)
-    return forget_mask(partner_confidence(own, image_to_text, text_to_image), percent)
+        return forget_mask((paired - image_to_text).exp(), percent)
+    return forget_mask(partner_confidence(paired, image_to_text, text_to_image), percent)
 
 
 def hardest_negative_terms(
@@ -106,7 +220,7 @@ def separation_loss(
 ) -> torch.Tensor:
     """NCU's Eq. 3, mean of [alpha - c]+ + [c - beta]+: keeps c = <t_i, n_i> in [alpha, beta]."""
     cosine = paired_cosines(text, negative)
-    return _per_pair((alpha - cosine).relu() + (cosine - beta).relu())
+    return mean_or_zero((alpha - cosine).relu() + (cosine - beta).relu())
 
 
 def relation_loss(
@@ -122,10 +236,10 @@ def relation_loss(
 
     def squares(rows: slice) -> torch.Tensor:
         if form == "cross":
-            one, other = both_ways(text, negative, rows)
+            first, second = both_ways(text, negative, rows)
         else:
-            one, other = (row_cosines(captions, captions, rows) for captions in (text, negative))
-        return (one - other).square().sum()
+            first, second = (row_cosines(captions, captions, rows) for captions in (text, negative))
+        return (first - second).square().sum()
 
     return torch.stack(by_rows(squares, len(text))).sum() / max(1, len(text))
 
@@ -133,7 +247,7 @@ def relation_loss(
 def distance_loss(text: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
     """Mean of 2 - |t_i - n_i|, least for opposite vectors: NCU's Table 5, V2 in place of Eq. 4."""
     text, negative = precise(text, negative)
-    return _per_pair(2 - torch.linalg.vector_norm(text - negative, dim=1))
+    return mean_or_zero(2 - torch.linalg.vector_norm(text - negative, dim=1))
 
 
 def matching_loss(
@@ -154,8 +268,3 @@ def matching_loss(
         return (F.softplus(-sign * matches) + F.softplus(sign * opposite)).sum()
 
     return torch.stack(by_rows(losses, len(text))).sum() / max(1, len(text))
-
-
-def _per_pair(values: torch.Tensor) -> torch.Tensor:
-    """(N, ...) -> the sum over N; a zero that is attached to the graph where there are no pairs."""
-    return values.sum() / max(1, len(values))

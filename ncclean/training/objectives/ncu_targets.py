@@ -13,8 +13,14 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from ncclean.training.objectives.options import LastColumn, Unlearn, Variant
-from ncclean.training.objectives.row_blocks import ALL, by_rows, row_blocks, row_cosines
-from ncclean.training.objectives.similarity import paired_cosines, precise
+from ncclean.training.objectives.similarity import (
+    ALL,
+    by_rows,
+    paired_cosines,
+    precise,
+    row_blocks,
+    row_cosines,
+)
 from ncclean.training.transport import masked_sinkhorn
 
 
@@ -53,12 +59,16 @@ class Targets:
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma must lie in [0, 1], got {self.gamma}")
 
+    @property
+    def plan_of_texts(self) -> torch.Tensor:
+        """(C, N) plan whose rows are captions; the last row is that of the negative texts."""
+        return self.plan.T
+
     @torch.no_grad()
     def by_image(self, rows: slice = ALL) -> torch.Tensor:
         """(R, C) targets of these images."""
         plan, forget = self.plan[rows], self.forget[rows]
-        identity = torch.zeros_like(plan)
-        identity.diagonal(rows.start or 0).copy_(~forget)
+        identity = _identity(plan, forget, rows)
         if plan.shape[1] > len(self.forget):
             identity[:, -1] = forget
         return self._mixed(plan, identity, forget)
@@ -66,9 +76,8 @@ class Targets:
     @torch.no_grad()
     def by_text(self, rows: slice = ALL) -> torch.Tensor:
         """(R, N) targets of these captions; the last row is that of the negative texts."""
-        plan, forget = self.plan.T[rows], self.forget[rows]
-        identity = torch.zeros_like(plan)
-        identity.diagonal(rows.start or 0).copy_(~forget)
+        plan, forget = self.plan_of_texts[rows], self.forget[rows]
+        identity = _identity(plan, forget, rows)
         if len(plan) > len(forget):
             identity[-1] = self.forget
             forget = torch.cat([forget, forget.new_ones(1)])
@@ -101,15 +110,10 @@ class ReleasedTargets(Targets):
     text_plan: torch.Tensor = field(kw_only=True)
     weight: ClassVar[float] = 0.5
 
-    @torch.no_grad()
-    def by_text(self, rows: slice = ALL) -> torch.Tensor:
-        """(R, N) targets of these captions; the last row is that of the negative texts."""
-        plan, forget = self.text_plan[rows], self.forget[rows]
-        identity = torch.zeros_like(plan)
-        identity.diagonal(rows.start or 0).copy_(~forget)
-        if len(plan) > len(forget):
-            identity[-1] = self.forget
-        return self._mixed(plan, identity, forget)
+    @property
+    def plan_of_texts(self) -> torch.Tensor:
+        """(C, N) plan that was found with rows and columns exchanged."""
+        return self.text_plan
 
     def _mixed(
         self, plan: torch.Tensor, identity: torch.Tensor, is_soft: torch.Tensor
@@ -219,8 +223,8 @@ def realignment_logits(
     """
     similarity = row_cosines(image, text, rows)
     if negative is not None:
-        own = paired_cosines(image, negative)[rows].to(similarity.dtype)
-        similarity = torch.cat([similarity, own.unsqueeze(1)], dim=1)
+        last = paired_cosines(image, negative)[rows].to(similarity.dtype)
+        similarity = torch.cat([similarity, last.unsqueeze(1)], dim=1)
     return scale * similarity
 
 
@@ -273,3 +277,10 @@ def _to_mass_one(values: torch.Tensor) -> torch.Tensor:
     """Rows divided by their sums; rows of zeros stay."""
     mass = values.sum(dim=1, keepdim=True)
     return values / torch.where(mass > 0, mass, 1.0)
+
+
+def _identity(plan: torch.Tensor, forget: torch.Tensor, rows: slice) -> torch.Tensor:
+    """Ones where these rows of a plan stand for retained pairs, on the diagonal; else zeros."""
+    identity = torch.zeros_like(plan)
+    identity.diagonal(rows.start or 0).copy_(~forget)
+    return identity

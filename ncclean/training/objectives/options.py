@@ -23,6 +23,7 @@ Method = Literal[
     "cyclip",
     "rince",
     "decl",
+    "siglip",
 ]
 METHODS: tuple[str, ...] = get_args(Method)
 
@@ -320,6 +321,14 @@ class ObjectiveOptions(Options):
             methods=("softclip",),
         ),
     ] = 0.07
+    siglip_weights: Annotated[
+        Literal["selection", "bayes"],
+        Option(
+            "weights of the loss: of pairs, by the `selection`, or of all N^2 terms, drawn as in "
+            "`bayes`.",
+            methods=("siglip",),
+        ),
+    ] = "selection"
     ncu: NcuOptions = field(default_factory=NcuOptions)
     bayes: BayesOptions = field(default_factory=BayesOptions)
     disncl: DisnclOptions = field(default_factory=DisnclOptions)

@@ -1,13 +1,30 @@
-"""Norms and products of embeddings that no autocast rounds.
+"""Norms and products of embeddings that no autocast rounds, by blocks of rows where they are large.
 
 A logit is a cosine times up to 100: rounded to bfloat16 it is off by a third and more. The losses
 are a small part of a step, so they always take norms and products in float32 or better.
+
+At N = 32,768 one (N, N) matrix of float32 takes 4.3 GB, and autograd would keep five to twelve of
+them. A block of rows is computed once more in the backward pass, so that none of its matrices is
+kept. The same products then come in another order: equal up to rounding. What a loss sums over
+columns are the rows of the transposed problem.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+Result = TypeVar("Result")
+
+# Values of a matrix that is taken whole: 256 MB in float32, N = 8192.
+WHOLE = 1 << 26
+# Values of a block of a larger one; a loss has up to ten matrices of that size at a time.
+BLOCK = 1 << 24
+ALL = slice(None)
 
 
 def normalized(features: torch.Tensor) -> torch.Tensor:
@@ -34,3 +51,79 @@ def precise(first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, to
     """Cast two tensors to one precision, float32 or better."""
     dtype = torch.promote_types(torch.promote_types(first.dtype, second.dtype), torch.float32)
     return first.to(dtype), second.to(dtype)
+
+
+def row_blocks(count: int, columns: int, rows: slice = ALL) -> list[slice]:
+    """Slices of consecutive rows of a (count, columns) matrix, small enough for memory.
+
+    `rows` itself if that is at most `WHOLE` values, else blocks of `BLOCK` values at most, but at
+    least of one row.
+    """
+    first_row, end, _ = rows.indices(count)
+    if (end - first_row) * columns <= WHOLE:
+        return [rows]
+    step = max(1, BLOCK // columns)
+    return [slice(start, min(start + step, end)) for start in range(first_row, end, step)]
+
+
+def by_rows(function: Callable[[slice], Result], pairs: int, rows: slice = ALL) -> list[Result]:
+    """Call a function on each block of rows of a (pairs, pairs) matrix, recomputed going back.
+
+    It may be called twice for a block and must then return the same: what it draws needs a
+    generator of its own.
+    """
+    blocks = row_blocks(pairs, pairs, rows)
+    if len(blocks) == 1:
+        return [function(blocks[0])]
+    return [
+        checkpoint(function, block, use_reentrant=False, preserve_rng_state=False)
+        for block in blocks
+    ]
+
+
+def row_cosines(first: torch.Tensor, second: torch.Tensor, rows: slice) -> torch.Tensor:
+    """(R, M) cosines of some rows of (N, d) L2-normalised embeddings with (M, d) others."""
+    # A view of all rows would add up the gradients in another order.
+    return cosines(first if rows == ALL else first[rows], second)
+
+
+def both_ways(
+    first: torch.Tensor, second: torch.Tensor, rows: slice, scale: torch.Tensor | float = 1.0
+) -> Iterator[torch.Tensor]:
+    """(R, N) rows of scaled cosines in both directions, from (N, d) L2-normalised pairs.
+
+    S are the cosines of `first` with `second`. Of all rows, the second is a view of the first. The
+    diagonal of S begins in column `rows.start`.
+    """
+    if rows == ALL:
+        scaled = scale * cosines(first, second)
+        yield scaled
+        yield scaled.T
+    else:
+        yield scale * row_cosines(first, second, rows)
+        yield scale * row_cosines(second, first, rows)
+
+
+def own_and_all(
+    image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor | float
+) -> torch.Tensor:
+    """(2, 2, N) own logit and logsumexp of each pair, image to text and text to image.
+
+    Of each direction the own logits and the logsumexps of all.
+    """
+
+    def of(rows: slice) -> torch.Tensor:
+        return torch.stack(
+            [
+                torch.stack([logits.diagonal(rows.start or 0), logits.logsumexp(dim=1)])
+                for logits in both_ways(image, text, rows, scale)
+            ]
+        )
+
+    joined: torch.Tensor = torch.cat(by_rows(of, len(image)), dim=2)
+    return joined
+
+
+def mean_or_zero(values: torch.Tensor) -> torch.Tensor:
+    """Mean of (N,) values; of none, a zero that is attached to the graph."""
+    return values.sum() / max(1, len(values))

@@ -15,11 +15,17 @@ from scipy.special import logit
 from scipy.stats import norm
 
 from ncclean.auditing.intervals import Cells, Estimates, found_share, mismatched_share
-from ncclean.auditing.strata import BINS_PER_LOGIT, FIRST_BIN, LAST_BIN, Strata, strata_of
+from ncclean.auditing.strata import (
+    BINS_PER_LOGIT,
+    FIRST_BIN,
+    LAST_BIN,
+    Strata,
+    by_answer,
+    strata_of,
+)
 
 _NEAR_MISS_SHIFT = 0.5  # below matched pairs, in standard deviations
 _WORST = 0.1  # share that the second rule flags
-FIGURES = ("precision", "recall", "kept")
 
 
 @dataclass(frozen=True)
@@ -69,59 +75,93 @@ def simulated_corpus(
     return Corpus(probability, is_mismatched, flags)
 
 
+Drawn = list[tuple[np.ndarray, np.ndarray]]
+
+
 class Audits:
-    """Audits of one corpus by samples of a size."""
+    """Audits of one corpus by people, and a judge whose (N,) answers are 0 match, 1 mismatch."""
 
-    def __init__(self, corpus: Corpus, answers: int) -> None:
-        self._corpus = corpus
-        strata = corpus.strata
-        self.stratum = np.searchsorted(strata.bounds, corpus.probability, side="right")
-        self.pairs = np.bincount(self.stratum, minlength=len(strata))
-        self._taken = np.minimum(strata.allocated(answers), self.pairs)
-        self._places = [np.flatnonzero(self.stratum == number) for number in range(len(strata))]
+    def __init__(
+        self, corpus: Corpus, people: int, judge: np.ndarray | None = None, judged: int = 0
+    ) -> None:
+        self._corpus, self._people = corpus, people
+        pairs = len(corpus.is_mismatched)
+        self._judge = np.zeros(pairs, int) if judge is None else np.asarray(judge, int)
+        self._strata = corpus.strata
+        count = len(self._strata)
+        self.stratum = np.searchsorted(self._strata.bounds, corpus.probability, side="right")
+        self.pairs = np.bincount(self.stratum, minlength=count)
+        self._taken = np.minimum(self._strata.allocated(people), self.pairs)
+        wanted = np.minimum(self._strata.allocated(judged), self.pairs)
+        self._judged = np.maximum(wanted, self._taken)
+        self._places = [np.flatnonzero(self.stratum == number) for number in range(count)]
+        self._rates = np.bincount(self.stratum, corpus.probability) / np.maximum(self.pairs, 1)
 
-    def draw(self, draws: int, rng: np.random.Generator) -> np.ndarray:
-        """(B, n) places of the drawn pairs, in so many draws."""
-        return np.array(
-            [
-                np.concatenate(
-                    [
-                        rng.choice(places, taken, replace=False)
-                        for places, taken in zip(self._places, self._taken, strict=True)
-                    ]
-                )
-                for _ in range(draws)
-            ]
-        )
+    def draw(self, draws: int, rng: np.random.Generator, by_judge: bool = False) -> Drawn:
+        """In each draw the places of the judge's pairs, and of people's among them."""
+        return [self._draw(rng, by_judge) for _ in range(draws)]
 
-    def weights(self, drawn: np.ndarray) -> np.ndarray:
-        """Inverse sampling rates, in the shape of `drawn`."""
-        weights: np.ndarray = (self.pairs / np.maximum(self._taken, 1))[self.stratum[drawn]]
-        return weights
+    def _draw(self, rng: np.random.Generator, by_judge: bool) -> tuple[np.ndarray, np.ndarray]:
+        drawn = [
+            rng.permutation(places)[:taken]
+            for places, taken in zip(self._places, self._judged, strict=True)
+        ]
+        judged = np.concatenate(drawn)
+        if not by_judge:
+            people = [places[:n] for places, n in zip(drawn, self._taken, strict=True)]
+            return judged, np.concatenate(people)
+        counts = self._counts(judged)
+        taken = by_answer(self._strata, counts, self._rates).allocated(self._people)
+        cell = 3 * self.stratum[judged] + self._judge[judged]
+        cells = (judged[cell == number][:n] for number, n in enumerate(taken) if n)
+        return judged, np.concatenate(list(cells))
 
-    def without_mismatch(self, drawn: np.ndarray) -> float:
-        """Strata in which no mismatch was drawn, on average."""
-        return float((self._cells(drawn).mismatched == 0).sum(axis=1).mean())
+    def weights(self, places: np.ndarray) -> np.ndarray:
+        """Inverse sampling rates of pairs that people judge."""
+        return np.asarray((self.pairs / np.maximum(self._taken, 1))[self.stratum[places]])
 
-    def estimates(self, drawn: np.ndarray) -> dict[str, Estimates]:
-        """By figure, as `Corpus.truths` names them."""
-        figures = {"noise_rate": mismatched_share(self._cells(drawn))}
+    def estimates(
+        self, draws: Drawn, *, by_judge: bool = False, alone: bool = False
+    ) -> dict[str, Estimates]:
+        """By figure, as `Corpus.truths` names them; `alone` by people's answers alone."""
+
+        def cells(among: np.ndarray) -> Cells:
+            cells = self._cells(draws, among, by_judge)
+            return cells.without_judge() if alone else cells
+
+        figures = {"noise_rate": mismatched_share(cells(np.ones(len(self.stratum), bool)))}
         for rule, flag in self._corpus.flags.items():
-            flagged, others = self._cells(drawn, flag), self._cells(drawn, ~flag)
+            flagged, others = cells(flag), cells(~flag)
             figures[f"{rule}: precision"] = mismatched_share(flagged)
             figures[f"{rule}: recall"] = found_share(flagged, others)
             figures[f"{rule}: kept"] = mismatched_share(others)
         return figures
 
-    def _cells(self, drawn: np.ndarray, among: np.ndarray | None = None) -> Cells:
-        """Of the pairs `among` which the figure is, (N,) bool."""
-        strata, y = len(self.pairs), self._corpus.is_mismatched
-        among = np.ones(len(y), bool) if among is None else among
-        pairs = np.bincount(self.stratum[among], minlength=strata)
-        stratum, counts = self.stratum[drawn], among[drawn]
-        is_in = np.stack([(stratum == number) & counts for number in range(strata)], axis=1)
+    def _cells(self, draws: Drawn, among: np.ndarray, by_judge: bool) -> Cells:
+        """The cells of a figure on the pairs `among` (N,) in each draw."""
+        y = self._corpus.is_mismatched
+        people = [places[among[places]] for _, places in draws]
+        pairs = np.bincount(self.stratum[among], minlength=len(self.pairs)).astype(float)
         return Cells(
-            np.broadcast_to(pairs.astype(float), (len(drawn), strata)),
-            is_in.sum(axis=2).astype(float),
-            (is_in & y[drawn][:, None]).sum(axis=2).astype(float),
+            np.broadcast_to(pairs, (len(draws), len(pairs))),
+            np.stack([self._counts(places) for places in people]),
+            np.stack([self._counts(places[y[places]]) for places in people]),
+            np.stack([self._counts(judged[among[judged]]) for judged, _ in draws]),
+            by_judge,
         )
+
+    def _counts(self, places: np.ndarray) -> np.ndarray:
+        """(S, 3) pairs by stratum and the judge's answer."""
+        cell = 3 * self.stratum[places] + self._judge[places]
+        return np.bincount(cell, minlength=3 * len(self.pairs)).reshape(-1, 3).astype(float)
+
+
+def covered(estimates: Estimates, truth: float) -> int:
+    """How many intervals hold the truth."""
+    low, high = estimates.low - 1e-12, estimates.high + 1e-12
+    return int(((low <= truth) & (truth <= high)).sum())
+
+
+def width(estimates: Estimates) -> float:
+    """The mean width of the intervals."""
+    return float((estimates.high - estimates.low).mean())

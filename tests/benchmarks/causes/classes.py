@@ -1,91 +1,92 @@
 """Class folders of which two were exchanged: whether `ncclean explain` names them.
 
-    python tests/benchmarks causes.classes --out runs/causes-classes
+    python tests/benchmarks causes.classes --out runs/causes-classes [--data FOLDER]
         [--record docs/records/causes-classes.json]
 
 Rendered images of twelve shapes, 150 of each in the folder of its class, and the names of two
 folders exchanged: all their captions are wrong, and wrong in the same way. As a control, the same
-folders as they should be. Five pairs of shapes.
+folders as they should be. With FOLDER, that of `cifar10n.study`, a small CLIP learns half of
+CIFAR-10 with its true classes, and 300 photographs of each class that it never saw are put into
+folders; half of the time is the training. Three of the five pairs of photographed classes look
+alike.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import shutil
-from collections.abc import Sequence
+import itertools
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from ncclean_pipelines.explain import Explain
-from records import make_record, write_record
+from cifar10n.corpora import CLASS_NAMES, Photographs
+from corpora import image_reader
+from records import Row, benchmark
 
-import ncclean
+from causes.judging import explained
 from ncclean.base.json_values import finite
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, zeroshot_sample
 
-PER_CLASS = 150
-EXCHANGED = (None, (0, 1), (2, 7), (3, 4), (5, 11), (6, 8))
+SHAPES = ZEROSHOT_SETS[0]
+OF_SHAPES = ((), (0, 1), (2, 7), (3, 4), (5, 11), (6, 8))
+OF_PHOTOGRAPHS = (
+    (),
+    ("airplane", "frog"),
+    ("bird", "ship"),
+    ("cat", "dog"),
+    ("automobile", "truck"),
+    ("deer", "horse"),
+)
+Image = tuple[str, str, bytes]  # class, name of the file, content
 
 
-def write_folders(out: Path, exchanged: tuple[int, int] | None, seed: int) -> None:
-    """Write a folder of images for each class."""
-    shapes = ZEROSHOT_SETS[0]
-    names = list(shapes.classnames)
-    if exchanged is not None:
-        first, second = exchanged
-        names[first], names[second] = names[second], names[first]
-    for index in range(PER_CLASS * len(names)):
-        sample = zeroshot_sample(shapes, seed, index)
-        folder = out / names[sample.label]
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{index:05d}.{sample.extension}").write_bytes(sample.image)
+def shapes(seed: int, per_class: int = 150) -> Iterator[Image]:
+    """Rendered images."""
+    for index in range(per_class * len(SHAPES.classnames)):
+        sample = zeroshot_sample(SHAPES, seed, index)
+        name = f"{index:05d}.{sample.extension}"
+        yield SHAPES.classnames[sample.label], name, sample.image
 
 
-def explained(folders: Path, out: Path, model: str, exchanged: Sequence[str]) -> dict[str, Any]:
-    """Score and explain one set of folders; the row of the record."""
-    scores, embeddings = str(out / "scores.parquet"), str(out / "embeddings")
-    scored = ncclean.score(
-        [str(folders)], out=scores, model=model, class_template="a photo of a {}",
-        embeddings=embeddings, precision="fp32",
-    ).summary  # fmt: skip
-    found = Explain(
-        scores=[scores], out=str(out / "causes.parquet"), embeddings=[embeddings]
-    ).run().summary  # fmt: skip
-    return {
-        "exchanged": list(exchanged),
-        "pairs": found.pairs,
-        "noise_rate": list(scored.noise_rate),
-        "reported": [
-            {"kind": cause.kind, "label": cause.label, "pairs": cause.pairs,
-             "rate": finite(cause.rate)}
-            for cause in found.causes
-        ],
-    }  # fmt: skip
+def photographs(data: Path, of: Photographs, per_class: int = 300) -> Iterator[Image]:
+    """The first photographs of each class that the estimator has not learnt."""
+    read = image_reader(data)
+    for name in CLASS_NAMES:
+        rows = (row for row in of.scored if row["clean"] == name)
+        for row in itertools.islice(rows, per_class):
+            yield name, Path(row["file"]).name, read(row["file"])
 
 
-def measure(out: Path, exchanged: tuple[int, int] | None, seed: int) -> dict[str, Any]:
-    """Write, score and explain one set of folders."""
-    shutil.rmtree(out, ignore_errors=True)
-    write_folders(out / "folders", exchanged, seed)
-    names = [ZEROSHOT_SETS[0].classnames[place] for place in exchanged or ()]
-    return explained(out / "folders", out, "demo", names)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--record", type=Path, metavar="FILE.json")
-    arguments = parser.parse_args()
-    rows = []
-    for seed, exchanged in enumerate(EXCHANGED):
-        rows.append(measure(arguments.out / str(seed), exchanged, seed))
-        print(json.dumps(rows[-1]), flush=True)
-    if arguments.record is not None:
-        settings = {"per_class": PER_CLASS, "model": "demo"}
-        seeds = list(range(len(EXCHANGED)))
-        write_record(arguments.record, make_record(rows, settings=settings, seeds=seeds))
+def classes(out: Path, data: Path | None = None, passes: int = 2, seed: int = 0) -> Iterator[Row]:
+    """A row for each pair of classes."""
+    out.mkdir(parents=True, exist_ok=True)
+    names = [tuple(SHAPES.classnames[place] for place in pair) for pair in OF_SHAPES]
+    trials, model = [(pair, shapes(number)) for number, pair in enumerate(names)], "demo"
+    if data is not None:
+        of = Photographs.read(data, seed)
+        model = of.estimator(data, out, passes, seed)
+        trials = [(pair, photographs(data, of)) for pair in OF_PHOTOGRAPHS]
+    for exchanged, images in trials:
+        with tempfile.TemporaryDirectory(dir=out) as folder:
+            other = dict(zip(exchanged, exchanged[::-1], strict=True))
+            for name, file, content in images:
+                path = Path(folder, "folders", other.get(name, name), file)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            options = {"model": model, "class_template": "a photo of a {}", "precision": "fp32"}
+            found = explained(Path(folder, "folders"), Path(folder), score=options)
+        yield {
+            "exchanged": list(exchanged),
+            "pairs": found.summary.pairs,
+            "noise_rate": list(found.scored.noise_rate),
+            "reported": [
+                {
+                    "kind": cause.kind, "label": cause.label, "pairs": cause.pairs,
+                    "rate": finite(cause.rate),
+                }
+                for cause in found.summary.causes
+            ],
+        }  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(classes)

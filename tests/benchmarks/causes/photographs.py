@@ -11,17 +11,14 @@ that have it. As a control, the same pairs as they are.
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from flickr8k.study import JSON, estimator, small_images
-from ncclean_pipelines.explain import Explain
-from records import make_record, write_record
+from flickr8k.corpora import estimator, photographs_of, source, write_table
+from records import Row, benchmark
 
-import ncclean
+from causes.judging import explained
 
 SHIFTED = 250
 WORDS = ("dog", "boy")  # the first is replaced by the second
@@ -29,8 +26,7 @@ WORDS = ("dog", "boy")  # the first is replaced by the second
 
 def pairs_of(data: Path) -> list[dict[str, str]]:
     """One caption of each photograph, with a url of one of eight hosts."""
-    listed = json.loads((data / JSON).read_text())["images"]
-    chosen = [image for image in listed if image["split"] != "train"]
+    chosen = photographs_of(data, "val", "test")
     return [
         {
             "file_name": image["filename"],
@@ -57,56 +53,30 @@ def planted(pairs: list[dict[str, str]]) -> list[dict[str, str]]:
     return renamed
 
 
-def explained(name: str, pairs: list[dict[str, str]], model: str, out: Path) -> dict[str, Any]:
-    """Score and explain pairs."""
-    source, scores = out / f"{name}.jsonl", out / f"{name}.parquet"
-    source.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    embeddings = str(out / f"{name}-embeddings")
-    scored = ncclean.score(
-        [str(source)], out=str(scores), model=model, precision="fp32", words=True,
-        image_root=str(out / "images"), embeddings=embeddings,
-    ).summary  # fmt: skip
-    found = Explain(
-        scores=[str(scores)], out=str(out / f"{name}-causes.parquet"), embeddings=[embeddings]
-    ).run().summary  # fmt: skip
-    reported = [
-        {
-            "kind": cause.kind, "label": cause.label, "outcome": cause.outcome,
-            "pairs": cause.pairs, "rate": list(cause.rate), "proposal": cause.proposal,
-        }
-        for cause in found.causes
-    ]  # fmt: skip
-    return {
-        "corpus": name,
-        "pairs": found.pairs,
-        "noise_rate": list(scored.noise_rate),
-        "near_misses": list(scored.near_miss_rate),
-        "reported": reported,
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--steps", type=int, default=240)
-    parser.add_argument("--record", type=Path, metavar="FILE.json")
-    arguments = parser.parse_args()
-    images = small_images(arguments.data, arguments.out)
-    model = estimator(arguments.data, images, arguments.out, arguments.steps, 0)
-    pairs = pairs_of(arguments.data)
-    rows = []
-    for name, several in (("as it is", pairs), ("planted", planted(pairs))):
-        rows.append(explained(name.replace(" ", "-"), several, model, arguments.out))
-        print(json.dumps(rows[-1]), flush=True)
-    if arguments.record is not None:
-        first = WORDS[0]
-        has = re.compile(rf"\b{first}s?\b")
-        renamed = sum(has.search(pair["text"]) is not None for pair in pairs)
-        settings = {"steps": arguments.steps, "shifted": SHIFTED, "words": WORDS,
-                    "renamed": renamed}  # fmt: skip
-        write_record(arguments.record, make_record(rows, settings=settings))
+def causes(data: Path, out: Path, steps: int = 240) -> Iterator[Row]:
+    """A row for the pairs as they are, and one with the causes."""
+    model = estimator(data, out, steps, 0)
+    root = str(source(data, out).image_root)
+    options = {"model": model, "precision": "fp32", "words": True, "image_root": root}
+    pairs = pairs_of(data)
+    for name, several in (("as-it-is", pairs), ("planted", planted(pairs))):
+        folder = out / name
+        folder.mkdir(exist_ok=True)
+        found = explained(write_table(several, folder / "pairs.jsonl"), folder, score=options)
+        yield {
+            "corpus": name,
+            "pairs": found.summary.pairs,
+            "noise_rate": list(found.scored.noise_rate),
+            "near_misses": list(found.scored.near_miss_rate),
+            "reported": [
+                {
+                    "kind": cause.kind, "label": cause.label, "outcome": cause.outcome,
+                    "pairs": cause.pairs, "rate": list(cause.rate), "proposal": cause.proposal,
+                }
+                for cause in found.summary.causes
+            ],
+        }  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(causes, shifted=SHIFTED, words=WORDS)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import io
 import json
 import re
-import tarfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from corpora import jpeg, samples_of, write_shard
 from PIL import Image, ImageEnhance
+
+from causes.judging import Truth
 
 SIZE = 220
 SHARDS, PER_SHARD = 16, 400
@@ -43,6 +45,12 @@ class Sample:
     def caption(self) -> str:
         return str(self.facts["caption"])
 
+    @property
+    def members(self) -> tuple[str, dict[str, bytes]]:
+        """Its key, and its files by extension."""
+        facts = json.dumps(self.facts).encode()
+        return self.key, {"jpg": self.image, "txt": self.caption.encode(), "json": facts}
+
     def describe(self, caption: str, cause: str) -> None:
         """Give the pair a wrong caption."""
         self.facts |= {"caption": caption, "is_noisy": True, "noise_kind": cause}
@@ -52,47 +60,37 @@ class Sample:
 @dataclass
 class Corpus:
     samples: list[Sample]
-    groups: list[str] = field(default_factory=list)
 
-    def of(self, cause: str) -> set[str]:
-        """The uids of the wrong pairs of a cause."""
-        return {s.facts["uid"] for s in self.samples if s.cause == cause}
+    @property
+    def truth(self) -> Truth:
+        """Which pairs are wrong, in which way, and by which cause."""
+        wrong: set[str] = set()
+        planted: dict[str, set[str]] = {}
+        for sample in self.samples:
+            if sample.facts["is_noisy"]:
+                wrong.add(sample.facts["uid"])
+            if sample.cause is not None:
+                planted.setdefault(sample.cause, set()).add(sample.facts["uid"])
+        near = set().union(*(planted.get(name, set()) for name in NEAR_MISSES))
+        everyone = {sample.facts["uid"] for sample in self.samples}
+        return Truth(everyone, {"near miss": near, "mismatch": wrong - near}, planted)
 
 
 def read_corpus(folder: Path) -> list[Sample]:
     """Read rendered shards."""
-    samples = []
-    for number, path in enumerate(sorted(folder.glob("*.tar"))):
-        with tarfile.open(path) as tar:
-            members: dict[str, dict[str, bytes]] = {}
-            for member in tar:
-                stem, _, kind = member.name.partition(".")
-                file = tar.extractfile(member)
-                assert file is not None
-                members.setdefault(stem, {})[kind] = file.read()
-        for key, parts in members.items():
-            image = next(parts[kind] for kind in ("jpg", "png", "webp") if kind in parts)
-            samples.append(Sample(number, key, image, json.loads(parts["json"])))
-    return samples
+    return [
+        Sample(int(sample.key[:5]), sample.key, sample.image, dict(sample.metadata))
+        for sample in samples_of(folder)
+    ]
 
 
 def write_corpus(corpus: Corpus, folder: Path) -> None:
     """Write the shards, and `sources.parquet`, a table to join."""
-    folder.mkdir(parents=True)
     by_shard: dict[int, list[Sample]] = {}
     for sample in corpus.samples:
         by_shard.setdefault(sample.shard, []).append(sample)
     for number, samples in by_shard.items():
-        with tarfile.open(folder / f"{number:05d}.tar", "w") as tar:
-            for sample in samples:
-                for kind, data in (
-                    ("jpg", sample.image),
-                    ("txt", sample.caption.encode()),
-                    ("json", json.dumps(sample.facts).encode()),
-                ):
-                    info = tarfile.TarInfo(f"{sample.key}.{kind}")
-                    info.size = len(data)
-                    tar.addfile(info, io.BytesIO(data))
+        write_shard(folder / f"{number:05d}.tar", (sample.members for sample in samples))
     uids = [sample.facts["uid"] for sample in corpus.samples]
     sources = [sample.source for sample in corpus.samples]
     pq.write_table(pa.table({"uid": uids, "source": sources}), folder / "sources.parquet")
@@ -125,7 +123,6 @@ def plant(
         sample.image = _darkened(sample.image)
     if causes:
         (_plant_odd if seed % 2 else _plant_even)(corpus, take, cluster_of, rng)
-    corpus.groups = sorted({s.cause for s in samples if s.cause})
     return corpus
 
 
@@ -154,7 +151,7 @@ def _plant_odd(corpus: Corpus, take: Any, cluster_of: Callable[[Sample], int], r
     for sample in crawled:
         sample.source = "crawl-7"
     _permute(crawled, rng, "source of a joined table")
-    placeholder = _placeholder()
+    placeholder = jpeg(Image.new("RGB", (75, 50), (205, 205, 205)), 75)
     for sample in take():
         sample.image = placeholder
         sample.describe(sample.caption, "placeholder of one size")
@@ -201,13 +198,4 @@ def _shortened(sample: Sample) -> str:
 
 
 def _darkened(data: bytes) -> bytes:
-    buffer = io.BytesIO()
-    image = Image.open(io.BytesIO(data))
-    ImageEnhance.Brightness(image).enhance(0.8).save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()
-
-
-def _placeholder() -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (75, 50), (205, 205, 205)).save(buffer, "JPEG")
-    return buffer.getvalue()
+    return jpeg(ImageEnhance.Brightness(Image.open(io.BytesIO(data))).enhance(0.8), 90)

@@ -10,14 +10,12 @@ a word, a shard and a phrase each are wrong.
 
 from __future__ import annotations
 
-import argparse
-import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import duckdb
-from command import run_ncclean
-from records import make_record, write_record
+from process import run_ncclean
+from records import Row, benchmark
 
 from ncclean.explaining.cause_table import read_causes
 
@@ -65,44 +63,30 @@ def write_table(path: Path, rows: int) -> None:
     connection.close()
 
 
-def measure(out: Path, rows: int, memory: str) -> dict[str, Any]:
-    """Explain one table in a process of its own."""
-    table = out / f"{rows}.parquet"
-    if not table.exists():
-        write_table(table, rows)
-    causes = out / f"causes-{rows}.parquet"
-    run = run_ncclean(
-        "explain", str(table), "--out", str(causes), "--memory-limit", memory, "--overwrite"
-    )
-    found = [c for c in read_causes(str(causes)) if c.folded_into is None]
-    names = {f"{cause.kind}: {cause.label}" for cause in found}
-    return {
-        "rows": rows,
-        "bytes": table.stat().st_size,
-        "memory_limit": memory,
-        "seconds": round(run.seconds, 1),
-        "processor_seconds": round(run.processor_seconds, 1),
-        "peak_mib": round(run.peak_mib),
-        "tested": run.output["tested"],
-        "reported": sorted(names),
-        "planted": list(CAUSES),
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
-    parser.add_argument("--memory", default="4GB")
-    parser.add_argument("--record", type=Path, metavar="FILE.json")
-    arguments = parser.parse_args()
-    measured = []
-    for rows in arguments.rows:
-        measured.append(measure(arguments.out, rows, arguments.memory))
-        print(json.dumps(measured[-1]), flush=True)
-    if arguments.record is not None:
-        write_record(arguments.record, make_record(measured))
+def explain(
+    out: Path, rows: tuple[int, ...] = (1_000_000, 10_000_000), memory: str = "4GB"
+) -> Iterator[Row]:
+    """A row for each number of pairs, explained in a process of its own."""
+    for count in rows:
+        table, causes = out / f"{count}.parquet", out / f"causes-{count}.parquet"
+        if not table.exists():
+            write_table(table, count)
+        run = run_ncclean(
+            "explain", table, "--out", causes, "--memory-limit", memory, "--overwrite"
+        )
+        unfolded = [cause for cause in read_causes(str(causes)) if cause.folded_into is None]
+        yield {
+            "rows": count,
+            "bytes": table.stat().st_size,
+            "memory_limit": memory,
+            "seconds": round(run.seconds, 1),
+            "processor_seconds": round(run.processor_seconds, 1),
+            "peak_mib": round(run.peak_mib),
+            "tested": run.json()["tested"],
+            "reported": sorted({f"{cause.kind}: {cause.label}" for cause in unfolded}),
+            "planted": list(CAUSES),
+        }
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(explain)

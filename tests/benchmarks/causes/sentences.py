@@ -11,26 +11,19 @@ and as false is as in `causes.rendered`; as a control, the same corpora without 
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from ncclean_pipelines.explain import Explain
-from ncclean_pipelines.score import Score
-from records import make_record, write_record
+from corpora import rendered
+from records import Row, benchmark
 
+from causes.judging import MIN_EXCESS, explained
 from causes.planting import SIZE, Corpus, read_corpus, write_corpus
-from causes.rendered import MIN_EXCESS, judge
-from ncclean.base.config import ScoreOptions
 from ncclean.data.caption_noise import with_foreign_sentence
 from ncclean.data.caption_parts import parts_of, sentence_starts
-from ncclean.data.options import CorpusOptions
-from ncclean.data.synthetic.corpus import write_corpus as render
-from ncclean.explaining.options import ExplainOptions
 
 PAIRS, PER_SHARD, NOISE = 3200, 400, 0.05
 CAUSE, HOST = "wrong sentence of a host", "captioned.example"
@@ -57,62 +50,31 @@ def plant(folder: Path, seed: int, causes: bool) -> Corpus:
         wrong, part = with_foreign_sentence(sample.caption, other, random.Random(place))
         if part is not None:
             sample.describe(wrong, CAUSE)
-    corpus.groups = [CAUSE] if causes else []
     return corpus
 
 
-def measure(out: Path, model: str, corpus: Corpus) -> dict[str, Any]:
-    """Score and explain one corpus."""
-    place = out / model
-    place.mkdir()
-    scores = str(place / "scores.parquet")
-    scored = Score(
-        shards=[str(out / "shards")], out=scores, model=model,
-        options=ScoreOptions(caption_parts="sentences"),
-    ).run().summary  # fmt: skip
-    explained = Explain(
-        scores=[scores], out=str(place / "causes.parquet"),
-        options=ExplainOptions(min_excess=MIN_EXCESS),
-    ).run().summary  # fmt: skip
-    found, covered, reported = judge(list(explained.causes), corpus, scores, {})
-    return {
-        "model": model,
-        "planted": {cause: len(corpus.of(cause)) for cause in corpus.groups},
-        "found": found,
-        "covered": covered,
-        "reported": reported,
-        "unknown": list(explained.unknown),
-        "part_noise_rate": list(scored.part_noise_rate),
-        "tested": explained.tested,
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--models", nargs="+", default=["demo", "demo-noisy"])
-    parser.add_argument("--record", type=Path, metavar="FILE.json")
-    arguments = parser.parse_args()
-    rows = []
-    for seed, sentences, causes in TRIALS:
-        place = arguments.out / str(seed)
-        shutil.rmtree(place, ignore_errors=True)
-        options = CorpusOptions(
-            pairs=PAIRS, shard_size=PER_SHARD, sentences=sentences, duplicates=0, seed=seed,
-            noise={"foreign_sentence": NOISE},
-        )  # fmt: skip
-        render(place / "plain", options, 1)
-        corpus = plant(place / "plain", seed, causes)
-        write_corpus(corpus, place / "shards")
-        for model in arguments.models:
-            facts = {"seed": seed, "sentences": sentences, "causes": causes}
-            rows.append(facts | measure(place, model, corpus))
-            print(json.dumps(rows[-1]), flush=True)
-    if arguments.record is not None:
-        settings = {"pairs": PAIRS, "noise": NOISE, "min_excess": MIN_EXCESS}
-        seeds = [seed for seed, *_ in TRIALS]
-        write_record(arguments.record, make_record(rows, settings=settings, seeds=seeds))
+def causes(out: Path, models: tuple[str, ...] = ("demo", "demo-noisy")) -> Iterator[Row]:
+    """A row for each corpus and model."""
+    out.mkdir(parents=True, exist_ok=True)
+    for seed, sentences, has_causes in TRIALS:
+        with tempfile.TemporaryDirectory(dir=out) as name:
+            folder = Path(name)
+            options = {"pairs": PAIRS, "shard_size": PER_SHARD, "sentences": sentences}
+            noise = {"foreign_sentence": NOISE}
+            corpus = plant(
+                rendered(folder / "plain", noise=noise, seed=seed, **options), seed, has_causes
+            )
+            write_corpus(corpus, folder / "shards")
+            for model in models:
+                (folder / model).mkdir()
+                found = explained(
+                    folder / "shards", folder / model, embeddings=False,
+                    score={"model": model, "caption_parts": "sentences"},
+                )  # fmt: skip
+                facts = {"seed": seed, "sentences": sentences, "causes": has_causes, "model": model}
+                yield {**facts, **corpus.truth.judge(found)}
+    return {"seeds": [seed for seed, *_ in TRIALS]}
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(causes, pairs=PAIRS, noise=NOISE, min_excess=MIN_EXCESS)

@@ -3,63 +3,44 @@
     python tests/benchmarks cifar10n.probe --data FOLDER --out runs/cifar10n-probe
         [--record docs/records/cifar10n-probe.json]
 
-FOLDER is as `corpora.py` says. The estimator of `study.py` scores photographs that it
+FOLDER is as `cifar10n.corpora` says. The estimator of `cifar10n.study` scores photographs that it
 has not seen, captioned by people's labels. A probe on its embeddings is trained on these labels,
 each image counting alike, by what the scores say, less those that score lowest, and less those that
-are wrong in truth, and measured on photographs that nobody has learnt. What lies in --out is not
-made again; half an hour on two idle cores with 8 passes, most of it the training.
+are wrong in truth, and measured on photographs that nobody has learnt, by `evaluate linear-probe`
+and `evaluate compare`. What lies in --out is not made again.
 """
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
+from corpora import image_reader, once
 from ncclean_pipelines.evaluate_models import EvaluateLinearProbe
 from ncclean_pipelines.score import Score
-from noise.weak_estimators import CLASS_NAMES
-from records import make_record, write_record
+from records import Row, benchmark
 
-from cifar10n.corpora import LABELS, Row, reader, write_corpus
-from cifar10n.estimator import Beginning, parser
-from ncclean.data.benchmark_sets import CLASSIFICATION, find_sets
+import ncclean
+from cifar10n import corpora
+from cifar10n.corpora import CLASS_NAMES, LABELS, write_corpus
 from ncclean.errors import InputError
-from ncclean.evaluation.bootstrap import Metric, paired_differences
-from ncclean.evaluation.embedding import embed_classes
-from ncclean.evaluation.linear_probe import fit_probe
-from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
-from ncclean.evaluation.outcomes import LINEAR_PROBE, classification_outcomes, metrics_of
-from ncclean.evaluation.sample_weights import SampleWeights
-from ncclean.models.estimator import Estimator
+from ncclean.evaluation.options import ProbeOptions
 
 _NAMES = list(CLASS_NAMES)
+_METRIC = "lp_acc1"
 PROBE = ProbeOptions(solver="adamw", learning_rate=5e-3)
 
 
-def write_set(folder: Path, data: Path, rows: dict[str, list[Row]], label: str) -> Path:
-    """A set in CyCLIP's layout: the training images with a column of labels, the test's true."""
-    read = reader(data)
-    for split, images in rows.items():
-        place = folder / split
-        place.mkdir(parents=True, exist_ok=True)
-        with open(place / "labels.csv", "w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["image", "label"])
-            for row in images:
-                name = Path(row["file"]).name
-                if not (place / name).exists():
-                    (place / name).write_bytes(read(row["file"]))
-                column = label if split == "train" else "clean"
-                writer.writerow([name, _NAMES.index(row[column])])
-    (folder / "classes.py").write_text(
-        f"classes = {_NAMES!r}\ntemplates = ['a photo of a {{}}.']\n"
-    )
-    return folder
+def write_split(folder: Path, data: Path, rows: Sequence[corpora.Row], label: str) -> None:
+    """A split of a set in CyCLIP's layout, with a column of labels."""
+    read = image_reader(data)
+    lines = ["image,label"]
+    folder.mkdir()
+    for row in rows:
+        name = Path(row["file"]).name
+        (folder / name).write_bytes(read(row["file"]))
+        lines.append(f"{name},{_NAMES.index(row[label])}")
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n")
 
 
 def weightings(estimated: float, true: float) -> dict[str, str | None]:
@@ -80,97 +61,45 @@ def _highest(dropped: float) -> str:
     return f"(rank(similarity) >= {dropped:.6f})::INT"
 
 
-class Probes:
-    """Probes on the embeddings of one set of photographs, which are taken once for all labels."""
+def study(data: Path, out: Path, passes: int = 8, seed: int = 0) -> Iterator[Row]:
+    """A row for each set of labels and kind of weights, and what it adds to equal ones.
 
-    def __init__(self, folder: Path, model: str, images: list[Row]) -> None:
-        one = next(iter(find_sets([str(folder)], CLASSIFICATION, ("train", "test"))))
-        estimator = Estimator.load(model, None, precision="fp32")
-        self._train, self._test = (
-            embed_classes(estimator, one.shards(split), len(_NAMES), EmbeddingOptions(), one.label)
-            for split in ("train", "test")
-        )
-        by_key = {Path(row["file"]).stem: row for row in images}
-        self._rows = [by_key[Path(key).stem] for key in self._train.sample_keys]
+    An arm of weights that are all 0 is `refused`, with the reason.
+    """
+    photographs = corpora.Photographs.read(data, seed)
+    model = photographs.estimator(data, out, passes, seed)
+    for label in LABELS:
 
-    def accuracy(
-        self, label: str, weighting: SampleWeights | None
-    ) -> tuple[Metric, dict[str, float]]:
-        """The top-1 accuracy of a probe, and which share of the images counts and is wrong.
+        def make(folder: Path, label: str = label) -> None:
+            write_split(folder / "train", data, photographs.scored, label)
+            write_split(folder / "test", data, photographs.held_out, "clean")
+            (folder / "classnames.txt").write_text("\n".join(_NAMES))
+            (folder / "zeroshot_classification_templates.txt").write_text("a photo of a {c}.")
 
-        As `evaluate linear-probe` does it. Raises `InputError` for weights that are all 0.
-        """
-        train, test = self._train, self._test
-        weights = torch.ones(len(self._rows))
-        if weighting is not None:
-            weights = weighting.of(train.keys, train.sample_keys)
-        there = ~torch.isnan(weights)
-        labels = torch.tensor([_NAMES.index(row[label]) for row in self._rows])
-        probe = fit_probe(train.image[there], labels[there], len(_NAMES), PROBE, weights[there])
-        depth = probe.depth(test.image, test.labels).cpu().numpy()
-        metric = metrics_of(LINEAR_PROBE, classification_outcomes(test, depth), len(_NAMES))[0]
-        is_wrong = np.array([row[label] != row["clean"] for row in self._rows])
-        return metric, {
-            "kept": float((weights > 0).float().mean()),
-            "wrong": float(np.average(is_wrong, weights=weights.nan_to_num().numpy())),
-            "accuracy": float(metric.value()[0]),
-        }
-
-    def arms(self, label: str, table: str, estimated: float) -> Iterator[dict[str, Any]]:
-        """Each kind of weights, and what it adds to equal ones, with a 95 % interval.
-
-        An arm of weights that are all 0 is `refused`, with the reason.
-        """
-        true = np.mean([row[label] != row["clean"] for row in self._rows])
-        equal: Metric | None = None
-        for name, sql in weightings(estimated, float(true)).items():
-            arm: dict[str, Any] = {"labels": label, "weights": name}
-            weighting = None if sql is None else SampleWeights((table,), sql)
+        folder, table = once(out / f"set-{label}", make), str(out / f"{label}.parquet")
+        write_corpus(photographs.scored, label, data, out / label, seed)
+        scored = Score(shards=[str(out / label)], out=table, model=model, precision="fp32").run()
+        wrong = sum(row[label] != row["clean"] for row in photographs.scored)
+        arms = weightings(scored.summary.noise_rate.value, wrong / len(photographs.scored))
+        for number, (name, sql) in enumerate(arms.items()):
+            results, equal = (str(out / f"results-{label}-{place}") for place in (number, 0))
+            arm = {"labels": label, "weights": name}
             try:
-                metric, facts = self.accuracy(label, weighting)
+                EvaluateLinearProbe(
+                    model=[model], data=[str(folder)], out=results, probe=PROBE, overwrite=True,
+                    precision="fp32", scores=[table] if sql is not None else [], weights=sql,
+                ).run()  # fmt: skip
             except InputError as error:
                 yield {**arm, "refused": str(error)}
                 continue
-            equal = equal or metric
-            (gain,) = paired_differences([equal], [metric])
-            gains = {"gain": gain.difference, "gain_low": gain.low, "gain_high": gain.high}
-            yield {**arm, **facts, **gains}
-
-
-def by_command(folder: Path, model: str, table: str) -> float:
-    """The accuracy that `evaluate linear-probe --weights osa_weight` prints."""
-    command = EvaluateLinearProbe(
-        model=[model], data=[str(folder)], probe=PROBE, precision="fp32",
-        scores=[table], weights="osa_weight",
-    )  # fmt: skip
-    accuracy = command.run().summary[0].metrics["lp_acc1"]
-    assert accuracy is not None
-    return accuracy
-
-
-def main() -> None:
-    arguments = parser(__doc__).parse_args()
-    begun, out, data = Beginning.of(arguments), arguments.out, arguments.data
-    splits = {"train": begun.scored, "test": begun.held_out}
-    folder = write_set(out / "set", data, splits, LABELS[0])
-    probes = Probes(folder, begun.model, begun.scored)
-    rows: list[dict[str, Any]] = []
-    for label in LABELS:
-        write_corpus(begun.scored, label, data, out / label, arguments.seed)
-        table = str(out / f"{label}.parquet")
-        score = Score(shards=[str(out / label)], out=table, model=begun.model, precision="fp32")
-        estimated = score.run().summary.noise_rate.value
-        for row in probes.arms(label, table, estimated):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    printed = by_command(folder, begun.model, str(out / f"{LABELS[0]}.parquet"))
-    print(f"the command: {printed}")
-    if arguments.record is not None:
-        settings = {**begun.settings(), "passes": arguments.passes}
-        seeds = [arguments.seed]
-        record = make_record(rows, settings=settings, seeds=seeds, by_command=printed)
-        write_record(arguments.record, record)
+            (comparison,) = ncclean.evaluate_compare(equal, results).summary
+            gain = next(metric for metric in comparison.metrics if metric.name == _METRIC)
+            yield {
+                **arm, "accuracy": gain.b, "gain": gain.difference, "gain_low": gain.low,
+                "gain_high": gain.high,
+            }  # fmt: skip
+    return {"images": photographs.settings()}
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(study)

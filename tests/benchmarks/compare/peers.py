@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from command import NCCLEAN
+from corpora import read_embeddings
+from process import NCCLEAN
 
 from compare.corpus import truth_of
 from compare.models import ModelFiles
@@ -51,6 +52,10 @@ PACKAGES = {
         _TORCH,
     ),
 }
+_NAMED = (
+    "clip-retrieval", "open-clip-torch", "webdataset", "torch", "py-data-juicer", "transformers",
+    "datasets", "cleanlab", "cleanvision", "scikit-learn", "pandas",
+)  # fmt: skip
 _AFTERWARDS = {"clip-retrieval": ("setuptools==69.5.1",)}
 
 
@@ -67,17 +72,12 @@ def environment(name: str, below: Path) -> Path:
     return folder / "bin"
 
 
-def installed_versions(programs: Path, names: Sequence[str]) -> dict[str, str]:
-    """What is installed in an environment, of these packages."""
-    listed = subprocess.run(
-        [programs / "python", "-m", "pip", "list", "--format", "json"],
-        check=True,
-        capture_output=True,
-    )
-    versions = {
-        row["name"].lower().replace("_", "-"): row["version"] for row in json.loads(listed.stdout)
-    }
-    return {name: versions[name] for name in names if name in versions}
+def installed_versions(programs: Path) -> dict[str, str]:
+    """What is installed in an environment, of the packages that a peer rests on."""
+    command = [programs / "python", "-m", "pip", "list", "--format", "json"]
+    listed = subprocess.run(command, check=True, capture_output=True).stdout
+    versions = {row["name"].lower().replace("_", "-"): row["version"] for row in json.loads(listed)}
+    return {name: versions[name] for name in _NAMED if name in versions}
 
 
 @dataclass(frozen=True)
@@ -162,16 +162,9 @@ def clip_retrieval(programs: Path, models: Path) -> Scorer:
         ]  # fmt: skip
 
     def scores(out: Path) -> list[tuple[str, float]]:
-        rows: list[tuple[str, float]] = []
-        for metadata in sorted(out.glob("metadata/*.parquet")):
-            number = metadata.stem.removeprefix("metadata_")
-            image, text = (
-                np.load(out / kind / f"{kind}_{number}.npy").astype(np.float32)
-                for kind in ("img_emb", "text_emb")
-            )
-            keys = pq.read_table(metadata, columns=["image_path"])["image_path"].to_pylist()
-            rows += zip(keys, (image * text).sum(axis=1).tolist(), strict=True)
-        return rows
+        image, text, table = read_embeddings(out)
+        cosines = np.einsum("nd,nd->n", image, text).tolist()
+        return list(zip(table["image_path"].to_pylist(), cosines, strict=True))
 
     return Scorer("clip-retrieval", command, scores, lambda out: list(out.glob("*_emb/*.npy")))
 

@@ -7,33 +7,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import process
 import torch
 
-from compare import embeddings, models, process
+from compare import models, rows, study
 
 TRUTH = {
     "0": {"is_noisy": False},
     "1": {"is_noisy": True},
     "2": {"is_noisy": False},
     "3": {"is_noisy": False, "copy": "exact", "copy_of": "0"},
-    "4": {"is_noisy": False, "copy": "dark", "copy_of": "0"},
+    "4": {"is_noisy": False, "copy": "jpeg 40", "copy_of": "0"},
 }
 
 
 def test_copies_do_not_count_among_the_kept() -> None:
-    row = embeddings.kept_row("tool", "rule", {"0", "1", "3", "9"}, TRUTH)
+    row = rows.kept_row("tool", "rule", {"0", "1", "3", "9"}, TRUTH)
     assert (row["pairs"], row["noisy"], row["kept"], row["kept_noisy"]) == (3, 1, 2, 1)
 
 
 def test_the_original_of_a_copy_is_not_wrongly_flagged() -> None:
     flagged = {"0", "2", "3", "4"}
-    row = embeddings.duplicates_row("tool", "rule", flagged, TRUTH)
+    row = rows.duplicates_row("tool", "rule", flagged, TRUTH)
     assert row["copies"]["exact"] == [1, 1]
     assert (row["alone"], row["alone_flagged"]) == (2, 1)
 
 
 def test_words_of_a_caption_are_its_labels() -> None:
-    tags = embeddings._tags(["a crimson disc", "a red circle", "no greenery"])
+    tags = study.tags(["a crimson disc", "a red circle", "no greenery"])
     assert np.array_equal(tags[0], tags[1])
     assert tags[0].sum() == 2
     assert tags[2].sum() == 0

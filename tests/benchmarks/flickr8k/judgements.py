@@ -11,69 +11,48 @@ compared with the judges. Agreement is low for so small a model: compare the col
 
 from __future__ import annotations
 
-import argparse
-import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import duckdb
 from ncclean_pipelines.evaluate_judgements import EvaluateJudgements
 from ncclean_pipelines.score import Score
-from records import make_record, write_record
+from records import Row, benchmark
 
-from flickr8k.study import MODEL_CONFIG, estimator, small_images
-from ncclean.data.options import SourceOptions
+from flickr8k.corpora import MODEL_CONFIG, estimator, source
 
 TABLES = {"expert": (), "crowdflower": ("yes_share",)}
+_MEASURES = ("tau_b", "tau_c", "pairwise_accuracy")
 
 
-def agreement(name: str, model: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Kendall's tau of every column with the judges of one table."""
-    out, judged = arguments.out, arguments.data / f"{name}.csv"
-    source = out / f"{name}.jsonl"
-    if not source.exists():
-        duckdb.sql(
-            f"COPY (SELECT DISTINCT image AS file_name, caption AS text FROM '{judged}' "
-            f"ORDER BY ALL) TO '{source}'"
-        )
-    table = str(out / f"{name}-{seed}.parquet")
-    Score(
-        shards=[str(source)], out=table, model=model, precision="fp32",
-        source_options=SourceOptions(image_root=str(out / "images")),
-    ).run()  # fmt: skip
-    found = EvaluateJudgements(table=str(judged), scores=[table], rating=TABLES[name]).run().summary
-    scores = {
-        one.score: {
-            measure: [estimate.value, estimate.low, estimate.high]
-            for measure in ("tau_b", "tau_c", "pairwise_accuracy")
-            for estimate in [getattr(one.agreement, measure)]
-        }
-        for one in found.scores
-    }
-    facts = found.scores[0].agreement
-    counts = {"images": facts.images, "captions": facts.captions, "judgements": facts.judgements}
-    return {"table": name, "seed": seed, **counts, "scores": scores}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=240)
-    parser.add_argument("--record", type=Path, metavar="FILE.json")
-    arguments = parser.parse_args()
-    images = small_images(arguments.data, arguments.out)
-    rows = []
-    for seed in arguments.seeds:
-        model = estimator(arguments.data, images, arguments.out, arguments.steps, seed)
-        for name in TABLES:
-            rows.append(agreement(name, model, seed, arguments))
-            print(json.dumps(rows[-1]), flush=True)
-    if arguments.record is not None:
-        settings = {"steps": arguments.steps, "model": MODEL_CONFIG}
-        write_record(arguments.record, make_record(rows, settings=settings, seeds=arguments.seeds))
+def agreement(
+    data: Path, out: Path, seeds: tuple[int, ...] = (0, 1, 2), steps: int = 240
+) -> Iterator[Row]:
+    """Kendall's tau of every column with the judges, by seed and table."""
+    options = source(data, out, ())
+    for seed in seeds:
+        model = estimator(data, out, steps, seed)
+        for name, rating in TABLES.items():
+            judged, captions = data / f"{name}.csv", out / f"{name}.jsonl"
+            duckdb.sql(
+                f"COPY (SELECT DISTINCT image AS file_name, caption AS text FROM '{judged}' "
+                f"ORDER BY ALL) TO '{captions}'"
+            )
+            table = str(out / f"{name}-{seed}.parquet")
+            Score(
+                shards=[str(captions)], out=table, model=model, precision="fp32",
+                source_options=options,
+            ).run()  # fmt: skip
+            command = EvaluateJudgements(table=str(judged), scores=[table], rating=rating)
+            scores = command.run().summary.scores
+            estimates = {
+                one.score: {measure: list(getattr(one.agreement, measure)) for measure in _MEASURES}
+                for one in scores
+            }
+            facts = scores[0].agreement
+            counts = {kind: getattr(facts, kind) for kind in ("images", "captions", "judgements")}
+            yield {"table": name, "seed": seed, **counts, "scores": estimates}
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(agreement, model=MODEL_CONFIG)

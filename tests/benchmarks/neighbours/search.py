@@ -6,37 +6,27 @@ The embeddings lie as those of CLIP do: images and captions in two cones apart f
 in concepts of Zipf sizes, with 20 % mismatched pairs. Planted are exact copies of pairs, images
 with a cosine of about 0.98 to an earlier one, and captions that are used again and again. Half of
 the near images differ from their source in the directions that images of the corpus differ in,
-half in all directions alike, which is hard for whitening. The
-command runs in a process of its own. Its peak memory is that of all its processes without mapped
-files, and that of one with them.
+half in all directions alike, which is hard for whitening. Memory is without mapped files:
+`peak_gb_of_all` that of all processes, `driver_mb` that of the first one.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-import resource
-import subprocess
-import sys
 import tempfile
-import threading
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from records import make_record, write_record
+from corpora import unit, write_embeddings
+from process import run_ncclean
+from records import Row, benchmark
 
 _CONCEPTS, _TOPICS, _LATENT = 20_000, 200, 96
 _SHARD = 50_000
 _NOISE, _COPIES, _NEAR, _COMMON = 0.2, 0.01, 0.01, 0.05
 _NEAR_NOISE = 0.2
-
-
-def unit(values: np.ndarray) -> np.ndarray:
-    return values / np.linalg.norm(values, axis=-1, keepdims=True)
 
 
 class Simulation:
@@ -70,8 +60,6 @@ class Simulation:
         return unit(inside + 0.35 * rest + 0.9 * cone).astype(np.float16)
 
     def write(self, folder: Path) -> None:
-        for name in ("img_emb", "text_emb", "metadata"):
-            (folder / name).mkdir(parents=True)
         first: tuple[np.ndarray, np.ndarray] = (np.empty(0), np.empty(0))
         for number, start in enumerate(range(0, self.pairs, _SHARD)):
             here = slice(start, min(start + _SHARD, self.pairs))
@@ -102,16 +90,14 @@ class Simulation:
             again = np.minimum(self.rng.zipf(1.5, len(common)), len(first[1]) - 1)
             text[common] = first[1][again]
             caption[common] = np.char.add("caption ", again.astype(str))
-            np.save(folder / f"img_emb/img_emb_{number:03d}.npy", image)
-            np.save(folder / f"text_emb/text_emb_{number:03d}.npy", text)
-            metadata = pa.table({
+            columns = {
                 "uid": [f"{i:032x}" for i in range(start, here.stop)],
                 "shard": [f"{number:05d}"] * count,
                 "key": [f"{i:09d}" for i in range(count)],
                 "row": pa.array(range(count), pa.int32()),
                 "caption": caption.tolist(),
-            })  # fmt: skip
-            pq.write_table(metadata, folder / f"metadata/metadata_{number:03d}.parquet")
+            }
+            write_embeddings(folder, image, text, columns, number)
 
     def report(self, file: Path) -> dict[str, float]:
         """Shares of what was planted that was found, and of other images that were grouped."""
@@ -129,83 +115,31 @@ class Simulation:
         }
 
 
-class Memory:
-    """The largest memory of a process and its children together, looked at twice a second.
-
-    Anonymous memory: mapped files that they share are given back when others need the memory.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self.anonymous = 0.0
-        self._pid = pid
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while Path(f"/proc/{self._pid}").exists():
-            sizes = [_anonymous(status) for status in Path("/proc").glob("[0-9]*/status")
-                     if _is_of(status.parent, self._pid)]  # fmt: skip
-            self.anonymous = max(self.anonymous, sum(sizes))
-            time.sleep(0.5)
+def searched(simulation: Simulation, folder: Path, *options: object) -> Row:
+    """Write a corpus and search it with these options of the command: what it took and found."""
+    simulation.write(folder / "embeddings")
+    out = folder / "neighbours.parquet"
+    run = run_ncclean("neighbours", folder / "embeddings", "--out", out, "--overwrite", *options)
+    return {
+        **{name: value for name, value in run.json().items() if name != "out"},
+        **simulation.report(out),
+        "seconds": round(run.seconds, 1),
+        "processor_seconds": round(run.processor_seconds, 1),
+        "peak_gb_of_all": round(run.anonymous_mib / 1e3, 2),
+        "driver_mb": round(run.first_mib, 1),
+        "output_mb": round(out.stat().st_size / 1e6, 1),
+    }
 
 
-def _is_of(process: Path, pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-        return pid in (parent, int(process.name))
-    return False
-
-
-def _anonymous(status: Path) -> float:
-    """Gigabytes; 0 for a process that has ended."""
-    with contextlib.suppress(OSError):
-        for line in status.read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) / 1e6
-    return 0.0
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--pairs", type=int, default=1_000_000)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--index", default="auto")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--options", nargs="*", default=[], help="of the command, without dashes")
-    parser.add_argument("--scratch", type=Path, help="where to work (default: a temporary folder)")
-    parser.add_argument("--json", type=Path, help="write a record")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ncclean-neighbours-", dir=args.scratch) as name:
-        folder = Path(name)
-        begin = time.perf_counter()
-        simulation = Simulation(args.pairs, args.dim, args.seed)
-        simulation.write(folder / "embeddings")
-        print(f"simulated in {time.perf_counter() - begin:.0f} s", flush=True)
-        out = folder / "neighbours.parquet"
-        code = "from ncclean_cli.app import main; main()"
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, "neighbours", str(folder / "embeddings"), "--out",
-             str(out), "--index", args.index, "--json", *(f"--{name}" for name in args.options)],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        memory = Memory(process.pid)
-        output, _ = process.communicate()
-        if process.returncode:
-            raise SystemExit(process.returncode)
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        results = {
-            **{name: value for name, value in json.loads(output).items() if name != "out"},
-            **simulation.report(out),
-            "processor_seconds": round(used.ru_utime + used.ru_stime, 1),
-            "peak_gb": round(used.ru_maxrss / 1e6, 2),
-            "peak_gb_of_all": round(memory.anonymous, 2),
-            "output_mb": round(out.stat().st_size / 1e6, 1),
-        }
-        print(json.dumps(results, indent=2))
-        if args.json is not None:
-            settings = {name: getattr(args, name) for name in ("pairs", "dim", "index", "options")}
-            seeds = [args.seed]
-            write_record(args.json, make_record([results], settings=settings, seeds=seeds))
+def search(
+    pairs: int = 1_000_000, dim: int = 512, index: str = "auto", options: tuple[str, ...] = (),
+    seed: int = 0, scratch: Path | None = None,
+) -> Iterator[Row]:  # fmt: skip
+    """One search; `options` are those of the command, without dashes."""
+    with tempfile.TemporaryDirectory(prefix="ncclean-neighbours-", dir=scratch) as name:
+        words = [f"--{option}" for option in options]
+        yield searched(Simulation(pairs, dim, seed), Path(name), "--index", index, *words)
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(search)

@@ -1,8 +1,8 @@
 """Train the bundled estimator `demo` on the rendered world.
 
-    python -m pipelines.train_demo --out ncclean/models/demo
+    python tests/benchmarks repair.train_demo --out ncclean/models/demo
 
-The model to repair, `demo-noisy`, is the one of `tests/benchmarks/repair/study.py --bundle`.
+The model to repair, `demo-noisy`, is the one of `repair.study --bundle`.
 
 Renders a training set, trains a small CLIP from random weights with the CLIP loss, writes it in
 open_clip's `local-dir:` layout (float16, vocabulary rows that training never touched set to zero)
@@ -17,12 +17,10 @@ without it: facts that no caption tells would cure what it is meant to suffer fr
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import multiprocessing
-import os
-import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +31,12 @@ import open_clip
 import torch
 import torch.nn.functional as F
 from open_clip.model import CLIP
+from records import Row, benchmark
 from safetensors.torch import save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.synthetic.captions import write_caption
-from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, retrieval_pair, zeroshot_sample
 from ncclean.data.synthetic.render import draw_scene, encode
 from ncclean.data.synthetic.scene import (
     COLOURS,
@@ -49,9 +47,8 @@ from ncclean.data.synthetic.scene import (
     sample_probe,
     sample_scene,
 )
-from ncclean.evaluation.retrieval import recall_at_k
-from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
 from ncclean.models.text_tower import encode_text, token_lengths
+from repair.heldout import HeldOut
 
 MODEL_CONFIG: dict[str, Any] = {
     "embed_dim": 128,
@@ -133,13 +130,6 @@ def render_training_set(seed: int, images: int, workers: int) -> TrainingSet:
     )
 
 
-def permute_captions(data: TrainingSet, rate: float, seed: int) -> None:
-    """Permute the captions of floor(rate N) images among themselves, for good."""
-    rng = np.random.default_rng(seed)
-    chosen = rng.choice(len(data.images), int(rate * len(data.images)), replace=False)
-    data.tokens[torch.from_numpy(chosen)] = data.tokens[torch.from_numpy(rng.permutation(chosen))]
-
-
 def normalized(images: torch.Tensor) -> torch.Tensor:
     return images.float().div_(127.5).sub_(1.0)  # the same as mean and std of 0.5
 
@@ -177,7 +167,6 @@ def train(
     rates = [optimizer.defaults["lr"] for optimizer in optimizers]
     picks = torch.Generator().manual_seed(seed)
     order = torch.empty(0, dtype=torch.long)
-    begin = reported = time.monotonic()
     for seen in range(0, samples, batch_size):
         progress = seen / samples
         if len(order) < batch_size:
@@ -211,84 +200,39 @@ def train(
             optimizer.step()
         with torch.no_grad():
             model.logit_scale.clamp_(0, math.log(100))
-        if time.monotonic() - reported > 20:
-            reported = time.monotonic()
-            speed = (seen + batch_size) / (time.monotonic() - begin)
-            print(
-                f"{seen:>9,} samples  loss {loss.item():.3f}  {speed:.0f}/s"
-                f"  scale {model.logit_scale.exp().item():.1f}",
-                flush=True,
-            )
 
 
-def expand_vocabulary(compact: CLIP, token_ids: torch.Tensor, length: int) -> CLIP:
-    """The same model over the tokenizer's whole vocabulary; rows that training never saw are zero.
-
-    Zero rows compress to nothing, which is what keeps the bundled model small.
-    """
-    model = CLIP(**MODEL_CONFIG)
-    state = compact.state_dict()
-    rows = torch.zeros_like(model.token_embedding.weight)
-    rows[token_ids] = state["token_embedding.weight"]
-    state["token_embedding.weight"] = rows
-    state["positional_embedding"][length:] = 0
-    model.load_state_dict(state)
-    return model
+def without_unused(model: CLIP, tokens: torch.Tensor) -> CLIP:
+    """Set rows that training never touched to zero, which compress to nothing; round to float16."""
+    unused = torch.ones(len(model.token_embedding.weight), dtype=torch.bool)
+    unused[tokens.unique()] = False
+    with torch.no_grad():
+        model.token_embedding.weight[unused] = 0
+        model.positional_embedding[int(token_lengths(tokens).max()) :] = 0
+    return model.half().float()
 
 
-@torch.no_grad()
-def evaluate(model: CLIP, seed: int, images: int = 2000) -> dict[str, float]:
-    """Held-out retrieval (one caption an image among `images`) and the zero-shot sets."""
-    model.eval()
-    decode = ImageDecoder(PREPROCESSING)
-    tokenizer = open_clip.tokenizer.SimpleTokenizer()
-
-    def embed_images(encoded: list[bytes]) -> torch.Tensor:
-        pixels = torch.stack([decode(data).pixels for data in encoded])
-        return torch.cat(
-            [model.encode_image(normalized(part), normalize=True) for part in pixels.split(256)]
-        )
-
-    def embed_texts(captions: list[str]) -> torch.Tensor:
-        tokens = tokenizer(captions)
-        return torch.cat([encode_text(model, part) for part in tokens.split(256)])
-
-    pairs = [retrieval_pair(seed, index) for index in range(images)]
-    image = embed_images([pair.image for pair in pairs])
-    text = embed_texts([pair.captions[0] for pair in pairs])
-    recalls = recall_at_k(image, text, torch.arange(images))
-    results = {key: value for key, value in recalls.items() if key != "rsum"}
-    for zeroshot in ZEROSHOT_SETS:
-        samples = [zeroshot_sample(zeroshot, seed, index) for index in range(images // 2)]
-        weights = classifier_weights(embed_texts, zeroshot.classnames, zeroshot.templates)
-        labels = torch.tensor([sample.label for sample in samples])
-        accuracy = zeroshot_accuracy(embed_images([s.image for s in samples]), weights, labels)
-        results[f"zeroshot_{zeroshot.name}_acc1"] = accuracy["acc1"]
-    return results
-
-
-def save(
-    model: CLIP,
-    out: Path,
-    figures: dict[str, float],
-    facts: dict[str, object],
-    model_config: dict[str, Any] = MODEL_CONFIG,
-) -> None:
+def write_model(model: CLIP, out: Path, config: dict[str, Any] = MODEL_CONFIG) -> None:
+    """Write a model in open_clip's `local-dir:` layout, in the precision of its weights."""
     out.mkdir(parents=True, exist_ok=True)
-    config = {
-        "model_cfg": model_config,
-        "preprocess_cfg": {
-            "mean": MEAN,
-            "std": STD,
-            "interpolation": "bicubic",
-            "resize_mode": "shortest",
-        },
-    }
-    (out / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")
-    weights = {name: value.half().contiguous() for name, value in model.state_dict().items()}
+    preprocessing = {
+        "mean": MEAN, "std": STD, "interpolation": "bicubic", "resize_mode": "shortest",
+    }  # fmt: skip
+    settings = {"model_cfg": config, "preprocess_cfg": preprocessing}
+    (out / "open_clip_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    weights = {name: value.contiguous() for name, value in model.state_dict().items()}
     save_file(weights, out / "open_clip_model.safetensors")
     (out / "open_clip_model.safetensors").chmod(0o644)  # it is written for its owner only
-    (out / "README.md").write_text(model_card(out.name, model_config, figures, facts))
+
+
+def write_bundled(
+    model: CLIP, out: Path, facts: dict[str, object], config: dict[str, Any] = MODEL_CONFIG
+) -> None:
+    """Write a bundled model in float16, and its card with held-out figures."""
+    write_model(model.half(), out, config)
+    figures = HeldOut(1000).measure(f"local-dir:{out}")
+    del figures["rsum"]
+    (out / "README.md").write_text(model_card(out.name, config, figures, facts))
 
 
 def model_card(
@@ -307,7 +251,7 @@ that ncclean can be tried, taught and tested without a network.
 Training
 {listed}
 
-Held-out figures (2,000 images, one caption each; 1,000 images per zero-shot set)
+Held-out figures (1,000 images, one caption each; 1,000 images per zero-shot set)
 
 | figure | value |
 |---|---|
@@ -319,62 +263,26 @@ model trained on real pairs, such as the default `ViT-B-32`.
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of the model")
-    parser.add_argument("--noise", type=float, default=0.0, help="share of captions permuted")
-    parser.add_argument("--samples", type=int, default=500_000, help="samples to train on")
-    parser.add_argument("--images", type=int, default=120_000, help="scenes to render")
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--learning-rate", type=float, default=2e-3, help="of AdamW")
-    parser.add_argument("--muon-rate", type=float, default=5e-3, help="of Muon")
-    parser.add_argument("--facts-weight", type=float, default=1.0, help="0 for captions alone")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    args = parser.parse_args()
-
-    started = time.monotonic()
-    data = render_training_set(args.seed, args.images, args.workers)
-    rendered = time.monotonic() - started
-    print(f"rendered {len(data.images):,} scenes in {rendered:.0f} s", flush=True)
-    permute_captions(data, args.noise, args.seed)
-    # Training on the used part of the vocabulary alone saves the optimizer 4.7M idle rows. The
-    # order of the ids is kept: open_clip pools at the highest one.
-    token_ids, data.tokens = data.tokens.unique(return_inverse=True)
-    torch.manual_seed(args.seed)
-    compact = CLIP(
-        **{**MODEL_CONFIG, "text_cfg": {**MODEL_CONFIG["text_cfg"], "vocab_size": len(token_ids)}}
-    )
+def demo(
+    out: Path, samples: int = 500_000, images: int = 120_000, seed: int = 0, workers: int = 2
+) -> Iterator[Row]:
+    """Render, train and write the bundled model."""
+    data = render_training_set(seed, images, workers)
+    torch.manual_seed(seed)
+    model = CLIP(**MODEL_CONFIG)
     train(
-        compact,
-        data,
-        samples=args.samples,
-        batch_size=args.batch_size,
-        learning_rate=args.learning_rate,
-        muon_rate=args.muon_rate,
-        facts_weight=args.facts_weight,
-        seed=args.seed,
-    )
-    minutes = (time.monotonic() - started) / 60
-    # Evaluate what is shipped: rounded to float16.
-    model = expand_vocabulary(compact, token_ids, data.tokens.shape[-1]).half().float()
-    figures = evaluate(model, args.seed)
-    print(json.dumps(figures, indent=2))
-    save(
-        model,
-        args.out,
-        figures,
-        {
-            "scenes": f"{len(data.images):,}, {CAPTIONS_PER_IMAGE} captions each, rendered",
-            "captions permuted": f"{args.noise:.0%}",
-            "samples seen": f"{args.samples:,}, in {minutes:.0f} minutes with rendering",
-            "objective": f"CLIP loss{' and facts of the scene' * (args.facts_weight > 0)}, batch "
-            f"{args.batch_size}, Muon and AdamW, bf16 autocast",
-            "seed": args.seed,
-            "vocabulary rows kept": len(token_ids),
-        },
-    )
+        model, data, samples=samples, batch_size=128, learning_rate=2e-3, muon_rate=5e-3,
+        facts_weight=1.0, seed=seed,
+    )  # fmt: skip
+    facts: dict[str, object] = {
+        "scenes": f"{images:,}, {CAPTIONS_PER_IMAGE} captions each, rendered",
+        "samples seen": f"{samples:,}",
+        "objective": "CLIP loss and facts of the scene, batch 128, Muon and AdamW, bf16 autocast",
+        "seed": seed,
+    }
+    write_bundled(without_unused(model, data.tokens.flatten(0, 1)), out, facts)
+    yield facts
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(demo)

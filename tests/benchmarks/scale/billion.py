@@ -96,15 +96,13 @@ def _short(hours: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--pairs", type=float, default=1e9)
-    parser.add_argument("--core-hour", type=float, default=0.04, help="price of a core for an hour")
-    parser.add_argument("--gpu-hour", type=float, default=1.5, help="price of a GPU for an hour")
-    args = parser.parse_args()
-    folder = ROOT / "docs" / "records"
-    records = [json.loads((folder / f"{name}.json").read_text("utf-8")) for name in RECORDS]
-    prices = {"core_hour": args.core_hour, "gpu_hour": args.gpu_hour}
-    print(*billion_table(*records, pairs=args.pairs, **prices), sep="\n")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    for option, default in (("pairs", 1e9), ("core-hour", 0.04), ("gpu-hour", 1.5)):
+        parser.add_argument(f"--{option}", type=float, default=default, help=f"default: {default}")
+    records = [
+        json.loads((ROOT / "docs" / "records" / f"{name}.json").read_text()) for name in RECORDS
+    ]
+    print(*billion_table(*records, **vars(parser.parse_args())), sep="\n")
 
 
 if __name__ == "__main__":

@@ -7,60 +7,39 @@ The defaults are the figures of docs/scale.md, with the speed of the GPU in docs
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
+from collections.abc import Iterator
 
-from records import ROOT
-from rich.console import Console
-from rich.table import Table
+from records import ROOT, Row, benchmark
 
 from ncclean.execution.cost import SCORE_BYTES_PER_PAIR, Rates, estimate
 from scale.billion import gpu_row
 
+_GPU = gpu_row(json.loads((ROOT / "docs" / "records" / "gpu.json").read_text("utf-8")))
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--pairs", type=float, default=1e9)
-    parser.add_argument("--shards", type=int, help="default: 10,000 pairs each")
-    gpu = json.loads((ROOT / "docs" / "records" / "gpu.json").read_text("utf-8"))
-    speed = gpu_row(gpu)["score"]
-    parser.add_argument("--pairs-per-second", type=float, default=speed, help="of one worker")
-    parser.add_argument("--input-bytes", type=float, default=26_000.0, help="of a pair in a shard")
-    parser.add_argument("--score-bytes", type=float, default=SCORE_BYTES_PER_PAIR)
-    parser.add_argument("--embedding-dim", type=int, default=0, help="0: not written")
-    parser.add_argument("--finalize-rows-per-second", type=float, default=1e6)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--finalizers", type=int, default=1, help="machines that finalize")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+
+def cost(
+    pairs: float = 1e9, shards: int | None = None, pairs_per_second: float = _GPU["score"],
+    input_bytes: float = 26_000.0, score_bytes: float = SCORE_BYTES_PER_PAIR,
+    embedding_dim: int = 0, finalize_rows_per_second: float = 1e6, workers: int = 1,
+    finalizers: int = 1,
+) -> Iterator[Row]:  # fmt: skip
+    """Hours, bytes and memory of a job; without `shards` each has 10,000 pairs.
+
+    `pairs_per_second` are those of one worker, `input_bytes` of a pair in a shard; `finalizers` are
+    machines that finalize.
+    """
     rates = Rates(
-        pairs_per_second=args.pairs_per_second,
-        input_bytes=args.input_bytes,
-        score_bytes=args.score_bytes,
-        embedding_dim=args.embedding_dim,
-        finalize_rows_per_second=args.finalize_rows_per_second,
+        pairs_per_second=pairs_per_second,
+        input_bytes=input_bytes,
+        score_bytes=score_bytes,
+        embedding_dim=embedding_dim,
+        finalize_rows_per_second=finalize_rows_per_second,
     )
-    cost = estimate(
-        int(args.pairs), rates, shards=args.shards, workers=args.workers, finalizers=args.finalizers
-    )
-    if args.json:
-        print(json.dumps(dataclasses.asdict(cost)))
-        return
-    table = Table(show_header=False, box=None)
-    for name, value in (
-        ("pairs", f"{cost.pairs:,} in {cost.shards:,} shards"),
-        ("worker-hours", f"{cost.worker_hours:,.1f} (GPU-hours on GPUs)"),
-        ("hours", f"{cost.hours:,.1f} on {cost.workers} workers, all of them busy"),
-        ("finalize", f"{cost.finalize_hours:,.2f} hours"),
-        ("read", f"{cost.bytes_read / 1e12:,.2f} TB, {cost.read_bytes_per_second / 1e6:,.0f} MB/s"),
-        ("written", f"{cost.bytes_written / 1e12:,.2f} TB"),
-        ("list of shards", f"{cost.list_bytes / 1e6:,.0f} MB"),
-        ("driver memory", f"{cost.driver_memory_bytes / 1e6:,.0f} MB for the shards"),
-    ):
-        table.add_row(name, value)
-    Console().print(table)
+    job = estimate(int(pairs), rates, shards=shards, workers=workers, finalizers=finalizers)
+    yield dataclasses.asdict(job)
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(cost)

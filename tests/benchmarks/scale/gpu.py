@@ -11,31 +11,27 @@ per pair. What each measure gains tells `scale.gpu_gains`.
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import os
-import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import open_clip
 import torch
-from measure import Setting
-from records import make_record, write_record
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
-from speed.corpora import photograph_shards
+from corpora import photograph_shards
+from records import Row, benchmark
 from speed.feed import free_estimator, score
+from torch.utils.flop_counter import FlopCounterMode
 
 from ncclean.base.config import ScoreOptions
 from ncclean.data.decode import Preprocessing
 from ncclean.data.shards import resolve_shards
-from ncclean.models.devices import pin, unpin
+from ncclean.models.devices import LOW_PRECISION, pin, unpin
 from ncclean.models.estimator import Estimator
-from ncclean.models.precision import LOW_PRECISION
+from ncclean.models.text_tower import encode_text
 from ncclean.models.tokens import TokenCache
 
 _CAPTION = "a photo of a red bicycle that leans against a white wall"
@@ -77,35 +73,22 @@ def model_alone(estimator: Estimator, batch: int, pairs: int) -> float:
             estimator.encode_tokenized(tokens, batch)
 
     work(1)
-    times = []
-    for _ in range(3):
-        wait(estimator.device)
-        begin = time.perf_counter()
-        work(max(1, pairs // batch))
-        wait(estimator.device)
-        times.append(time.perf_counter() - begin)
+    count = max(1, pairs // batch)
+    seconds = min(seconds_of(lambda: work(count), estimator.device) for _ in range(3))
     if is_pinned:
         unpin(pixels)
-    return max(1, pairs // batch) * batch / min(times)
+    return count * batch / seconds
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Operations per second of a large matrix product."""
     side = 8192 if device.type == "cuda" else 1024
     a = torch.randn(side, side, device=device, dtype=dtype)
-    times = []
-    for _ in range(8):
-        begin = time.perf_counter()
-        a @ a
-        wait(device)
-        times.append(time.perf_counter() - begin)
-    return 2 * side**3 / min(times)
+    return 2 * side**3 / min(seconds_of(lambda: a @ a, device) for _ in range(8))
 
 
 def operations(estimator: Estimator) -> float:
     """Multiply-adds times two of one image and one caption, as torch counts them."""
-    from torch.utils.flop_counter import FlopCounterMode
-
     height, width = estimator.image_size
     device = estimator.device
     tokens = estimator.tokenize([_CAPTION])
@@ -113,8 +96,6 @@ def operations(estimator: Estimator) -> float:
         tokens = tokens[:, :16]
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         estimator.model.encode_image(torch.zeros(1, 3, height, width, device=device))
-        from ncclean.models.text_tower import encode_text
-
         encode_text(estimator.model, tokens.to(device))
     return float(counter.get_total_flops())
 
@@ -123,68 +104,62 @@ def name_of(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--models", nargs="+", default=["ViT-B-32", "ViT-L-14"])
-    parser.add_argument("--device", default="cuda", help="cpu: to see that the script runs")
-    parser.add_argument("--precision", default="auto")
-    parser.add_argument("--batch-size", type=int, help="default: as `score` chooses it")
-    parser.add_argument("--pairs", type=int, default=16_384)
-    parser.add_argument("--photographs", type=int, default=256, help="different ones")
-    parser.add_argument("--decoders", nargs="+", type=int, default=[os.cpu_count() or 1])
-    parser.add_argument("--decode-on", nargs="+", choices=("cpu", "device"), default=["cpu"])
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    if args.device == "cuda" and not torch.cuda.is_available():
+def check_gpu(device: str) -> None:
+    """End where a GPU is asked for and there is none."""
+    if device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no GPU here: nothing was measured")
-    rows = []
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds until the device has done some work."""
+    is_gpu = device.type == "cuda"
+    if is_gpu:
+        torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    work()
+    if is_gpu:
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
+
+
+def speeds(
+    models: tuple[str, ...] = ("ViT-B-32", "ViT-L-14"), device: str = "cuda",
+    precision: str = "auto", batch_size: int | None = None, pairs: int = 16_384,
+    photographs: int = 256, decoders: tuple[int, ...] = (os.cpu_count() or 1,),
+    decode_on: tuple[str, ...] = ("cpu",), compile: bool = False,
+) -> Iterator[Row]:  # fmt: skip
+    """A row for each model and way to decode; `photographs` are different ones.
+
+    `--device cpu` shows that the script runs.
+    """
+    check_gpu(device)
     with tempfile.TemporaryDirectory() as scratch:
-        setting = Setting(quick=False, demo_model="demo", scratch=Path(scratch))
-        paths = photograph_shards(setting, _SHARDS, args.pairs // _SHARDS, args.photographs)
-        shards = resolve_shards(list(map(str, paths)))
+        folder = photograph_shards(Path(scratch), _SHARDS, pairs // _SHARDS, photographs)
+        shards = resolve_shards([str(folder)])
         free = {}
-        for decoders in args.decoders:
-            options = ScoreOptions(decode_threads=decoders)
+        for count in decoders:
+            options = ScoreOptions(decode_threads=count)
             score(free_estimator(), shards[:1], options)  # modules are imported once
-            speed, cost = score(free_estimator(), shards, options)
-            free[decoders] = speed
-            print(f"{decoders} decoders: {speed:,.0f} pairs/s, {1e3 * cost:.3f} ms", flush=True)
-        for name in args.models:
-            estimator = random_estimator(name, args.precision, args.device, args.compile)
+            free[count], _ = score(free_estimator(), shards, options)
+        for name in models:
+            estimator = random_estimator(name, precision, device, compile)
             dtype = LOW_PRECISION.get(estimator.precision, torch.float32)
             with estimator.autocast():  # for tf32
                 limit = matrix_rate(estimator.device, dtype) / operations(estimator)
-            batch = estimator.fit_batch(args.batch_size)
-            alone = model_alone(estimator, batch, args.pairs)
-            print(
-                f"{name}: {alone:,.0f} pairs/s alone in {batch}, {limit:,.0f} at most", flush=True
-            )
-            for decode_on in args.decode_on:
-                for decoders in args.decoders:
-                    options = ScoreOptions(
-                        decode_threads=decoders, decode_on=decode_on, batch_size=batch
-                    )
-                    score(estimator, shards[:1], options)
-                    speed, cost = score(estimator, shards, options)
-                    rows.append({
-                        "model": name, "device": name_of(estimator.device),
-                        "precision": estimator.precision, "batch_size": batch,
-                        "compiled": args.compile, "decode_on": decode_on, "decoders": decoders,
-                        "decoders_alone": free[decoders], "model_alone": alone,
-                        "score": speed, "ms_of_main_process": 1e3 * cost, "arithmetic_limit": limit,
-                    })  # fmt: skip
-                    print({k: round(v, 3) if isinstance(v, float) else v
-                           for k, v in rows[-1].items()}, flush=True)  # fmt: skip
-                    if args.json:
-                        settings = {"pairs": args.pairs, "shards": _SHARDS}
-                        write_record(args.json, make_record(rows, settings=settings))
+            batch = estimator.fit_batch(batch_size)
+            alone = model_alone(estimator, batch, pairs)
+            for where, count in itertools.product(decode_on, decoders):
+                options = ScoreOptions(decode_threads=count, decode_on=where, batch_size=batch)
+                score(estimator, shards[:1], options)
+                speed, cost = score(estimator, shards, options)
+                yield {
+                    "model": name, "device": name_of(estimator.device),
+                    "precision": estimator.precision, "batch_size": batch, "compiled": compile,
+                    "decode_on": where, "decoders": count, "decoders_alone": free[count],
+                    "model_alone": alone, "score": speed, "ms_of_main_process": 1e3 * cost,
+                    "arithmetic_limit": limit,
+                }  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(speeds, shards=_SHARDS)

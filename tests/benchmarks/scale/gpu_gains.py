@@ -8,27 +8,24 @@ nothing is measured; `--device cpu` shows that the script runs, and nothing abou
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from unittest import mock
 
 import torch
-from records import make_record, write_record
-from speed.corpora import photographs
+from corpora import photographs
+from records import Row, benchmark
 from torch import nn
 
 from ncclean.data import device_decode
 from ncclean.data.device_decode import DeviceImageDecoder
-from ncclean.models import precision
+from ncclean.models import devices as precision
 from ncclean.models.devices import pin, unpin
 from ncclean.models.estimator import Estimator
 from ncclean.models.tokens import TokenCache
-from scale.gpu import encode_images, name_of, random_estimator, wait
+from scale.gpu import check_gpu, encode_images, name_of, random_estimator, seconds_of
 
 Work = Callable[[], None]
 _CAPTION = "a photo of a red bicycle that leans against a white wall"
@@ -37,13 +34,13 @@ _CAPTION = "a photo of a red bicycle that leans against a white wall"
 class Gains:
     """The measures, each as two ways to encode or decode `pairs` pairs with one model."""
 
-    def __init__(self, model: str, args: argparse.Namespace) -> None:
-        self._model, self._args = model, args
+    def __init__(self, model: str, chosen: str, device: str, batch_size: int, pairs: int) -> None:
+        self._model, self._precision, self._device = model, chosen, device
         self._plain = self._estimator()
         self._fitted = self._plain.fit_batch(None)
-        whole = math.lcm(args.batch_size, self._fitted)
-        self.pairs = -(-args.pairs // whole) * whole
-        size = args.batch_size, 3, *self._plain.image_size
+        whole = math.lcm(batch_size, self._fitted)
+        self.pairs = -(-pairs // whole) * whole
+        size = batch_size, 3, *self._plain.image_size
         self._batch = torch.randint(0, 256, size, dtype=torch.uint8)
         self._captions = [f"{_CAPTION} {number}" for number in range(self.pairs)]
 
@@ -74,8 +71,7 @@ class Gains:
         yield "compiled image tower", self._images(plain), self._images(compiled)
 
     def _estimator(self, chosen: str | None = None, compiled: bool = False) -> Estimator:
-        args = self._args
-        return random_estimator(self._model, chosen or args.precision, args.device, compiled)
+        return random_estimator(self._model, chosen or self._precision, self._device, compiled)
 
     def _tower(self, model: nn.Module, layout: torch.memory_format | None = None) -> Work:
         """The image tower alone, on a batch that is on the device."""
@@ -100,7 +96,7 @@ class Gains:
         tokens = TokenCache(estimator.tokenize).of(self._captions)
 
         def encode() -> None:
-            estimator.encode_tokenized(tokens, self._args.batch_size)
+            estimator.encode_tokenized(tokens, len(self._batch))
 
         def batch_by_batch() -> None:
             with mock.patch.object(Estimator, "_on_device", lambda _, rows: rows):
@@ -135,48 +131,32 @@ class Gains:
 
 def compared(without: Work, with_it: Work, device: torch.device, rounds: int) -> list[float]:
     """Seconds of both, and the median ratio, of works in turns after a warm-up."""
-    times: list[tuple[float, float]] = []
-    for _ in range(rounds + 1):
-        pair = []
-        for work in (without, with_it):
-            wait(device)
-            begin = time.perf_counter()
-            work()
-            wait(device)
-            pair.append(time.perf_counter() - begin)
-        times.append((pair[0], pair[1]))
-    plain, other = (min(column) for column in zip(*times[1:], strict=True))
-    return [plain, other, statistics.median(before / after for before, after in times[1:])]
+    times = [[seconds_of(work, device) for work in (without, with_it)] for _ in range(rounds + 1)][
+        1:
+    ]
+    plain, other = (min(column) for column in zip(*times, strict=True))
+    return [plain, other, statistics.median(before / after for before, after in times)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--models", nargs="+", default=["ViT-B-32", "RN50", "ViT-L-14"])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--precision", default="auto")
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--pairs", type=int, default=16_384)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("no GPU here: nothing was measured")
-    rows = []
-    settings = {name: getattr(args, name) for name in ("batch_size", "pairs", "rounds")}
-    settings["device"] = name_of(torch.device(args.device))
-    for model in args.models:
-        gains = Gains(model, args)
-        for name, without, with_it in gains.measures():
-            device = torch.device(args.device)
-            plain, other, gain = compared(without, with_it, device, args.rounds)
-            rows.append({
+def gains(
+    models: tuple[str, ...] = ("ViT-B-32", "RN50", "ViT-L-14"), device: str = "cuda",
+    precision: str = "auto", batch_size: int = 256, pairs: int = 16_384, rounds: int = 5,
+) -> Iterator[Row]:  # fmt: skip
+    """A row for each model and measure."""
+    check_gpu(device)
+    where = torch.device(device)
+    for model in models:
+        measured = Gains(model, precision, device, batch_size, pairs)
+        for name, without, with_it in measured.measures():
+            plain, other, gain = compared(without, with_it, where, rounds)
+            yield {
                 "model": model, "measure": name, "gain": gain,
-                "without": gains.pairs / plain, "with": gains.pairs / other,
-            })  # fmt: skip
-            print(f"{model}: {name}: {gain:.2f} times", flush=True)
-            if args.json:  # at once: compiling may not end in time
-                write_record(args.json, make_record(rows, settings=settings))
+                "without": measured.pairs / plain, "with": measured.pairs / other,
+            }  # fmt: skip
+    return {"settings": {
+        "batch_size": batch_size, "pairs": pairs, "rounds": rounds, "device": name_of(where)
+    }}  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(gains)

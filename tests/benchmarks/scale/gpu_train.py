@@ -8,23 +8,23 @@ A step in which the host waits for the device is counted by torch itself. Withou
 
 from __future__ import annotations
 
-import argparse
+import functools
 import itertools
 import statistics
 import time
 import warnings
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
 
 import torch
 from measure import take_turns
-from records import make_record, write_record
+from records import Row, benchmark
 from speed.training import SameBatch
 
-from ncclean.training.objectives.registry import ObjectiveOptions, make_objective
+from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.objectives.registry import make_objective
 from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer
-from scale.gpu import random_estimator
+from scale.gpu import check_gpu, random_estimator
 
 # Inputs through pinned memory; numbers read a step late.
 _WAYS = {"as it is": (True, True), "unpinned": (False, True), "at once": (True, False),
@@ -59,39 +59,25 @@ def run_steps(name: str, batch: int, steps: int, *, pinned: bool, late: bool) ->
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--models", nargs="+", default=["ViT-B-32", "ViT-L-14"])
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("no GPU here: nothing was measured")
-    results = []
-    for name in args.models:
-
-        def way(pinned: bool, late: bool, name: str = name) -> Callable[[], dict[str, float]]:
-            return lambda: run_steps(name, args.batch_size, args.steps, pinned=pinned, late=late)
-
-        timings = take_turns({label: way(*given) for label, given in _WAYS.items()}, args.repeats)
-        for label, timing in timings.items():
+def steps_of_ways(
+    models: tuple[str, ...] = ("ViT-B-32", "ViT-L-14"), batch_size: int = 256, steps: int = 30,
+    repeats: int = 3,
+) -> Iterator[Row]:  # fmt: skip
+    """A row for each model and way, of the fastest repeat."""
+    check_gpu("cuda")
+    for name in models:
+        ways = {
+            way: functools.partial(run_steps, name, batch_size, steps, pinned=pinned, late=late)
+            for way, (pinned, late) in _WAYS.items()
+        }
+        for way, timing in take_turns(ways, repeats).items():
             fastest = min(timing.results, key=lambda result: result["seconds"])
-            results.append(
-                {
-                    "model": name,
-                    "device": torch.cuda.get_device_name(),
-                    "way": label,
-                    "pairs_per_second": args.batch_size / fastest["seconds"],
-                    **fastest,
-                }
-            )
-            print(results[-1])
-    if args.json:
-        settings = {"batch_size": args.batch_size, "steps": args.steps, "repeats": args.repeats}
-        write_record(args.json, make_record(results, settings=settings))
+            rate = batch_size / fastest["seconds"]
+            device = torch.cuda.get_device_name()
+            yield {
+                "model": name, "device": device, "way": way, "pairs_per_second": rate, **fastest
+            }  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(steps_of_ways)

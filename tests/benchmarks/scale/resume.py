@@ -8,21 +8,32 @@ speaks as much of S3 as is asked of it, faster than moto, which computes as long
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import multiprocessing
 import os
-import sys
+import tempfile
 import time
+import urllib.request
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
+import pyarrow as pa
 from aiohttp import web
-from records import ROOT, make_record, write_record
+from records import Row, benchmark
+from upath import UPath
 
-sys.path.insert(0, str(ROOT))
+from ncclean.base import stores
+from ncclean.data.shards import ShardRef
+from ncclean.storage.calibration import calibrate
+from ncclean.storage.finalize import finalize
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.parts import write_part
+from ncclean.storage.score_run import RunIdentity, ScoreRun
+from ncclean.storage.shard_records import ShardRecord
+from tests.storage.scored_runs import result
+
 _PAGE = 1000
 _BUCKET = "/out/"
 
@@ -99,17 +110,12 @@ def serve(objects: dict[str, bytes], delay: float, port: int) -> None:
     web.run_app(app, host="127.0.0.1", port=port, print=None, access_log=None)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--shards", type=int, default=30_000)
-    parser.add_argument("--delay", type=float, default=0.02, help="seconds before each answer")
-    parser.add_argument("--port", type=int, default=9123)
-    parser.add_argument("--json", type=Path, help="write a record")
-    args = parser.parse_args()
-    objects, identity = _run(args.shards)
-    process = multiprocessing.Process(target=serve, args=(objects, args.delay, args.port))
+def resume(shards: int = 30_000, delay: float = 0.02, port: int = 9123) -> Iterator[Row]:
+    """A row for each step; `delay` is in seconds before each answer."""
+    objects, identity = _run(shards)
+    process = multiprocessing.Process(target=serve, args=(objects, delay, port))
     process.start()
-    url = f"http://127.0.0.1:{args.port}"
+    url = f"http://127.0.0.1:{port}"
     os.environ |= {
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": "x",
@@ -117,31 +123,28 @@ def main() -> None:
         "AWS_DEFAULT_REGION": "us-east-1",
     }
     time.sleep(3)
+    layout = ScoreLayout(stores.location("s3://out/scores"))
     try:
-        rows = _measure(identity, url)
+        for step in ("go on from parts", "go on from the table"):
+            begin = time.perf_counter()
+            run = ScoreRun.open(layout, identity)
+            yield _timed(step, begin, url)
+            begin = time.perf_counter()
+            finalize(run, calibrate(run, 0.2))
+            yield _timed(f"{step}: write the table", begin, url)
+            run.close()
     finally:
         process.kill()
-    for row in rows:
-        print(row)
-    if args.json:
-        settings = {"shards": args.shards, "delay": args.delay}
-        write_record(args.json, make_record(rows, settings=settings))
 
 
-def _run(shards: int) -> tuple[dict[str, bytes], object]:
+def _timed(step: str, begin: float, url: str) -> Row:
+    seconds = time.perf_counter() - begin
+    with urllib.request.urlopen(f"{url}/requests") as answer:
+        return {"step": step, "seconds": seconds, "requests": json.load(answer)}
+
+
+def _run(shards: int) -> tuple[dict[str, bytes], RunIdentity]:
     """The objects of a run all of whose parts are in place, and its identity."""
-    import tempfile
-
-    import pyarrow as pa
-    from upath import UPath
-
-    from ncclean.data.shards import ShardRef
-    from ncclean.storage.layout import ScoreLayout
-    from ncclean.storage.parts import write_part
-    from ncclean.storage.score_run import RunIdentity, ScoreRun
-    from ncclean.storage.shard_records import ShardRecord
-    from tests.storage.scored_runs import result
-
     refs = [ShardRef(f"{n:05d}", f"s3://corpus/{n:05d}.tar", 10, "v1") for n in range(shards)]
     table, stats, distributions = result("aaa")
     place = table.schema.get_field_index("shard")
@@ -161,33 +164,5 @@ def _run(shards: int) -> tuple[dict[str, bytes], object]:
     return objects, identity
 
 
-def _measure(identity: object, url: str) -> list[dict[str, object]]:
-    import urllib.request
-
-    from ncclean.base import stores
-    from ncclean.storage.calibration import calibrate
-    from ncclean.storage.finalize import finalize
-    from ncclean.storage.layout import ScoreLayout
-    from ncclean.storage.score_run import ScoreRun
-
-    layout = ScoreLayout(stores.location("s3://out/scores"))
-    rows: list[dict[str, object]] = []
-
-    def timed(step: str, begin: float) -> None:
-        seconds = time.perf_counter() - begin
-        with urllib.request.urlopen(f"{url}/requests") as answer:
-            rows.append({"step": step, "seconds": seconds, "requests": json.load(answer)})
-
-    for step in ("go on from parts", "go on from the table"):
-        begin = time.perf_counter()
-        run = ScoreRun.open(layout, identity)
-        timed(step, begin)
-        begin = time.perf_counter()
-        finalize(run, calibrate(run, 0.2))
-        timed(f"{step}: write the table", begin)
-        run.close()
-    return rows
-
-
 if __name__ == "__main__":
-    main()
+    benchmark(resume)

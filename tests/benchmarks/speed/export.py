@@ -8,22 +8,19 @@ take is told apart from what it takes to start.
 from __future__ import annotations
 
 import functools
-import io
 import os
-import resource
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from command import NCCLEAN
-from measure import Setting, Timing, take_turns
-from results import Row, Target
+from corpora import write_shard
+from measure import Row, Setting, Target, Timing, take_turns
+from process import NCCLEAN, children_seconds
 
 _IMAGE_BYTES = 25_000
 _SAMPLES = 10_000  # of a shard
@@ -34,9 +31,8 @@ _COPIERS = ("export", "cp")
 def run(setting: Setting) -> list[Row]:
     few, many = setting.choose(full=2, quick=1), setting.choose(full=8, quick=2)
     source = setting.scratch / "export_source"
-    source.mkdir()
     for number in range(many):
-        write_shard(source / f"{number:05d}.tar", number)
+        write_shard(source / f"{number:05d}.tar", _samples(f"{number:05d}"))
     rows = []
     for share in (1.0, 0.7):
         candidates = {}
@@ -60,23 +56,13 @@ def _rows(
     sizes: Mapping[int, int],
 ) -> Iterator[Row]:  # fmt: skip
     few, many = shards
-    size, name = sizes[many], f"{share:.0%} of the samples"
     best = {key: timing.best for key, timing in timings.items()}
     used = {key: min(timing.results) for key, timing in timings.items()}
-    yield Row(
-        name=name,
-        value=size / 1e6 / best[f"export {many}"],
-        unit="MB/s",
-        ratio=best[f"cp {many}"] / best[f"export {many}"],
-        target=Target("ratio", ">=", _TARGET),
-        note=f"{size / 1e6:,.0f} MB, cp {size / 1e6 / best[f'cp {many}']:,.0f} MB/s, "
-        f"{timings[f'export {many}'].spread}",
-    )
-    gigabytes = (size - sizes[few]) / 1e9
+    gigabytes = (sizes[many] - sizes[few]) / 1e9
     for kind, seconds, unit in (("", best, "s/GB"), ("processor, ", used, "processor s/GB")):
         further = {one: seconds[f"{one} {many}"] - seconds[f"{one} {few}"] for one in _COPIERS}
         yield Row(
-            name=f"{name}, {kind}each further GB",
+            name=f"{share:.0%} of the samples, {kind}each further GB",
             value=further["export"] / gigabytes,
             unit=unit,
             ratio=further["cp"] / further["export"],
@@ -85,22 +71,14 @@ def _rows(
         )
 
 
-def write_shard(
-    path: Path, seed: int, samples: int = _SAMPLES, image_bytes: int = _IMAGE_BYTES
-) -> None:
-    """A shard of samples as img2dataset's, with random bytes for images."""
-    rng = np.random.default_rng(seed)
-    with tarfile.open(path, "w") as tar:
-        for index in range(samples):
-            size = max(2000, int(rng.normal(image_bytes, image_bytes / 5)))
-            for extension, data in (
-                ("jpg", rng.bytes(size)),
-                ("txt", b"a caption of the usual length, ten words or so"),
-                ("json", rng.bytes(400)),
-            ):
-                info = tarfile.TarInfo(f"{path.stem}{index:04d}.{extension}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
+def _samples(stem: str) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Samples as img2dataset's, with random bytes for images."""
+    rng = np.random.default_rng(int(stem))
+    for index in range(_SAMPLES):
+        size = max(2000, int(rng.normal(_IMAGE_BYTES, _IMAGE_BYTES / 5)))
+        caption = b"a caption of the usual length, ten words or so"
+        members = {"jpg": rng.bytes(size), "txt": caption, "json": rng.bytes(400)}
+        yield f"{stem}{index:04d}", members
 
 
 def _select(source: Path, out: Path, share: float, shards: int) -> None:
@@ -136,7 +114,6 @@ def _cp(source: Path, out: Path) -> float:
 
 
 def _processor_seconds(command: Sequence[str | Path]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = children_seconds()
     subprocess.run(command, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return children_seconds() - before

@@ -11,8 +11,8 @@ from typing import Any
 
 import open_clip
 import torch
-from measure import Setting
-from results import Row, Target
+from corpora import photograph_shards
+from measure import Row, Setting, Target
 from torch import nn
 from towers import OPEN_CLIP_DEFAULT
 
@@ -22,7 +22,6 @@ from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.finish_shard import ShardScoring
 from ncclean.execution.image_encoder import ImageEncoder
 from ncclean.models.estimator import Estimator
-from speed.corpora import photograph_shards
 
 _WIDTH = 64
 
@@ -59,9 +58,8 @@ def free_estimator() -> Estimator:
 
 
 def run(setting: Setting) -> list[Row]:
-    shards = resolve_shards(
-        [str(path) for path in photograph_shards(setting, setting.choose(full=8, quick=2), 500)]
-    )
+    count = setting.choose(full=8, quick=2)
+    shards = resolve_shards([str(photograph_shards(setting.scratch, count, 500))])
     estimator = free_estimator()
     score(
         estimator, shards, ScoreOptions(decode_threads=2)

@@ -10,17 +10,13 @@ its own, and what counts is how far its peak lies above what it held before.
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
-import subprocess
-import sys
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-from command import BENCHMARK
-from records import make_record, write_record
+from process import in_process
+from records import Row, benchmark
 
 FIT, BLOCKED, LARGE = 8_192, 16_384, 32_768
 DIM = 512
@@ -36,13 +32,13 @@ def measure_here(case: str, pairs: int, whole: bool) -> dict[str, float]:
     """GB above what this process held before, and seconds."""
     import torch
 
-    from ncclean.training.objectives import row_blocks
+    from ncclean.training.objectives import similarity
     from ncclean.training.objectives.base import GlobalBatch
-    from ncclean.training.objectives.disncl_information import Discriminators
+    from ncclean.training.objectives.disncl_losses import Discriminators
     from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
     from ncclean.training.objectives.registry import make_objective
 
-    row_blocks.WHOLE = pairs * pairs if whole else 0
+    similarity.WHOLE = pairs * pairs if whole else 0
     method, _, phase_name = case.partition(" ")
     options = ObjectiveOptions(ncu=NcuOptions(max_iterations=ITERATIONS))
     objective: Any = make_objective(method, options)
@@ -83,54 +79,26 @@ def _peak_gb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
-def measure(case: str, pairs: int, *, whole: bool) -> dict[str, float]:
-    """`measure_here` in a process of its own."""
-    command = [
-        *BENCHMARK,
-        "speed.objective_memory",
-        "--here",
-        case,
-        str(pairs),
-        "whole" if whole else "blocks",
-    ]
-    found = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    result: dict[str, float] = json.loads(found.stdout)
-    print(case, f"{pairs:,}", "whole" if whole else "by blocks", result, file=sys.stderr)
-    return result
-
-
-def memory_of(case: str, large: bool) -> dict[str, Any]:
+def memory(only: tuple[str, ...] = CASES, large: tuple[str, ...] = ()) -> Iterator[Row]:
     """GB at N = 8,192 whole and by blocks, and by blocks at 16,384 and, if asked for, 32,768.
 
     `slower` is the time by blocks over that of whole matrices.
     """
-    whole, blocks = (measure(case, FIT, whole=whole) for whole in (True, False))
-    return {
-        "objective": case,
-        "whole_gb": whole["gb"],
-        "blocks_gb": blocks["gb"],
-        "blocked_gb": measure(case, BLOCKED, whole=False)["gb"],
-        "large_gb": measure(case, LARGE, whole=False)["gb"] if large else None,
-        "slower": blocks["seconds"] / whole["seconds"],
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", nargs="+", choices=CASES, default=CASES)
-    parser.add_argument("--large", nargs="+", choices=CASES, default=(), help="also at N = 32,768")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--here", nargs=3, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.here:
-        case, pairs, how = arguments.here
-        print(json.dumps(measure_here(case, int(pairs), how == "whole")))
-        return
-    rows = [memory_of(case, case in arguments.large) for case in arguments.only]
-    if arguments.json:
-        settings = {"pairs": [FIT, BLOCKED, LARGE], "dim": DIM, "transport_iterations": ITERATIONS}
-        write_record(arguments.json, make_record(rows, settings=settings))
+    for case in only:
+        whole, blocks, blocked = (
+            in_process(measure_here, case, pairs, is_whole)["result"]
+            for pairs, is_whole in ((FIT, True), (FIT, False), (BLOCKED, False))
+        )
+        of_large = in_process(measure_here, case, LARGE, False) if case in large else None
+        yield {
+            "objective": case,
+            "whole_gb": whole["gb"],
+            "blocks_gb": blocks["gb"],
+            "blocked_gb": blocked["gb"],
+            "large_gb": of_large["result"]["gb"] if of_large is not None else None,
+            "slower": blocks["seconds"] / whole["seconds"],
+        }
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(memory, pairs=[FIT, BLOCKED, LARGE], dim=DIM, transport_iterations=ITERATIONS)

@@ -10,28 +10,28 @@ embeddings.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
-import io
 import os
 import random
 import shutil
 import statistics
-import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from neighbours.memory import Watch
-from records import ROOT, make_record, write_record
+from corpora import jpeg, unit, write_embeddings, write_shard
+from PIL import Image
+from process import Memory
+from records import ROOT, Row, benchmark
+from werkzeug.exceptions import NotFound
+from werkzeug.serving import make_server
+from werkzeug.utils import send_file
 
 from ncclean.base import schema
 from ncclean.data.member_samples import hashed_uid
@@ -62,40 +62,29 @@ look();
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--shards", type=int, default=100)
-    parser.add_argument("--pairs-of-shard", type=int, default=10_000)
-    parser.add_argument("--store-shards", type=int, default=100)
-    parser.add_argument("--delay", type=float, default=0.05, help="seconds before each answer")
-    parser.add_argument("--dim", type=int, default=512, help="of the embeddings")
-    parser.add_argument("--scratch", type=Path, help="where to work (default: a temporary folder)")
-    parser.add_argument("--record", type=Path, help="write a record")
-    args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="ncclean-review-", dir=args.scratch) as name:
+def measured(
+    shards: int = 100, pairs_of_shard: int = 10_000, store_shards: int = 100, delay: float = 0.05,
+    dim: int = 512, scratch: Path | None = None,
+) -> Iterator[Row]:  # fmt: skip
+    """A row for each source; `delay` is in seconds before each answer of the store."""
+    with tempfile.TemporaryDirectory(prefix="ncclean-review-", dir=scratch) as name:
         folder = Path(name)
-        size = write_tars(folder / "shards", args.shards, args.pairs_of_shard)
-        scores = write_table(folder, args.shards, args.pairs_of_shard)
+        size = write_tars(folder / "shards", shards, pairs_of_shard)
+        scores = write_table(folder, shards, pairs_of_shard)
         cold(folder / "shards")
-        rows.append({"source": "tars on a disk", **review(folder, scores, folder / "shards")})
-        print(rows[-1], flush=True)
-        with in_store(folder / "shards", args.store_shards, args.delay) as url:
-            last = f"{args.store_shards:05d}"
-            found = review(folder, scores, url, "--where", f"shard < '{last}'")
-            rows.append({"source": f"HTTP, {args.delay * 1000:.0f} ms an answer", **found})
-        print(rows[-1], flush=True)
+        yield {"source": "tars on a disk", **review(folder, scores, folder / "shards")}
+        with in_store(folder / "shards", store_shards, delay) as url:
+            found = review(folder, scores, url, "--where", f"shard < '{store_shards:05d}'")
+        yield {"source": f"HTTP, {delay * 1000:.0f} ms an answer", **found}
         shutil.rmtree(folder / "shards")
-        write_embeddings(folder / "embeddings", args.shards, args.pairs_of_shard, args.dim)
-        rows.append({"source": "proposals", **proposals(folder, scores)})
-        print(rows[-1], flush=True)
-    if args.record is not None:
-        settings = {
-            "pairs": args.shards * args.pairs_of_shard, "shards": args.shards, "bytes": size,
-            "store_shards": args.store_shards, "delay": args.delay, "dim": args.dim,
-            "steps": _STEPS,
-        }  # fmt: skip
-        write_record(args.record, make_record(rows, settings=settings))
+        for number, first in enumerate(range(0, shards, 10)):
+            some = range(first, min(first + 10, shards))
+            embed(folder / "embeddings", number, some, pairs_of_shard, dim)
+        yield {"source": "proposals", **proposals(folder, scores)}
+    return {"settings": {
+        "pairs": shards * pairs_of_shard, "shards": shards, "bytes": size,
+        "store_shards": store_shards, "delay": delay, "dim": dim, "steps": _STEPS,
+    }}  # fmt: skip
 
 
 def review(folder: Path, scores: Path, shards: object, *more: str) -> dict[str, Any]:
@@ -153,12 +142,12 @@ def proposals(folder: Path, scores: Path) -> dict[str, Any]:
     out = folder / "proposals.parquet"
     with served(scores, "--embeddings", folder / "embeddings", "--out", out) as running:
         cards = running.get("rows", view="all", start=1000, count=_STEPS)["cards"]
-        building = Watch(running.process.pid)
+        building = Memory(running.process.pid)
         begin = time.perf_counter()
         while proposed(running, cards[0]).get("isWaiting"):
             time.sleep(0.2)
         built = time.perf_counter() - begin
-        watch, seconds = Watch(running.process.pid), []
+        searching, seconds = Memory(running.process.pid), []
         for card in cards:
             begin = time.perf_counter()
             answer = proposed(running, card)
@@ -168,7 +157,7 @@ def proposals(folder: Path, scores: Path) -> dict[str, Any]:
         running.end()
     index = sum(file.stat().st_size for file in (folder / ".ncclean").glob("captions-*/*"))
     return {
-        "indexing_mb": round(building.driver), "searching_mb": round(watch.driver),
+        "indexing_mb": round(building.first), "searching_mb": round(searching.first),
         "index_seconds": round(built, 1), "index_bytes": index, **spread("proposals", seconds),
         "peak_mb": memory,
     }  # fmt: skip
@@ -214,7 +203,7 @@ def write_table(folder: Path, shards: int, pairs: int) -> Path:
                 "key": [_key(row) for row in range(pairs)],
                 "row": pa.array(np.arange(pairs), pa.int32()),
                 "caption_number": pa.array(np.zeros(pairs), pa.int16()),
-                "text": [f"a caption of some forty characters, {shard} {n}" for n in range(pairs)],
+                "text": [_caption(shard, row) for row in range(pairs)],
                 "status": ["ok"] * pairs,
                 "noise_probability": pa.array(noise, pa.float32()),
                 "similarity": pa.array(0.4 - 0.3 * noise, pa.float32()),
@@ -227,30 +216,24 @@ def _key(row: int) -> str:
     return f"{row:09d}"
 
 
+def _caption(shard: str, row: int) -> str:
+    return f"a caption of some forty characters, {shard} {row}"
+
+
 def write_tars(folder: Path, shards: int, pairs: int) -> int:
     """Tars of 256 pixel JPEGs with captions; a fifth of them, each linked under five names."""
-    from PIL import Image
-
-    folder.mkdir()
-    rng, jpegs = np.random.default_rng(0), []
-    for _ in range(_JPEGS):
-        small = Image.fromarray(rng.integers(0, 256, (32, 32, 3), np.uint8))
-        buffer = io.BytesIO()
-        small.resize((256, 256)).save(buffer, "JPEG", quality=75)
-        jpegs.append(buffer.getvalue())
+    rng = np.random.default_rng(0)
+    noise = (rng.integers(0, 256, (32, 32, 3), np.uint8) for _ in range(_JPEGS))
+    jpegs = [jpeg(Image.fromarray(pixels).resize((256, 256)), 75) for pixels in noise]
     kinds = -(-shards // _LINKS)
-    for number in range(shards):
-        path = folder / f"{number:05d}.tar"
-        if number >= kinds:
-            path.hardlink_to(folder / f"{number % kinds:05d}.tar")
-            continue
-        with tarfile.open(path, "w") as tar:
-            for row in range(pairs):
-                caption = f"a caption of some forty characters, {row}".encode()
-                for ending, data in (("jpg", jpegs[(number + row) % _JPEGS]), ("txt", caption)):
-                    member = tarfile.TarInfo(f"{_key(row)}.{ending}")
-                    member.size = len(data)
-                    tar.addfile(member, io.BytesIO(data))
+    for number in range(kinds):
+        samples = (
+            (_key(row), {"jpg": jpegs[(number + row) % _JPEGS], "txt": _caption("", row).encode()})
+            for row in range(pairs)
+        )
+        write_shard(folder / f"{number:05d}.tar", samples)
+    for number in range(kinds, shards):
+        (folder / f"{number:05d}.tar").hardlink_to(folder / f"{number % kinds:05d}.tar")
     return sum(path.stat().st_size for path in folder.glob("*.tar"))
 
 
@@ -266,60 +249,32 @@ def cold(folder: Path) -> None:
 def in_store(folder: Path, shards: int, delay: float) -> Iterator[str]:
     """The tars of a folder over HTTP, `delay` seconds before each answer, in any byte range."""
 
-    class Ranges(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        time.sleep(delay)
+        path = folder / Path(environ["PATH_INFO"]).name
+        if not path.is_file():  # HTTP does not list folders
+            return NotFound()(environ, start_response)
+        return send_file(path, environ)(environ, start_response)
 
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def do_GET(self) -> None:
-            time.sleep(delay)
-            path = folder / Path(self.path).name
-            if not path.is_file():  # HTTP does not list folders
-                self.send_response(404)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-            size = path.stat().st_size
-            asked = self.headers.get("Range", "").removeprefix("bytes=").partition("-")
-            begin, end = int(asked[0] or 0), min(int(asked[2] or size - 1), size - 1)
-            self.send_response(206 if asked[1] else 200)
-            self.send_header("Content-Range", f"bytes {begin}-{end}/{size}")
-            self.send_header("Content-Length", str(end + 1 - begin))
-            self.send_header("Accept-Ranges", "bytes")
-            self.end_headers()
-            if self.command == "GET":
-                with open(path, "rb") as file:
-                    self.wfile.write(os.pread(file.fileno(), end + 1 - begin, begin))
-
-        def log_message(self, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Ranges)
+    server = make_server("127.0.0.1", 0, answer, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/{{00000..{shards - 1:05d}}}.tar"
     server.shutdown()
 
 
-def write_embeddings(folder: Path, shards: int, pairs: int, dim: int) -> None:
-    """As clip-retrieval writes them, a file for ten shards."""
-    rng = np.random.default_rng(0)
-    for name in ("img_emb", "text_emb", "metadata"):
-        (folder / name).mkdir(parents=True)
-    for number, first in enumerate(range(0, shards, 10)):
-        names = [f"{shard:05d}" for shard in range(first, min(first + 10, shards))]
-        image = rng.standard_normal((len(names) * pairs, dim), dtype=np.float32)
-        text = image + 2 * rng.standard_normal(image.shape, dtype=np.float32)
-        for kind, vectors in (("img_emb", image), ("text_emb", text)):
-            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-            np.save(folder / kind / f"{kind}_{number}.npy", vectors.astype(np.float16))
-        places = [(shard, row) for shard in names for row in range(pairs)]
-        facts = {
-            "uid": [hashed_uid(shard, _key(row)) for shard, row in places],
-            "caption": [f"a caption of some forty characters, {s} {n}" for s, n in places],
-        }
-        pq.write_table(pa.table(facts), folder / "metadata" / f"metadata_{number}.parquet")
+def embed(folder: Path, number: int, shards: Iterable[int], pairs: int, dim: int) -> None:
+    """Embeddings of the pairs of some shards, in a file of their own."""
+    rng = np.random.default_rng(number)
+    rows = [(f"{shard:05d}", row) for shard in shards for row in range(pairs)]
+    image = rng.standard_normal((len(rows), dim), dtype=np.float32)
+    text = image + 2 * rng.standard_normal(image.shape, dtype=np.float32)
+    facts = {
+        "uid": [hashed_uid(shard, _key(row)) for shard, row in rows],
+        "caption": [_caption(shard, row) for shard, row in rows],
+    }
+    write_embeddings(folder, unit(image), unit(text), facts, number)
 
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    main()
+    benchmark(measured)

@@ -1,63 +1,38 @@
 """`score` against the plain loop on the same shards, weights and batch size.
 
-The models are loaded; everything that `score` does per sample is timed, writing included. What
-it does once, the estimation of the noise shift, is a row of its own.
+The models are loaded; everything that `score` does per sample is timed, writing included, but not
+what it does once, the estimation of the noise shift.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-from measure import Setting, take_turns
-from results import Row, Target
-from towers import Towers, demo_towers, random_vit_b_32
+from measure import Row, Setting, Target, take_turns
+from towers import Towers, plain_loop, random_vit_b_32
 
 from ncclean.models.estimator import Estimator
-from ncclean.scoring.osa import estimate_shift
-from speed.corpora import demo_corpus, photograph_corpus
-from speed.plain_loop import plain_loop
 from speed.scoring import cosines_of, cosines_of_equal_pixels, score_shards
 
 _PLAIN = "plain loop fp32"
 _BATCH = 256
-_SHIFT_TOLERANCE = 1e-3  # what `ncclean score` asks for
 
 
 def run(setting: Setting) -> list[Row]:
-    photographs, rendered = photograph_corpus(setting), demo_corpus(setting)
-    # With random weights the cosines scatter more than a trained model's, so that the shift
-    # would take thousands of pairs; a trained ViT-B-32 needs a few hundred.
-    large, demo = random_vit_b_32(), demo_towers(setting.demo_model)
-    return [
-        *_compare(large, photographs, setting, shift_pairs=128, repeats=2),
-        *_compare(demo, rendered, setting, shift_pairs=4096, repeats=3),
-    ]
-
-
-def _compare(
-    towers: Towers, shards: list[Path], setting: Setting, *, shift_pairs: int, repeats: int
-) -> list[Row]:
+    towers, shards = random_vit_b_32(), setting.photographs()
     exact, auto = towers.estimator("fp32"), towers.estimator("auto")
-    start = time.perf_counter()
-    shift = estimate_shift(auto, shift_pairs, tolerance=_SHIFT_TOLERANCE)
-    shift_seconds = time.perf_counter() - start
 
-    def scored(estimator: Estimator, name: str) -> Callable[[], dict[str, float]]:
-        def score() -> dict[str, float]:
-            out = setting.scratch / f"{towers.name}-{name}.parquet"
-            return cosines_of(score_shards(estimator, shards, out, batch_size=_BATCH, shift=shift))
-
-        return score
+    def score(estimator: Estimator, name: str) -> dict[str, float]:
+        out = setting.scratch / f"{name}.parquet"
+        return cosines_of(score_shards(estimator, shards, out, batch_size=_BATCH))
 
     timings = take_turns(
         {
             _PLAIN: lambda: plain_loop(towers, shards, _BATCH),
-            "fp32": scored(exact, "fp32"),
-            "auto": scored(auto, "auto"),
+            "fp32": lambda: score(exact, "fp32"),
+            "auto": lambda: score(auto, "auto"),
         },
-        repeats=setting.choose(full=repeats, quick=1),
+        repeats=setting.choose(full=2, quick=1),
     )
     plain = timings[_PLAIN]
     expected = plain.results[-1]
@@ -90,12 +65,6 @@ def _compare(
         _difference(towers, "fp32, equal pixels", equal, expected, 1e-4),
         _difference(towers, "fp32", timings["fp32"].results[-1], expected, 3e-3),
         _difference(towers, "auto", timings["auto"].results[-1], expected, None),
-        Row(
-            name=f"{towers.name} noise shift",
-            value=shift_seconds,
-            unit="s",
-            note=f"once a run, at most {shift_pairs:,} pairs, {auto.precision}",
-        ),
     ]
 
 

@@ -27,21 +27,16 @@ from ncclean.storage.score_run import RunIdentity, ScoreRun
 
 
 def score_shards(
-    estimator: Estimator,
-    shards: Sequence[Path],
-    out: Path,
-    *,
-    batch_size: int,
-    shift: float,
-    caption_key: Sequence[str] | None = None,
+    estimator: Estimator, shards: Sequence[Path], out: Path, *, batch_size: int
 ) -> Path:
     """All that `ncclean score` does per shard and sample, to the final table at `out`.
 
     Reads, decodes, embeds, takes block statistics, commits parts and finalizes. Raises
     `RuntimeError` if a shard cannot be scored.
     """
-    layout, options = ScoreLayout(out), _options(batch_size, caption_key)
-    references = _references(shards)
+    layout = ScoreLayout(out)
+    options = ScoreOptions(batch_size=batch_size, decode_threads=os.cpu_count() or 1)
+    references = resolve_shards([str(shard) for shard in shards])
     identity = RunIdentity(
         model={
             "model": estimator.identity.model,
@@ -66,7 +61,7 @@ def score_shards(
         columns = ColumnSources(options)
         encoder = ImageEncoder(estimator, options, columns)
         LocalEngine(encoder, options, columns).run(tasks, writer, commit)
-        run.record_noise_shift(shift)
+        run.record_noise_shift(0.0)
         finalize(run, calibrate(run, "noise"))
     finally:
         run.close()
@@ -82,19 +77,10 @@ def cosines_of(out: Path) -> dict[str, float]:
 def cosines_of_equal_pixels(estimator: Estimator, shard: Path, batch_size: int) -> dict[str, float]:
     """The cosines of a shard's pairs by key, decoded with Pillow as open_clip does."""
     decoder = ImageDecoder(estimator.preprocessing, fast=False)
-    (reference,) = _references([shard])
+    (reference,) = resolve_shards([str(shard)])
     samples = list(decoded_shard(reference, decoder, 1))
     pixels = torch.stack([one.pixels for one in samples if one.pixels is not None])
     image = torch.cat([estimator.encode_image(batch) for batch in pixels.split(batch_size)])
     text = estimator.encode_text([one.sample.caption or "" for one in samples], batch_size)
     keys = [one.sample.key for one in samples]
     return dict(zip(keys, (image * text).sum(dim=1).tolist(), strict=True))
-
-
-def _options(batch_size: int, caption_key: Sequence[str] | None = None) -> ScoreOptions:
-    threads = os.cpu_count() or 1
-    return ScoreOptions(batch_size=batch_size, decode_threads=threads, caption_key=caption_key)
-
-
-def _references(shards: Sequence[Path]) -> list[ShardRef]:
-    return resolve_shards([str(shard) for shard in shards])

@@ -1,17 +1,12 @@
-"""Step time of every objective relative to `clip`, ViT-B-32 at batch 64, and the solver's share.
-
-    python tests/benchmarks speed.training [--model demo] [--rounds 2]
+"""Step time of every objective relative to `clip`, ViT-B-32 at batch 64.
 
 All objectives take turns in one run, on the same pixels and captions, with nothing to load or
-decode. A phase of an objective is a row of its own. The transport solver is timed at N = 2048 and
-compared with the step that NCU's second phase would need there: 32 times that of 64 pairs.
+decode. A phase of an objective is a row of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -20,23 +15,19 @@ from types import SimpleNamespace
 from typing import cast
 
 import torch
-from machine import OtherProcesses
-from measure import Setting
-from results import Report, Row, Target
+from measure import Row, Setting, Target
 from towers import Towers, demo_towers, random_vit_b_32
 
 from ncclean.data.weighted_loader import TrainBatch, WeightedLoader
-from ncclean.training.objectives.ncu import NcuOptions
-from ncclean.training.objectives.registry import METHODS, ObjectiveOptions, make_objective
-from ncclean.training.trainer import StepReport, Trainer, TrainOptions
-from ncclean.training.transport import masked_sinkhorn
-from speed.transport import simulated_problem
+from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
+from ncclean.training.objectives.registry import METHODS, make_objective
+from ncclean.training.options import TrainOptions
+from ncclean.training.trainer import Trainer
 
 BATCH = 64
 # Design, section 6: relative to `clip` at the same batch.
 TARGETS = {"osa": 1.02, "bayes": 1.05, "disncl disentangling": 1.2, "ncu UL": 1.4}
-_SOLVER_PAIRS = 2048
-_SOLVER_SHARE = 0.05
+_STEPS = 3
 
 
 class SameBatch:
@@ -80,33 +71,25 @@ def step_times(towers: Towers, method: str, steps: int, folder: Path) -> dict[st
         folder,
     )
     ends: dict[str, list[float]] = defaultdict(list)
-    trainer.run(on_step=lambda report: _note(report, ends))
+    trainer.run(on_step=lambda report: ends[report.phase].append(time.perf_counter()))
     return {
         phase: min(after - before for before, after in itertools.pairwise(times))
         for phase, times in ends.items()
     }
 
 
-def _note(report: StepReport, ends: dict[str, list[float]]) -> None:
-    ends[report.phase].append(time.perf_counter())
-
-
 def run(setting: Setting) -> list[Row]:
     towers = demo_towers(setting.demo_model) if setting.quick else random_vit_b_32()
-    return measure(towers, setting.scratch, rounds=setting.choose(full=2, quick=1), steps=3)
-
-
-def measure(towers: Towers, scratch: Path, rounds: int, steps: int) -> list[Row]:
     best: dict[str, float] = {}
     order = list(METHODS)
-    for turn in range(rounds):
+    for turn in range(setting.choose(full=2, quick=1)):
         for method in order:
-            found = step_times(towers, method, steps, scratch / f"{method}-{turn}")
+            found = step_times(towers, method, _STEPS, setting.scratch / f"{method}-{turn}")
             for phase, seconds in found.items():
                 name = method if len(found) == 1 else f"{method} {phase}"
                 best[name] = min(seconds, best.get(name, seconds))
         order.reverse()
-    rows = [
+    return [
         Row(
             name=f"step, {name}",
             value=seconds,
@@ -117,42 +100,3 @@ def measure(towers: Towers, scratch: Path, rounds: int, steps: int) -> list[Row]
         )
         for name, seconds in best.items()
     ]
-    problem = simulated_problem(_SOLVER_PAIRS)
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        masked_sinkhorn(*problem)
-        seconds.append(time.perf_counter() - start)
-    step = best["ncu UL"] * _SOLVER_PAIRS / BATCH
-    share = Target("ratio", "<=", _SOLVER_SHARE)
-    solver = Row(
-        name=f"transport solver, N = {_SOLVER_PAIRS}",
-        value=min(seconds),
-        unit="s",
-        ratio=min(seconds) / step,
-        target=share,
-        note=f"share of a step of {_SOLVER_PAIRS} pairs, {_SOLVER_PAIRS // BATCH} x {BATCH}",
-    )
-    return [*rows, solver]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=cast(str, __doc__).split("\n")[0])
-    parser.add_argument("--model", help="demo, or another model; default a random ViT-B-32")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    towers = random_vit_b_32() if arguments.model is None else demo_towers(arguments.model)
-    report = Report(quick=False)
-    others = OtherProcesses()
-    with tempfile.TemporaryDirectory(prefix="ncclean-training-") as scratch:
-        rows = measure(towers, Path(scratch), arguments.rounds, arguments.steps)
-    report.rows["training"], report.other_processes["training"] = rows, others.cores
-    report.show()
-    if arguments.json:
-        report.write(arguments.json)
-
-
-if __name__ == "__main__":
-    main()

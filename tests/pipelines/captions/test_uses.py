@@ -14,8 +14,7 @@ from ncclean.data.reader import read_samples
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.weighted_loader import WeightedLoader
-from ncclean.training.objectives.disncl import DisnclOptions
-from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.objectives.options import DisnclOptions, ObjectiveOptions
 from tests.pipelines.captions.sources import KEYS, LAYOUTS
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")

@@ -5,12 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from ncclean.training.objectives.baselines import (
+    cyclip_terms,
+    gradient_ascent_terms,
+    rince_loss,
+    softclip_loss,
+)
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.osa import osa_loss
-from ncclean.training.objectives.registry import cyclip_terms
-from ncclean.training.objectives.rince import rince_loss
-from ncclean.training.objectives.softclip import softclip_loss
 from tests.training import formulas
 from tests.training.objectives.samples import embeddings, extremes
 

@@ -5,16 +5,17 @@ import pytest
 import torch
 from scipy.special import digamma, polygamma
 
+from ncclean.training.objectives.base import pair_keys
 from ncclean.training.objectives.bayes import (
     BayesOptions,
+    PairMemory,
     averaged,
     gibbs_sample,
     normalized_weights,
+    sample_log_gamma,
     sample_log_weights,
     weighted_contrastive_loss,
 )
-from ncclean.training.objectives.log_gamma import sample_log_gamma
-from ncclean.training.objectives.pair_memory import PairMemory, pair_keys
 from tests.training.objectives.samples import embeddings, extremes
 
 ROWS = 4000

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from ncclean.training.objectives.base import GlobalBatch, whole_model
-from ncclean.training.objectives.bayes import BayesOptions
-from ncclean.training.objectives.bayes_objective import Bayes, Decl
+from ncclean.training.objectives.bayes import Bayes, BayesOptions
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.decl import draw_log_u, loss_of_sums
-from ncclean.training.run_log import read_results
+from ncclean.training.objectives.decl import Decl, draw_log_u, loss_of_sums
+from ncclean.training.run_files import read_results
 from tests.training.batches import train
 from tests.training.objectives.samples import embeddings, extremes
 

@@ -15,7 +15,7 @@ from ncclean.training.objectives.options import (
     ObjectiveOptions,
 )
 from ncclean.training.options import TrainOptions
-from ncclean.training.run_log import read_results
+from ncclean.training.run_files import read_results
 from tests.training.batches import train
 
 DEFAULTS = {
@@ -61,7 +61,7 @@ def test_options_do_not_change(options):
 
 # The example of docs/objectives.md trains.
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "objectives.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "objectives.md"
 
 
 def test_the_example_of_the_documentation_trains(tmp_path):

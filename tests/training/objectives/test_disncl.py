@@ -6,20 +6,22 @@ from torch import nn
 
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import read_heads
-from ncclean.training.adversary import Adversaries
 from ncclean.training.objectives.base import GlobalBatch
 from ncclean.training.objectives.disncl import (
-    DisnclOptions,
+    DISENTANGLING,
+    Disncl,
     compression,
     control_terms,
     discriminator_terms,
     encoder_terms,
+    feature_dim,
     warm_up_terms,
 )
-from ncclean.training.objectives.disncl_information import PAIRS, Discriminators
-from ncclean.training.objectives.disncl_objective import DISENTANGLING, Disncl, feature_dim
+from ncclean.training.objectives.disncl_losses import PAIRS, Discriminators
+from ncclean.training.objectives.options import DisnclOptions
+from ncclean.training.optimizers import Adversaries
 from ncclean.training.process_group import Ranks
-from ncclean.training.run_log import read_results
+from ncclean.training.run_files import read_results
 from tests.training.batches import train
 from tests.training.objectives.samples import invariant_cosines
 

@@ -5,24 +5,22 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ncclean.training.objectives.disncl import (
-    DisnclOptions,
-    control_terms,
+from ncclean.training.objectives.disncl import Disncl, control_terms
+from ncclean.training.objectives.disncl_losses import (
+    PAIRS,
+    Decoders,
+    Discriminator,
+    Discriminators,
+    adversarial_bound,
+    all_negatives_loss,
     jsd_bound,
     ranking_loss,
     soft_alignment_loss,
     soft_margin,
+    unexplained_share,
 )
-from ncclean.training.objectives.disncl_alignment import all_negatives_loss
-from ncclean.training.objectives.disncl_information import (
-    PAIRS,
-    Discriminator,
-    Discriminators,
-    adversarial_bound,
-)
-from ncclean.training.objectives.disncl_objective import Disncl
-from ncclean.training.objectives.disncl_reconstruction import Decoders, unexplained_share
-from ncclean.training.run_log import read_results
+from ncclean.training.objectives.options import DisnclOptions
+from ncclean.training.run_files import read_results
 from tests.training.batches import train
 
 H = torch.tensor([[1.0, 0.0], [0.5, 1.0]])

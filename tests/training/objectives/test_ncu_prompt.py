@@ -9,9 +9,9 @@ from torch import nn
 
 from ncclean.errors import ModelError
 from ncclean.models.text_tower import token_lengths
-from ncclean.training.objectives.ncu import NcuOptions
-from ncclean.training.objectives.ncu_objective import Ncu, start_tokens
+from ncclean.training.objectives.ncu import Ncu, start_tokens
 from ncclean.training.objectives.ncu_prompt import NegativePrefixes, NegativePrompt, insert_tokens
+from ncclean.training.objectives.options import NcuOptions
 
 VISION = {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 16}
 TEXT = {"context_length": 20, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2}

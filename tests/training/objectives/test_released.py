@@ -9,7 +9,7 @@ import torch
 from ncclean.training.objectives.base import Phase
 from ncclean.training.objectives.ncu import forget_split, hardest_negative_terms, unlearning_terms
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
-from ncclean.training.objectives.osa_objective import released_weights
+from ncclean.training.objectives.osa import released_weights
 from ncclean.training.objectives.registry import make_objective
 from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer

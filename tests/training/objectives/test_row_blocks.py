@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ncclean.scoring import ncu as scoring_ncu
-from ncclean.training.objectives import ncu, row_blocks
+from ncclean.training.objectives import ncu
+from ncclean.training.objectives import similarity as row_blocks
 from ncclean.training.objectives.base import GlobalBatch
-from ncclean.training.objectives.bayes_objective import Bayes
+from ncclean.training.objectives.bayes import Bayes
 from ncclean.training.objectives.disncl import filtered
-from ncclean.training.objectives.disncl_information import Discriminators
-from ncclean.training.objectives.disncl_reconstruction import Decoders
+from ncclean.training.objectives.disncl_losses import Decoders, Discriminators
 from ncclean.training.objectives.ncu_targets import realigned, transport_problem
 from ncclean.training.objectives.options import (
     BayesOptions,
@@ -189,7 +189,7 @@ def test_blocks_of_bayes_draw_apart_and_log_the_same_rows(monkeypatch):
     positive, negative, _ = objective._last
     assert len(positive.unique()) == PAIRS
     assert negative.shape == (PAIRS * (PAIRS - 1),)
-    monkeypatch.setattr("ncclean.training.objectives.bayes_objective._OBSERVED", 9)
+    monkeypatch.setattr("ncclean.training.objectives.bayes._OBSERVED", 9)
     objective.terms(given, scale, facts(), objective.phases[0])
     assert objective._last[1].shape == (9 * (PAIRS - 1),)
     assert all(value == value for value in objective.statistics().values())

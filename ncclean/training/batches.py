@@ -1,0 +1,175 @@
+"""The pairs that a run trains on: its selection, a rank's batches, features of frozen towers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from ncclean.data.options import Captions
+from ncclean.data.selection_reader import SelectionReader
+from ncclean.data.train_batch import TrainBatch, joined, with_batch_noise
+from ncclean.data.weighted_loader import ALL_ROWS, LoaderCounts, WeightedLoader
+from ncclean.errors import InputError
+from ncclean.models.estimator import Estimator
+from ncclean.models.text_tower import encode_text
+from ncclean.storage.tables import local_tables
+from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.process_group import Ranks
+
+
+def open_selection(
+    path: str | None, method: str, options: ObjectiveOptions, captions: Captions = "all"
+) -> SelectionReader | None:
+    """Open the selection to train on; None without a path.
+
+    Raises `InputError` if the file is not a selection, or where the method would silently train as
+    if it were another one: OSA without weights, a split of the table without a marked pair, the
+    best of captions that nobody compared.
+    """
+    selection = SelectionReader(path, captions, local_tables([path])) if path is not None else None
+    if captions == "best" and selection is None:
+        raise InputError("--captions best needs a --selection, which says which is best")
+    takes_weights = method == "osa" and options.ncu.variant == "published"
+    if takes_weights and not (selection and selection.has_weights()):
+        reason = (
+            "there is no --selection" if selection is None else "those of --selection are all 1"
+        )
+        raise InputError(
+            f"--method osa needs weights, and {reason}: make one with `ncclean select SCORES "
+            "--weights osa_weight`, or take them from a frozen copy of the start with --variant "
+            "released"
+        )
+    reads_split = method in ("ncu", "gradient_ascent") and options.ncu.split == "table"
+    if reads_split and not (selection and selection.has_forget_set()):
+        reason = "there is no --selection" if selection is None else "--selection marks no pair"
+        raise InputError(
+            f"--split table needs to know which pairs to forget, and {reason}: make one with "
+            "`ncclean select SCORES --method ncu --with-forget`"
+        )
+    return selection
+
+
+class BatchSource(Protocol):
+    """The source of a rank's batches: a loader, or features that were computed before."""
+
+    steps_per_epoch: int
+
+    @property
+    def counts(self) -> LoaderCounts: ...
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
+        """Yield the training batches of an epoch, the same each time, from `first_step` on."""
+        ...
+
+
+MakeBatches = Callable[[int, slice], BatchSource]  # of a piece, and which rows of its batches
+
+
+class RankBatches:
+    """The batches of a rank from the pieces that hold its rows.
+
+    `batch_size` is that of all ranks together, a multiple of their number and of that of `pieces`.
+    """
+
+    def __init__(self, make: MakeBatches, batch_size: int, pieces: int, ranks: Ranks) -> None:
+        of_piece, of_rank = batch_size // pieces, batch_size // ranks.size
+        first, last = ranks.rank * of_rank, (ranks.rank + 1) * of_rank
+        self._pieces = [
+            make(piece, slice(max(first - start, 0), min(last - start, of_piece)))
+            for piece in range(pieces)
+            if first - of_piece < (start := piece * of_piece) < last
+        ]
+        self.steps_per_epoch = self._pieces[0].steps_per_epoch
+
+    @property
+    def counts(self) -> LoaderCounts:
+        """Counts of the unusable samples of all pieces."""
+        total = LoaderCounts()
+        for piece in self._pieces:
+            total.skipped.update(piece.counts.skipped)
+            total.failed_shards |= piece.counts.failed_shards
+        return total
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
+        """Yield the training batches of an epoch, from `first_step` on."""
+        for batches in zip(
+            *(source.epoch(epoch, first_step) for source in self._pieces), strict=True
+        ):
+            yield joined(batches)
+
+
+class CachedFeatures:
+    """Replaces a loader: its pairs as batches of features.
+
+    Pairs are shuffled among those of the loader, which should neither augment nor shuffle nor drop
+    the last batch, nor bring noise: `batch_noise` is drawn here, anew in each epoch. `rows` are
+    those that are made of each batch.
+    """
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        loader: WeightedLoader,
+        batch_size: int,
+        seed: int = 0,
+        batch_noise: float = 0.0,
+        rows: slice = ALL_ROWS,
+    ) -> None:
+        self.counts: LoaderCounts = loader.counts
+        # Pairs repeated in place of broken ones stay, so that ranks keep in step.
+        self._all = joined(list(_encoded(estimator, loader)))
+        self._mine = rows
+        self._batch_size, self._seed, self._batch_noise = batch_size, seed, batch_noise
+        self.samples = len(self._all.uids)
+        self.steps_per_epoch = self.samples // batch_size
+        if not self.steps_per_epoch:
+            raise InputError(
+                f"{self.samples:,} samples are too few for --batch-size {batch_size}: lower it"
+            )
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
+        """Yield the batches of features of an epoch, from `first_step` on."""
+        rng = np.random.default_rng([self._seed, epoch])
+        order = rng.permutation(self.samples)
+        seeds = rng.integers(1 << 62, size=self.steps_per_epoch).tolist()
+        for step in range(first_step, self.steps_per_epoch):
+            rows = order[step * self._batch_size : (step + 1) * self._batch_size][self._mine]
+            yield with_batch_noise(_rows(self._all, rows), self._batch_noise, seeds[step])
+
+
+@torch.no_grad()
+def encode_features(
+    estimator: Estimator, pixels: torch.Tensor, captions: list[str]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Encode (B, 3, H, W) uint8 images and B captions -> (B, d) float32, not normalised."""
+    tokens = estimator.batch_tokens(captions)
+    with estimator.autocast():
+        image = estimator.model.encode_image(estimator.normalized(pixels))  # type: ignore[operator]
+        text = encode_text(estimator.model, tokens.to(estimator.device), normalize=False)
+    return image.float(), text.float()
+
+
+def _encoded(estimator: Estimator, loader: WeightedLoader) -> Iterator[TrainBatch]:
+    for batch in loader.epoch(0):
+        image, text = encode_features(estimator, batch.pixels, batch.captions)
+        batch.features = image.half().cpu(), text.half().cpu()
+        batch.pixels = torch.empty(0)
+        yield batch
+
+
+def _rows(whole: TrainBatch, rows: np.ndarray) -> TrainBatch:
+    index = torch.from_numpy(rows)
+    assert whole.features is not None
+    image, text = whole.features
+    return TrainBatch(
+        pixels=whole.pixels,
+        captions=[whole.captions[row] for row in rows],
+        uids=[whole.uids[row] for row in rows],
+        weights=whole.weights[index],
+        is_forget=whole.is_forget[index],
+        is_noisy=None if whole.is_noisy is None else whole.is_noisy[index],
+        features=(image[index].float(), text[index].float()),
+    )

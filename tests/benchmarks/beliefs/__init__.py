@@ -1,1 +1,0 @@
-"""What each training method believed about the pairs of a run."""
