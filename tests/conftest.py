@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Before torch is loaded, as the command line does: see cli/app.py.
@@ -25,9 +25,10 @@ from ncclean_pipelines.score import Score
 from safetensors.torch import save_file
 
 from ncclean.base.config import ScoreOptions
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
 from ncclean.workers.worker import trust
+from tests import sentences
+from tests.factories import rendered
 
 # Its vocabulary is unpacked anew for each model.
 open_clip.get_tokenizer = functools.cache(open_clip.get_tokenizer)
@@ -35,6 +36,37 @@ open_clip.get_tokenizer = functools.cache(open_clip.get_tokenizer)
 # An example may take as long as a busy machine makes it.
 settings.register_profile("ncclean", deadline=None)
 settings.load_profile("ncclean")
+
+
+@pytest.fixture(scope="session")
+def all_sentences() -> Iterator[tuple[dict[str, list[str]], dict[str, list[str]]]]:
+    """The sentences of refusals by test: those of the file, and those said in this session."""
+    said: dict[str, list[str]] = {}
+    yield sentences.read(), said
+    if sentences.is_writing():
+        sentences.write(said)
+
+
+@pytest.fixture
+def snapshot(
+    all_sentences: tuple[dict[str, list[str]], dict[str, list[str]]],
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[sentences.Sentences]:
+    """What a test says must be what `sentences.yaml` has of it."""
+    expected, said = all_sentences
+    test = request.node.nodeid
+    snapshot = sentences.Sentences(expected.get(test, []), tmp_path_factory.getbasetemp())
+    yield snapshot
+    said[test] = snapshot.said
+    if not sentences.is_writing():
+        snapshot.assert_complete()
+
+
+@pytest.fixture
+def refused(snapshot: sentences.Sentences) -> Callable[..., None]:
+    """Call a function, and run the command that it makes: it must fail with its sentence."""
+    return snapshot.refused
 
 
 @pytest.fixture
@@ -53,10 +85,14 @@ def demo_estimator() -> Estimator:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """600 rendered pairs in 3 shards: 20 % permuted, 2 % broken."""
-    out = tmp_path_factory.mktemp("corpus") / "shards"
-    options = CorpusOptions(pairs=600, shard_size=200, noise={"ncr": 0.2}, broken=0.02, seed=7)
-    write_corpus(out, options, workers=1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("corpus") / "shards",
+        pairs=600,
+        shard_size=200,
+        noise={"ncr": 0.2},
+        broken=0.02,
+        seed=7,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -20,11 +20,9 @@ from ncclean_cli.app import app
 from ncclean_cli.parameters import flags_of
 from ncclean_pipelines.command import Command
 from ncclean_pipelines.evaluate_noise import TrialOptions
-from ncclean_pipelines.functions import FUNCTIONS, signature_of
 from ncclean_pipelines.registry import COMMANDS as DECLARATIONS
 from typer.testing import CliRunner
 
-import ncclean
 from ncclean.base.options import parameters
 from ncclean.recipes.model import EngineModel, RecipeModel, StageModel
 
@@ -102,17 +100,6 @@ def test_generated_page_is_current(name: str) -> None:
 def test_the_stub_of_the_functions_is_current() -> None:
     generator = load_generator()
     assert generator.STUB.read_text("utf-8") == generator.stub(), "run: python docs/generate.py"
-
-
-def test_the_functions_are_those_of_the_commands() -> None:
-    assert set(ncclean.__all__) - {"__version__", "evaluate"} == set(FUNCTIONS)
-    assert len(FUNCTIONS) == len(DECLARATIONS)
-    stub = ast.parse((ROOT / "ncclean" / "__init__.pyi").read_text("utf-8"))
-    typed = {node.name: node.args for node in stub.body if isinstance(node, ast.FunctionDef)}
-    assert set(typed) == {*FUNCTIONS, "evaluate"}
-    for name, kind in FUNCTIONS.items():
-        arguments = [*typed[name].args, *typed[name].kwonlyargs]
-        assert [each.arg for each in arguments] == list(signature_of(kind).parameters)
 
 
 LEAVES = {name: command for name, command in {**COMMANDS, **INNER}.items()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import pytest
 from ncclean_pipelines.evaluate_noise import EvaluateNoise
 
+from ncclean.base.estimates import UNKNOWN, Estimate, flattened
+from ncclean.base.formats import interval, on_workers, short_rate, stated_rate
+from ncclean.base.option_values import as_list, closest, numbers_by_name
 from ncclean.base.options import EXTRAS, MISSING, Option, OptionError, Options, parameters, value_of
 from ncclean.errors import InputError
 
@@ -130,9 +134,8 @@ def test_a_group_says_whose_options_it_holds():
     assert known["where"].option.methods == ()
 
 
-def test_groups_check_their_own():
-    with pytest.raises(OptionError, match="--oven-heat must be at least 0, got -1"):
-        Bakery("town", oven=Oven(heat=-1))
+def test_groups_check_their_own(refused):
+    refused(lambda: Bakery("town", oven=Oven(heat=-1)))
 
 
 @dataclass(frozen=True)
@@ -153,12 +156,9 @@ def test_errors_survive_a_process():
     assert (error.option, str(error)) == ("pans", "--pans must be at least 1, got 0")
 
 
-def test_what_is_not_installed_is_named_before_anything_starts(monkeypatch):
+def test_what_is_not_installed_is_named_before_anything_starts(monkeypatch, refused):
     monkeypatch.setattr("ncclean.base.options.find_spec", lambda name: None)
-    with pytest.raises(
-        InputError, match=r"--plot needs matplotlib: pip install 'ncclean\[plots\]'"
-    ):
-        EvaluateNoise(scores=["s.parquet"], plot="noise.pdf")
+    refused(EvaluateNoise, scores=["s.parquet"], plot="noise.pdf")
     EvaluateNoise(scores=["s.parquet"])
 
 
@@ -166,3 +166,95 @@ def test_extras_are_those_of_the_project():
     text = (Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8")
     for extra, module in EXTRAS.items():
         assert re.search(rf'^{extra} = \["{module}>=', text, re.M)
+
+
+# Values of options as people type them.
+
+
+def test_numbers_by_name():
+    assert numbers_by_name("takes a=1", ["similarity = 0.25", "x=y=-1e3"], float) == {
+        "similarity": 0.25,
+        "x=y": -1000.0,
+    }
+    assert numbers_by_name("takes a=1", {"a": 2}, int, least=1) == {"a": 2}
+    assert numbers_by_name("takes a=1", ["a=-inf"], float) == {"a": -math.inf}
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "=1", " =1", "a=x", "a=1.5", "a=0", "a=-1"])
+def test_what_is_no_number_of_a_name_is_refused(text, refused):
+    refused(numbers_by_name, "--x takes a=1", [text], int, least=1)
+
+
+def test_nan_is_no_number(refused):
+    refused(numbers_by_name, "--x takes a=1", ["a=nan"], float)
+
+
+def test_values_as_lists():
+    assert as_list(None) == []
+    assert as_list("ab") == ["ab"]
+    assert as_list(("a", "b")) == ["a", "b"]
+    assert as_list({"a": 1}) == ["a"]
+
+
+def test_the_closest_word():
+    assert closest("similarty", ["similarity", "text"]) == " (did you mean similarity?)"
+    assert closest("zzz", ["similarity", "text"]) == ""
+
+
+# A share with its interval, to metadata and JSON and back.
+
+
+@dataclass(frozen=True)
+class Trial:
+    pairs: int
+    rate: Estimate
+    other: Estimate = UNKNOWN
+
+
+def test_json_has_three_fields_of_it_and_none_for_what_is_not_known():
+    assert asdict(Trial(3, Estimate(0.2, 0.1)), dict_factory=flattened) == {
+        "pairs": 3, "rate": 0.2, "rate_low": 0.1, "rate_high": None,
+        "other": None, "other_low": None, "other_high": None,
+    }  # fmt: skip
+
+
+def test_it_is_read_from_what_it_wrote():
+    rate = Estimate(0.2, 0.1, 0.3)
+    metadata = {name: str(value) for name, value in rate.fields("noise_rate").items()}
+    assert Estimate.of_fields(metadata, "noise_rate") == rate
+    unknown = {name: str(value) for name, value in UNKNOWN.fields("noise_rate").items()}
+    assert Estimate.of_fields(unknown, "noise_rate") == UNKNOWN == Estimate.of_fields({}, "x")
+    broken = Estimate.of_fields({"rate": "0.2", "rate_low": "a", "rate_high": None}, "rate")
+    assert (broken.value, broken.is_known, broken.has_interval) == (0.2, True, False)
+
+
+def test_a_rate_of_zero_is_known():
+    fields = {"rate": 0.0, "rate_low": 0.0, "rate_high": 0.1}
+    assert Estimate.of_fields(fields, "rate") == Estimate(0.0, 0.0, 0.1)
+
+
+def test_an_interval_has_both_ends():
+    assert Estimate(0.2, 0.1, 0.3).has_interval
+    assert not Estimate(0.2, 0.1).has_interval
+    assert not Estimate(0.2, high=0.3).has_interval
+
+
+# Numbers as text.
+
+
+def test_a_corpus_that_may_be_clean_is_not_called_noisy():
+    """The most that it may be comes first; the rest of the intervals are as ever."""
+    maybe = Estimate(0.071, 0.0, 0.123)
+    assert short_rate(maybe) == "at most 12.3%"
+    assert stated_rate(maybe).startswith("at most 12.3%")
+    assert "7.1%" in stated_rate(maybe)
+    for rate in (Estimate(0.2, 0.1, 0.3), Estimate(0.0, 0.0, 0.01), UNKNOWN):
+        assert stated_rate(rate) == interval(rate)
+        assert "most" not in short_rate(rate)
+
+
+@pytest.mark.parametrize(("workers", "busy"), [(8, 8), (64, 8)])
+def test_workers_without_work_are_named(workers, busy):
+    text = on_workers(2.5, workers, busy)
+    assert text.startswith(f"2.50 hours on {workers} workers")
+    assert ("at most 8 can be busy" in text) == (busy < workers)

@@ -15,7 +15,6 @@ import pytest
 from ncclean.auditing.answers import read_answers
 from ncclean.base import small_tables
 from ncclean.base.small_tables import read_parquet, read_rows
-from ncclean.errors import InputError
 from ncclean.storage.decisions import read_decisions
 from tests import object_store
 from tests.footers import UNPACKED, rewrite_footer, set_field, set_rows
@@ -69,79 +68,61 @@ def test_one_line_is_one_row(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_missing_column_is_named(tmp_path, ending):
+def test_a_missing_column_is_named(tmp_path, ending, refused):
     path = written(tmp_path, ending)
-    with pytest.raises(InputError, match="has no wishes: it lacks wish, star"):
-        read_rows(path, ["uid", "wish", "star"], what="wishes")
+    refused(read_rows, path, ["uid", "wish", "star"], what="wishes")
 
 
 @pytest.mark.parametrize("text", ["uid,answer\na,\0match\n", f"uid,answer\na,{'x' * 200_000}\n"])
-def test_csv_that_python_does_not_read(tmp_path, text):
+def test_csv_that_python_does_not_read(tmp_path, text, refused):
     (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(InputError, match=r"a\.csv"):
-        read_answers(str(tmp_path / "a.csv"))
+    refused(read_answers, str(tmp_path / "a.csv"))
 
 
-def test_json_that_holds_no_rows(tmp_path):
+def test_json_that_holds_no_rows(tmp_path, refused):
     (tmp_path / "a.json").write_text("3")
     for read in (read_answers, read_decisions):
-        with pytest.raises(InputError, match=r"a\.json has no"):
-            read(str(tmp_path / "a.json"))
+        refused(read, str(tmp_path / "a.json"))
 
 
-def test_a_table_in_a_store(tmp_path):
+def test_a_table_in_a_store(tmp_path, refused):
     path = written(tmp_path, "parquet")
     with object_store.s3():
         with open(path, "rb") as file:
             object_store.filesystem().pipe_file("corpus/t.parquet", file.read())
         assert [one.uid for one in read_decisions("s3://corpus/t.parquet")] == ["a", "b"]
-        with pytest.raises(InputError, match="none"):
-            read_decisions("s3://corpus/none.parquet")
+        refused(read_decisions, "s3://corpus/none.parquet")
 
 
 @pytest.mark.parametrize("lie", [None, set_field(UNPACKED, 1000)])
-def test_a_text_of_100_mb_for_all_rows(tmp_path, lie):
+def test_a_text_of_100_mb_for_all_rows(tmp_path, lie, refused):
     """In 20 KB, also where the footer says that it unpacks to nothing."""
     path = bomb(tmp_path / "t.parquet")
     if lie is not None:
         rewrite_footer(tmp_path / "t.parquet", lie)
     used, begin = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, time.monotonic()
-    with pytest.raises(
-        InputError, match=r"t\.parquet cannot be read: it takes more than 1,024 MiB"
-    ):
-        read_decisions(path)
+    refused(read_decisions, path)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss - used < 1 << 20
     assert time.monotonic() - begin < 10
 
 
-def test_values_and_rows_are_counted(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"more than 256 MiB of values"):
-        read_decisions(bomb(tmp_path / "t.parquet", size=1_000_000))
+def test_values_and_rows_are_counted(tmp_path, monkeypatch, refused):
+    refused(read_decisions, bomb(tmp_path / "t.parquet", size=1_000_000))
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"uid": pa.nulls(2_000_001, pa.string())}), path)
-    with pytest.raises(InputError, match=r"announces 2,000,001 rows"):
-        read_parquet(str(path), ["uid"], what="uids")
+    refused(read_parquet, str(path), ["uid"], what="uids")
     rewrite_footer(path, set_rows(2, 2_000_001))
-    with pytest.raises(InputError, match=r"2 were announced|more than"):
-        read_parquet(str(path), ["uid"], what="uids")
+    refused(read_parquet, str(path), ["uid"], what="uids")
     monkeypatch.setattr(small_tables, "_LARGEST_FILE", 100)
-    with pytest.raises(InputError, match="more than 100 bytes"):
-        read_parquet(str(path), ["uid"], what="uids")
+    refused(read_parquet, str(path), ["uid"], what="uids")
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("import os; os.abort()", "was ended by signal 6"),
-        ("while True: pass", "cannot be read within 1 s"),
-    ],
-)
-def test_what_ends_or_holds_the_reader_is_a_sentence(tmp_path, monkeypatch, body, message):
+@pytest.mark.parametrize("body", ["import os; os.abort()", "while True: pass"])
+def test_what_ends_or_holds_the_reader_is_a_sentence(tmp_path, monkeypatch, body, refused):
     """A library that aborts, and one that never returns."""
     monkeypatch.setattr(small_tables, "isolated", lambda module: [sys.executable, "-c", body])
     monkeypatch.setattr(small_tables, "_SECONDS", 1)
-    with pytest.raises(InputError, match=message):
-        read_decisions(written(tmp_path, "parquet"))
+    refused(read_decisions, written(tmp_path, "parquet"))
 
 
 def test_nothing_beside_the_data_is_imported(tmp_path):

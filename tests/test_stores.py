@@ -4,7 +4,6 @@ import pytest
 from upath import UPath
 
 from ncclean.base import stores
-from ncclean.errors import InputError
 
 
 class GcsError(Exception):
@@ -33,21 +32,19 @@ def test_an_operation_is_tried_until_it_succeeds(quick):
     assert stores.ask("read", "s3://b/x", failing(TimeoutError(), GcsError(500)), 7) == 7
 
 
-def test_what_does_not_help_is_not_tried_again(quick):
+def test_what_does_not_help_is_not_tried_again(quick, refused):
     work = failing(FileNotFoundError(2, "No such file"))
-    with pytest.raises(InputError, match=r"cannot read /x: No such file"):
-        stores.ask("read", "/x", work, 7)
+    refused(stores.ask, "read", "/x", work, 7)
     assert work(7) == 7  # the second call was never made
 
 
-def test_patience_ends(quick, monkeypatch):
+def test_patience_ends(quick, monkeypatch, refused):
     monkeypatch.setattr(stores, "PATIENCE_SECONDS", 0.05)
 
     def work():
         raise TimeoutError("away")
 
-    with pytest.raises(InputError, match="the store does not answer"):
-        stores.ask("read", "s3://b/x", work)
+    refused(stores.ask, "read", "s3://b/x", work)
 
 
 def test_bugs_are_not_sentences():
@@ -55,31 +52,27 @@ def test_bugs_are_not_sentences():
         stores.ask("read", "/x", lambda: 1 / 0)
 
 
-def test_an_unknown_scheme_is_one_sentence():
-    with pytest.raises(InputError, match="nosuch://x cannot be opened"):
-        stores.location("nosuch://x")
+def test_an_unknown_scheme_is_one_sentence(refused):
+    refused(stores.location, "nosuch://x")
 
 
-def test_a_store_whose_library_is_missing_says_what_to_install(monkeypatch):
+def test_a_store_whose_library_is_missing_says_what_to_install(monkeypatch, refused):
     def refuse(*_, **__):
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(stores, "UPath", refuse)
-    with pytest.raises(InputError, match=r"s3://b/x needs an extra: pip install 'ncclean\[s3\]'"):
-        stores.location("s3://b/x")
-    with pytest.raises(InputError, match="abfs://b/x cannot be opened: Install s3fs"):
-        stores.location("abfs://b/x")
+    refused(stores.location, "s3://b/x")
+    refused(stores.location, "abfs://b/x")
 
 
 @pytest.mark.parametrize("place", ["disk", "store"])
-def test_ranges(tmp_path, place):
+def test_ranges(tmp_path, place, refused):
     path = UPath(tmp_path / "x") if place == "disk" else UPath(f"memory://{tmp_path.name}/x")
     path.write_bytes(bytes(range(100)))
     url = str(path)
     assert stores.read_range(url, 10, 14) == bytes(range(10, 14))
     assert stores.read_bytes(path) == bytes(range(100))
-    with pytest.raises(InputError, match="shorter than it was"):
-        stores.read_range(url, 90, 110)
+    refused(stores.read_range, url, 90, 110)
 
 
 @pytest.mark.parametrize("place", ["disk", "store"])
@@ -125,7 +118,6 @@ def test_one_name_for_each_file(tmp_path, monkeypatch):
     ["reference://x.json", "filecache::s3://b/x", "zip://a.tar::s3://b/x.zip", "github://a:b@/x",
      "dask://x", "jlab://x", "dir::file:///tmp"],
 )  # fmt: skip
-def test_urls_that_stand_for_something_else_are_not_followed(url):
+def test_urls_that_stand_for_something_else_are_not_followed(url, refused):
     """Some of fsspec's file systems evaluate expressions that are in a file, or run commands."""
-    with pytest.raises(InputError, match="is none of"):
-        stores.location(url)
+    refused(stores.location, url)

@@ -27,7 +27,7 @@ def test_a_text_with_a_byte_order_mark(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "process"])
-def test_what_is_no_file_is_not_waited_for(tmp_path, monkeypatch, kind):
+def test_what_is_no_file_is_not_waited_for(tmp_path, monkeypatch, kind, refused):
     path = tmp_path / "x"
     if kind == "pipe":
         os.mkfifo(path)
@@ -38,29 +38,25 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, monkeypatch, kind):
     else:
         path.symlink_to("/dev/zero" if kind == "device" else "/proc/self/mem")
     begin = time.monotonic()
-    with pytest.raises(InputError, match="x"):
-        read_text(path)
+    refused(read_text, path)
     assert time.monotonic() - begin < 2
 
 
-def test_a_file_of_holes_is_not_read(tmp_path):
+def test_a_file_of_holes_is_not_read(tmp_path, refused):
     with (tmp_path / "x").open("wb") as file:
         os.truncate(file.fileno(), 1 << 40)
-    with pytest.raises(InputError, match="too many"):
-        read_text(tmp_path / "x")
+    refused(read_text, tmp_path / "x")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "9" * 10_000, "{", ""])
-def test_json_that_cannot_be_parsed(text):
-    with pytest.raises(InputError, match=r"^some file, line 3"):
-        parse_json(text, "some file, line 3")
+def test_json_that_cannot_be_parsed(text, refused):
+    refused(parse_json, text, "some file, line 3")
 
 
 @pytest.mark.parametrize("text", [LAUGHS, "[" * 20_000, "- " * 20_000 + "x", "a: &a [*a]"])
-def test_yaml_that_would_not_fit(text):
+def test_yaml_that_would_not_fit(text, refused):
     begin = time.monotonic()
-    with pytest.raises(InputError, match=r"^r\.yaml "):
-        load_yaml(text, "r.yaml")
+    refused(load_yaml, text, "r.yaml")
     assert time.monotonic() - begin < 5
 
 
@@ -79,9 +75,8 @@ def test_yaml_with_aliases_that_fit():
         "a: !!int ''",
     ],
 )
-def test_yaml_that_is_none(text):
-    with pytest.raises(InputError, match=r"^x.*: not YAML"):
-        load_yaml(text, "x")
+def test_yaml_that_is_none(text, refused):
+    refused(load_yaml, text, "x")
 
 
 @pytest.mark.parametrize(
@@ -110,9 +105,8 @@ def test_a_wide_text_is_not_a_deep_one():
     assert load_yaml("- []\n" * 300, "x") == [[] for _ in range(300)]
 
 
-def test_an_object_that_is_too_large_is_not_read_in_part():
+def test_an_object_that_is_too_large_is_not_read_in_part(refused):
     with object_store.s3():
         object_store.filesystem().pipe_file("corpus/x", b"12345")
         assert read_text("s3://corpus/x", 5) == "12345"
-        with pytest.raises(InputError, match="more than 4 bytes"):
-            read_text("s3://corpus/x", 4)
+        refused(read_text, "s3://corpus/x", 4)

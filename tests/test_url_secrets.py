@@ -8,6 +8,7 @@ import time
 import pytest
 
 from ncclean.base.url_secrets import name_without_secrets, values_without_secrets, without_secrets
+from ncclean.base.visible_text import visible
 from ncclean.errors import InputError, ResumeError, ShardError
 
 
@@ -71,3 +72,17 @@ def test_time_grows_with_the_text_alone(piece):
 @pytest.mark.parametrize("kind", [InputError, ShardError, ResumeError])
 def test_no_error_repeats_a_secret(kind):
     assert str(kind("cannot read https://u:p@h/x")) == "cannot read https://***@h/x"
+
+
+# What may be printed.
+
+
+@pytest.mark.parametrize("code", [0, 7, 13, 27, 0x7F, 0x9B, 0x202E, 0x2067, 0xFEFF, 0xD800])
+def test_controls_are_spelled_out(code):
+    assert visible(f"a{chr(code)}b") == f"a⟨U+{code:04X}⟩b"
+    visible(f"a{chr(code)}b").encode()
+
+
+def test_text_of_any_script_stays():
+    text = "a\tred circle\n円 é \u200f\U0001f534"
+    assert visible(text) == text

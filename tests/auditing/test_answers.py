@@ -8,7 +8,6 @@ import pytest
 
 from ncclean.auditing.answers import ANSWERS, is_mismatched, read_answers
 from ncclean.base.output_mark import mark
-from ncclean.errors import InputError
 
 LIST = [{"uid": "a", "answer": "mismatch"}, {"uid": "b", "answer": "match"}]
 
@@ -60,38 +59,32 @@ def test_captions_of_one_image_are_pairs_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("", "is not JSON"),
-        ("{", "is not JSON"),
-        ("{\n{", "neither JSON nor JSON lines"),
-        ([], "has no answers"),
-        ({"answers": []}, "has no answers"),
-        ([{"uid": "a"}], "answer 1: an answer needs `uid` and `answer`"),
-        ([{"answer": 1}], "answer 1: an answer needs `uid` and `answer`"),
-        ([*LIST, "a"], "answer 3: an answer needs"),
-        (
-            [{"uid": "a", "answer": "yes"}],
-            "answer takes cannot tell, match, partly, mismatch, got 'yes'",
-        ),
-        ([{"uid": "a", "answer": True}], "got True"),
-        ([{"uid": "a", "answer": 4}], "got 4"),
-        ([{"uid": "a", "answer": 1, "caption_number": "x"}], "caption_number must be an integer"),
-        ({"answers": LIST, "design": {"bounds": [0.5]}}, "does not say how the sample was drawn"),
-        ({"answers": LIST, "design": {"bounds": [0.5, 0.1], "pairs": [1, 1, 1]}}, "wrong bounds"),
+        "",
+        "{",
+        "{\n{",
+        [],
+        {"answers": []},
+        [{"uid": "a"}],
+        [{"answer": 1}],
+        [*LIST, "a"],
+        [{"uid": "a", "answer": "yes"}],
+        [{"uid": "a", "answer": True}],
+        [{"uid": "a", "answer": 4}],
+        [{"uid": "a", "answer": 1, "caption_number": "x"}],
+        {"answers": LIST, "design": {"bounds": [0.5]}},
+        {"answers": LIST, "design": {"bounds": [0.5, 0.1], "pairs": [1, 1, 1]}},
     ],
 )
-def test_what_cannot_be_read_is_said(tmp_path, text, message):
-    with pytest.raises(InputError, match=message):
-        read(tmp_path, text)
+def test_what_cannot_be_read_is_said(tmp_path, text, refused):
+    refused(read, tmp_path, text)
 
 
-def test_bytes_that_are_no_text(tmp_path):
+def test_bytes_that_are_no_text(tmp_path, refused):
     (tmp_path / "a.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="UTF-8"):
-        read_answers(str(tmp_path / "a.json"))
-    with pytest.raises(InputError, match="missing"):
-        read_answers(str(tmp_path / "missing.json"))
+    refused(read_answers, str(tmp_path / "a.json"))
+    refused(read_answers, str(tmp_path / "missing.json"))
 
 
 def test_what_counts():
@@ -115,12 +108,11 @@ def test_an_answer_on_a_caption_goes_before_one_by_uid(tmp_path):
     assert found.key_of("a", 0) == ("a", None)
 
 
-def test_decisions_on_suspects_are_no_answers(tmp_path):
+def test_decisions_on_suspects_are_no_answers(tmp_path, refused):
     rows = pa.table({"uid": ["a"], "answer": ["match"]})
     path = tmp_path / "decisions.parquet"
     pq.write_table(rows.replace_schema_metadata({"made_by": mark("review")}), path)
-    with pytest.raises(InputError, match="suspects, which say nothing about the other pairs"):
-        read_answers(str(path))
+    refused(read_answers, str(path))
 
 
 def test_parquet_tells_its_design_and_its_answers(tmp_path):
@@ -133,7 +125,7 @@ def test_parquet_tells_its_design_and_its_answers(tmp_path):
     assert found.design.to_json() == design
 
 
-def test_several_files_are_one_set_of_answers(tmp_path):
+def test_several_files_are_one_set_of_answers(tmp_path, refused):
     first, second = tmp_path / "a.csv", tmp_path / "b.json"
     first.write_text("uid,answer\na,match\nb,match\n")
     second.write_text(json.dumps([{"uid": "b", "answer": "mismatch"}]))
@@ -144,12 +136,10 @@ def test_several_files_are_one_set_of_answers(tmp_path):
         design = {"bounds": [0.5], "pairs": pairs}
         answers = [{"uid": "a", "answer": "match"}]
         path.with_suffix(".json").write_text(json.dumps({"design": design, "answers": answers}))
-    with pytest.raises(InputError, match="different strata"):
-        read_answers(str(first.with_suffix(".json")), str(second))
+    refused(read_answers, str(first.with_suffix(".json")), str(second))
 
 
-def test_a_few_bytes_that_stand_for_millions_of_answers_are_not_read(tmp_path):
+def test_a_few_bytes_that_stand_for_millions_of_answers_are_not_read(tmp_path, refused):
     table = pa.table({"uid": pa.nulls(5_000_000, pa.string()), "answer": ["match"] * 5_000_000})
     pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"a\.parquet .* announces 5,000,000 rows"):
-        read_answers(str(tmp_path / "a.parquet"))
+    refused(read_answers, str(tmp_path / "a.parquet"))

@@ -14,7 +14,6 @@ from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.auditing.measure import measure
 from ncclean.auditing.sample import draw_sample
 from ncclean.auditing.table import AuditTable
-from ncclean.errors import InputError
 from tests.auditing.audited import judge as judged_by_truth
 from tests.auditing.audited import truth_of, write_table
 
@@ -137,20 +136,10 @@ def test_what_a_column_does_not_say_is_neither(table, people, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        ("missing", "the table has no column missing"),
-        ("score<much", "much is not a number"),
-        ("score<nan", "nan is not a number"),
-        ("score>=-inf", "-inf is not a number"),
-        ("constant", "needs a cut"),
-        ("uid", "calls no pair"),
-        ("text<3", "text has no numbers"),
-    ],
+    "column", ["missing", "score<much", "score<nan", "score>=-inf", "constant", "uid", "text<3"]
 )
-def test_columns_that_are_no_judge(table, people, column, message):
-    with pytest.raises(InputError, match=message):
-        measure([table], people, judge=JudgeAnswers(judge_column=column))
+def test_columns_that_are_no_judge(table, people, column, refused):
+    refused(measure, [table], people, judge=JudgeAnswers(judge_column=column))
 
 
 def test_a_useless_judge_leaves_everything_as_it_is(table, people, tmp_path):
@@ -163,26 +152,23 @@ def test_a_useless_judge_leaves_everything_as_it_is(table, people, tmp_path):
     assert np.array_equal(audit.judged.weight, alone.judged.weight)
 
 
-def test_a_judge_that_saw_none_of_peoples_pairs_is_refused(table, people, tmp_path):
+def test_a_judge_that_saw_none_of_peoples_pairs_is_refused(table, people, tmp_path, refused):
     asked = set(read_answers(people).by_pair)
     rows = [uid for uid in truth_of(table) if (uid, None) not in asked][:500]
     file = tmp_path / "judge.json"
     file.write_text(json.dumps(dict.fromkeys(rows, "match")))
-    with pytest.raises(InputError, match="no answer on a pair that people judged"):
-        measure([table], people, judge=JudgeAnswers(judge_answers=str(file)))
+    refused(measure, [table], people, judge=JudgeAnswers(judge_answers=str(file)))
 
 
-def test_samples_of_different_strata_are_refused(table, people, tmp_path):
+def test_samples_of_different_strata_are_refused(table, people, tmp_path, refused):
     other = str(write_table(tmp_path / "other.parquet", rate=0.4))
     options = JudgeAnswers(judge_answers=judged(other, tmp_path))
-    with pytest.raises(InputError, match="another table"):
-        measure([table], people, judge=options)
+    refused(measure, [table], people, judge=options)
     sample = drawn(table, tmp_path, 150)
-    with pytest.raises(InputError, match="samples of different strata"):
-        measure([table], people, sample=sample, judge=options)
+    refused(measure, [table], people, sample=sample, judge=options)
 
 
-def test_several_captions_need_their_number(table, people, tmp_path):
+def test_several_captions_need_their_number(table, people, tmp_path, refused):
     rows = pq.read_table(table)
     uids = rows.column("uid").to_pylist()
     uids[1] = uids[0]
@@ -197,8 +183,7 @@ def test_several_captions_need_their_number(table, people, tmp_path):
     answers = [{"uid": uid, "answer": "match"} for uid in some]
     file.write_text(json.dumps([*answers, {"uid": uids[0], "answer": "match"}]))
     options = JudgeAnswers(judge_answers=str(file))
-    with pytest.raises(InputError, match="need `caption_number`"):
-        measure([str(path)], people, judge=options)
+    refused(measure, [str(path)], people, judge=options)
     numbered = {"uid": uids[0], "caption_number": 1, "answer": "match"}
     file.write_text(json.dumps([*answers, numbered]))
     assert measure([str(path)], people, judge=options).judge.answers == len(answers) + 1
@@ -223,7 +208,7 @@ class TestDrawnByTheJudge:
         drawn_share = np.mean([says.by_pair[r["uid"], 0] == "mismatch" for r in rows])
         assert drawn_share > 0.3
 
-    def test_it_is_measured_with_the_judge_alone(self, table, tmp_path):
+    def test_it_is_measured_with_the_judge_alone(self, table, tmp_path, refused):
         options, sample = self.draw(table, tmp_path)
         answers = tmp_path / "answers.json"
         judged_by_truth(sample, truth_of(table), answers)
@@ -234,11 +219,9 @@ class TestDrawnByTheJudge:
         assert audit.noise.low < 0.2 < audit.noise.high
         assert audit.judged.weight.sum() == pytest.approx(4_000, rel=0.01)
         assert not audit.judge.alone.is_known
-        with pytest.raises(InputError, match="drawn by a judge's answers"):
-            measure([table], str(answers))
+        refused(measure, [table], str(answers))
         other = JudgeAnswers(judge_column="says")
-        with pytest.raises(InputError, match="drawn by other answers"):
-            measure([table], str(answers), judge=other)
+        refused(measure, [table], str(answers), judge=other)
         # How `partly` counts is people's business: the draw stays as it was.
         assert measure([table], str(answers), judge=options, partly="mismatch").noise == audit.noise
 
@@ -266,6 +249,5 @@ class TestDrawnByTheJudge:
         assert width(audit.noise) < width(measure([table], people, judge=options).noise)
 
 
-def test_two_judges_exclude_each_other():
-    with pytest.raises(InputError, match="exclude each other"):
-        JudgeAnswers(judge_answers="a", judge_column="b")
+def test_two_judges_exclude_each_other(refused):
+    refused(JudgeAnswers, judge_answers="a", judge_column="b")

@@ -12,7 +12,6 @@ from ncclean.auditing.measure import measure
 from ncclean.auditing.sample import COLUMNS, draw_sample, read_design
 from ncclean.auditing.table import AuditTable
 from ncclean.base.estimates import Estimate
-from ncclean.errors import InputError
 from tests.auditing.audited import judge, truth_of, write_table
 from tests.report.tables import graded, write_scores
 
@@ -92,14 +91,13 @@ def test_each_pair_of_a_stratum_is_as_likely(tmp_path):
     assert 0.8 < np.mean(excess) < 1.2
 
 
-def test_the_file_tells_other_judges_what_they_need(table, tmp_path):
+def test_the_file_tells_other_judges_what_they_need(table, tmp_path, refused):
     path = written(table, tmp_path / "sample.parquet")
     file = pq.read_table(path)
     assert file.column_names == list(COLUMNS)
     design = read_design(path)
     assert design.pairs.sum() == 4_000
-    with pytest.raises(InputError, match=r"is not a sample.parquet"):
-        read_design(str(table))
+    refused(read_design, str(table))
 
 
 def test_everything_judged_gives_the_truth(tmp_path):
@@ -189,17 +187,16 @@ def test_partly_and_cannot_tell_count_as_one_says(table, tmp_path):
     assert counted(cannot_tell="mismatch") == (300, 150)
 
 
-def test_a_table_that_was_calibrated_again_is_refused(table, tmp_path):
+def test_a_table_that_was_calibrated_again_is_refused(table, tmp_path, refused):
     sample = written(table, tmp_path / "sample.parquet")
     answers = judge(sample, truth_of(table), tmp_path / "a.csv")
     rows = pq.read_table(table)
     other = write_table(tmp_path / "other.parquet", rate=0.1)
     assert rows.num_rows == pq.read_metadata(other).num_rows
-    with pytest.raises(InputError, match="Draw a new sample"):
-        measure([str(other)], answers, sample=sample)
+    refused(measure, [str(other)], answers, sample=sample)
 
 
-def test_answers_on_other_pairs_are_counted_or_refused(table, tmp_path):
+def test_answers_on_other_pairs_are_counted_or_refused(table, tmp_path, refused):
     uid = sample_of(table).rows.column("uid").to_pylist()[0]
     path = tmp_path / "a.json"
     path.write_text(json.dumps({uid: "match", "nobody": "mismatch"}))
@@ -207,8 +204,7 @@ def test_answers_on_other_pairs_are_counted_or_refused(table, tmp_path):
     assert (audit.counted, audit.unknown) == (1, 1)
     assert sum(audit.given.values()) == 1  # as the figures are printed: 1 answer, 1 match
     path.write_text(json.dumps({"nobody": "mismatch"}))
-    with pytest.raises(InputError, match="counts for a pair"):
-        measure([str(table)], str(path))
+    refused(measure, [str(table)], str(path))
 
 
 def test_a_pair_that_is_answered_by_its_uid_and_by_its_caption_is_one_pair(table, tmp_path):
@@ -225,7 +221,7 @@ def test_a_pair_that_is_answered_by_its_uid_and_by_its_caption_is_one_pair(table
         assert audit.given["match"] == 1
 
 
-def test_captions_of_one_image_are_told_apart(tmp_path):
+def test_captions_of_one_image_are_told_apart(tmp_path, refused):
     rows = [
         {**row, "uid": f"u{n // 2}", "caption_number": n % 2} for n, row in enumerate(graded(80))
     ]
@@ -236,19 +232,16 @@ def test_captions_of_one_image_are_told_apart(tmp_path):
     audit = measure([str(table)], str(path))
     assert audit.counted == 1
     path.write_text(json.dumps([{"uid": "u3", "answer": "match"}]))
-    with pytest.raises(InputError, match="several captions: answers need `caption_number`"):
-        measure([str(table)], str(path))
+    refused(measure, [str(table)], str(path))
 
 
-def test_tables_without_noise_probabilities_are_refused(tmp_path):
+def test_tables_without_noise_probabilities_are_refused(tmp_path, refused):
     rows = [{"similarity": 0.1, "noise_probability": None}]
-    with pytest.raises(InputError, match="has no noise probabilities"):
-        AuditTable.open([str(write_scores(tmp_path / "scores.parquet", rows))])
+    refused(AuditTable.open, [str(write_scores(tmp_path / "scores.parquet", rows))])
     pq.write_table(
         pq.read_table(tmp_path / "scores.parquet").select(["uid"]), tmp_path / "x.parquet"
     )
-    with pytest.raises(InputError, match="is not a score table"):
-        AuditTable.open([str(tmp_path / "x.parquet")])
+    refused(AuditTable.open, [str(tmp_path / "x.parquet")])
 
 
 def test_pairs_that_could_not_be_scored_are_no_part_of_it(tmp_path):

@@ -5,18 +5,23 @@ import json
 import os
 import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from upath import UPath
 
-from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.data.synthetic.heldout import write_heldout
+from ncclean.storage.parts import write_embeddings
 from tests import hostile
 from tests.command_line import START, run
+from tests.factories import rendered
 
 SCORE = ("--model", "demo", "--precision", "fp32", "--shift", "0.2")
 
@@ -62,48 +67,59 @@ def test_a_failed_shard_is_exit_code_1_and_named(tmp_path):
     assert "unexpected" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("score", "nowhere", "--out", "s.parquet"), "nowhere does not exist"),
-        (("score", "x.tar", "--out", "nope://b/s.parquet"), "nope://b/s.parquet cannot be opened"),
-        (("score", "x.tar", "--out", "s", "--shift", "much"), "--shift takes auto, noise"),
-        (("score", "x.tar", "--out", "s", "--engine", "spark"), "--engine takes"),
-        (("score", "x.tar", "--out", "s", "--forget-percent", "101"), "--forget-percent"),
-        (("score", "x.tar", "--out", "s", "--nonsense"), "No such option"),
-        (("score", "x.tar"), "--out"),
-        (("score", "--out", "s", "--finalize-only"), "nothing has been scored to s yet"),
-        (("query", "SELECT 1", "nowhere.parquet"), "nowhere.parquet does not exist"),
-        (("report", "x.parquet", "--out", "x.parquet"), "--out takes an HTML file"),
-        (
-            (
-                "select",
-                "x.parquet",
-                "--method",
-                "noise-probability",
-                "--threshold",
-                "30",
-                "--out",
-                "y.parquet",
-            ),
-            "--threshold 30 is outside the range of noise_probability, 0 to 1",
-        ),
-        (("query", "DROP TABLE scores", "x.parquet"), "x.parquet"),
-        (("synth", "--out", "c", "--noise", "0.9", "--hard", "0.5"), "sum to at most 1"),
-        (
-            ("synth", "--out", "c", "--kind", "salt"),
-            "--kind takes ncr, decl, per_batch, foreign_sentence, added_detail, got",
-        ),
-        (("nonsense",), "No such command"),
-    ],
-)
-def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, monkeypatch, arguments, message):
+MISTAKES = {
+    "score nowhere --out s.parquet": "nowhere does not exist",
+    "score x.tar --out nope://b/s.parquet": "nope://b/s.parquet cannot be opened",
+    "score x.tar --out s --shift much": "--shift takes auto, noise",
+    "score x.tar --out s --engine spark": "--engine takes",
+    "score x.tar --out s --forget-percent 101": "--forget-percent",
+    "score x.tar --out s --nonsense": "No such option",
+    "score x.tar": "--out",
+    "score --out s --finalize-only": "nothing has been scored to s yet",
+    "query 'SELECT 1' nowhere.parquet": "nowhere.parquet does not exist",
+    "query 'DROP TABLE scores' x.parquet": "x.parquet",
+    "report x.parquet --out x.parquet": "--out takes an HTML file",
+    "select x.parquet --method noise-probability --threshold 30 --out y.parquet":
+        "--threshold 30 is outside the range of noise_probability, 0 to 1",
+    "synth --out c --noise 0.9 --hard 0.5": "sum to at most 1",
+    "synth --out c --kind salt":
+        "--kind takes ncr, decl, per_batch, foreign_sentence, added_detail, got",
+    "nonsense": "No such command",
+    "inject-noise x --out o": "name the noise to inject",
+    "inject-noise x --out o --kind ncr": "give each kind its rate",
+    "inject-noise x --out o --kind salt --rate 0.1": "unknown kind",
+    "inject-noise nowhere --out o --noise ncr=0.1": "nowhere does not exist",
+    "evaluate noise nowhere.parquet": "nowhere.parquet does not exist",
+    "evaluate noise x --plot f.gif": "--plot takes a file ending in",
+    "evaluate noise x --threshold a": "--threshold takes",
+    "evaluate zeroshot --model demo --data {heldout}/no": "does not exist",
+    "evaluate zeroshot --model demo --data {heldout}/retrieval": "use `evaluate retr",
+    "evaluate retrieval --model demo --data {heldout}/zeroshot-count": "use `evaluate z",
+    "evaluate linear-probe --model demo --data {heldout} --solver sgd": "--solver takes",
+    "evaluate compare {heldout} {heldout}": "names no result",
+    "evaluate zeroshot --model demmo --data {heldout}": "did you mean demo or",
+    "evaluate retrieval --model demo --data {heldout} --pretrained a --pretrained a":
+        "2 --pretrained for 1 --model",
+    "neighbours nowhere --out n.parquet": "nowhere holds no embeddings",
+    "neighbours nowhere --out n.parquet --index lsh": "--index takes auto, flat",
+    "neighbours nowhere": "--out",
+    "run --out r": "name a recipe, or list the bundled ones",
+    "run nonsense --out r": "neither a file nor a bundled recipe",
+    "run {recipe} --out r --from later": "--from later: no such stage; the stages are corpus",
+    "run {recipe} --out r --set score.batch=3": "--set score.batch: score has no option 'batch'",
+    "run {recipe} --out r --set data=3": "no variable 'data'",
+    "run {recipe} --out s3://bucket/run": "a local folder, got s3://bucket/run",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, monkeypatch, heldout, recipe, words):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "x.tar").write_bytes(b"")
-    result = run(*arguments)
+    result = run(*shlex.split(words.format(heldout=heldout, recipe=recipe)))
     assert result.returncode == 2
-    assert message in result.stderr
+    assert MISTAKES[words] in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
 
 
@@ -187,7 +203,7 @@ def test_debug_shows_the_traceback(tmp_path):
 
 @pytest.mark.slow
 def test_a_training_run_names_the_shards_that_broke_off(tmp_path):
-    write_corpus(tmp_path / "s", CorpusOptions(pairs=80, shard_size=40), 1)
+    rendered(tmp_path / "s", pairs=80, shard_size=40)
     whole = (tmp_path / "s" / "00001.tar").read_bytes()
     (tmp_path / "s" / "00001.tar").write_bytes(whole[: len(whole) // 2])
     result = run("finetune", "--shards", tmp_path / "s", "--model", "demo-noisy", "--out",
@@ -200,7 +216,7 @@ def test_a_training_run_names_the_shards_that_broke_off(tmp_path):
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.slow
 def test_interrupted_says_how_to_resume(tmp_path, kind):
-    write_corpus(tmp_path / "shards", CorpusOptions(pairs=20_000, shard_size=500), 2)
+    rendered(tmp_path / "shards", workers=2, pairs=20000, shard_size=500)
     command = [sys.executable, "-c", START, "score", tmp_path / "shards", "--out", tmp_path / "s"]
     process = subprocess.Popen(
         [*command, *SCORE],
@@ -217,23 +233,6 @@ def test_interrupted_says_how_to_resume(tmp_path, kind):
     assert process.returncode == 130
     assert "interrupted: run the same command again to resume" in errors
     assert "Traceback" not in errors
-
-
-def test_dry_run_writes_nothing(corpus, tmp_path):
-    out = tmp_path / "s.parquet"
-    result = run("score", corpus, "--out", out, *SCORE, "--dry-run", "--json")
-    plan = json.loads(result.stdout)
-    assert plan["shards"] == 3
-    assert plan["pairs"] == pytest.approx(600, rel=0.1)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_synth_writes_corpus_and_heldout_sets(tmp_path):
-    result = run("synth", "--out", tmp_path / "c", "--pairs", 120, "--held-out", 10, "--json")
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["pairs"] == 120
-    assert (tmp_path / "c" / "00000.tar").exists()
-    assert (tmp_path / "c" / "heldout" / "zeroshot-shape" / "classnames.txt").exists()
 
 
 @contextlib.contextmanager
@@ -306,3 +305,218 @@ def test_options_are_completed():
         text=True,
     )
     assert completed.stdout.split() == ["--calibrate-by", "--calibrate-on", "--calibrate-with"]
+
+
+# `inject-noise` and `evaluate noise` as a user runs them.
+
+
+def write_shard(folder):
+    folder.mkdir()
+    groups = [hostile.sample(f"{n:02d}", hostile.JPEG, b"no. %d dog" % n) for n in range(20)]
+    members = [member for group in groups for member in group]
+    (folder / "a.tar").write_bytes(hostile.tar_bytes(members))
+
+
+def test_inject_then_again_with_another_rate(tmp_path):
+    write_shard(tmp_path / "in")
+    command = ("inject-noise", tmp_path / "in", "--out", tmp_path / "out", "--kind", "ncr")
+    result = run(*command, "--rate", "0.5", "--json")
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert summary["planned"] == {"ncr": 10}
+    assert summary["noisy"]["ncr"] + summary["left_in_place"]["ncr"] == 10
+    assert "1 shard to write" in result.stderr
+    again = run(*command, "--rate", "0.4")
+    assert again.returncode == 2
+    assert "--noise ncr was 0.5, is 0.4" in again.stderr
+    assert run(*command, "--rate", "0.5", "--quiet").stdout == ""
+
+
+def test_a_broken_shard_is_exit_code_1_and_named(tmp_path):
+    write_shard(tmp_path / "in")
+    (tmp_path / "in" / "b.tar").write_bytes(b"<html>" * 1000)
+    result = run("inject-noise", tmp_path / "in", "--out", tmp_path / "o", "--noise", "hard=0.1")
+    assert result.returncode == 1
+    assert "failed: b: cannot be read" in result.stdout
+
+
+def test_evaluate_noise(tmp_path):
+    table = pa.table({"similarity": [0.1, 0.2, 0.9], "is_noisy": [True, False, False]})
+    pq.write_table(table, tmp_path / "s.parquet")
+    shown = run("evaluate", "noise", tmp_path / "s.parquet", "--plot", tmp_path / "f.svg")
+    assert shown.returncode == 0, shown.stderr
+    assert "1 unspecified" in shown.stdout
+    assert (tmp_path / "f.svg").exists()
+    found = json.loads(run("evaluate", "noise", tmp_path / "s.parquet", "--json").stdout)
+    assert found["scores"][0]["kinds"][0]["report"]["auroc"] == 1
+    # What cannot be computed is null, not NaN.
+    pq.write_table(table.slice(1), tmp_path / "clean.parquet")
+    found = json.loads(run("evaluate", "noise", tmp_path / "clean.parquet", "--json").stdout)
+    assert found["scores"][0]["kinds"][0]["report"]["auroc"] is None
+
+
+# `ncclean evaluate ...` of models as a user runs it.
+
+FAST = ("--precision", "fp32", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def heldout(tmp_path_factory):
+    out = tmp_path_factory.mktemp("heldout")
+    write_heldout(out, 24, seed=5)
+    return out
+
+
+def test_two_models_in_one_table_then_compared(heldout, tmp_path):
+    shape = heldout / "zeroshot-shape"
+    command = ("evaluate", "zeroshot", "--data", shape, *FAST)
+    shown = run(*command, "--model", "demo-noisy", "--model", "demo")
+    assert shown.returncode == 0, shown.stderr
+    head = next(line.split() for line in shown.stdout.splitlines() if " metric " in line)
+    assert head[-2:] == ["demo-noisy", "demo"]
+    assert "mean_per_class_recall" in shown.stdout
+    assert "demo: zeroshot-shape" in shown.stderr
+    for name in ("demo-noisy", "demo"):
+        out = tmp_path / f"{name}.json"
+        written = run(*command, "--model", name, "--out", out, "--json")
+        record = json.loads(written.stdout)["results"][0]
+        assert json.loads(out.read_text())["metrics"] == record["metrics"]
+    pair = (tmp_path / "demo-noisy.json", tmp_path / "demo.json")
+    found = json.loads(run("evaluate", "compare", *pair, "--draws", 200, "--json").stdout)
+    acc1 = found["comparisons"][0]["metrics"]["acc1"]
+    assert acc1["excludes_zero"]
+    assert acc1["difference"] == pytest.approx(acc1["b"] - acc1["a"])
+    table = run("evaluate", "compare", *pair, "--draws", 200)
+    line = next(line for line in table.stdout.splitlines() if " acc1 " in line)
+    assert line.rstrip().endswith("*")
+    assert "zeroshot-shape (24)" in line
+
+
+def test_retrieval_similarity_and_probe_answer_in_json(heldout, tmp_path):
+    data = ("--model", "demo", "--data", heldout, *FAST, "--json", "--quiet")
+    retrieval = run("evaluate", "retrieval", *data)
+    assert json.loads(retrieval.stdout)["results"][0]["metrics"]["rsum"] > 500
+    assert retrieval.stderr == ""
+    probe = run("evaluate", "linear-probe", *data, "--solver", "adamw", "--epochs", 2)
+    assert len(json.loads(probe.stdout)["results"]) == 4
+    figure = tmp_path / "f.pdf"
+    pairs = ("--data", heldout / "retrieval", "--plot", figure, *FAST)
+    both = run("evaluate", "similarity", "--model", "demo-noisy", "--against", "demo", *pairs)
+    assert both.returncode == 0, both.stderr
+    assert "own captions beat the hardest others" in both.stdout
+    assert figure.exists()
+
+
+# `ncclean run` as a user runs it: lists, plans, exit codes, one sentence for each mistake.
+
+RECIPE = """\
+about: Two stages.
+stages:
+  corpus:
+    command: synth
+    pairs: 60
+    shard_size: 60
+    held_out: 0
+    workers: 1
+  score:
+    shards: ${corpus}
+    model: demo
+    precision: fp32
+    shift: 0.2
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_run_then_skip_then_from(recipe, tmp_path):
+    out = tmp_path / "run"
+    first = run("run", recipe, "--out", out, "--json")
+    assert first.returncode == 0, first.stderr
+    found = json.loads(first.stdout)
+    assert found["ran"] == ["corpus", "score"]
+    assert found["stages"]["score"]["result"]["rows"] == 60
+    assert found["page"] == str(out / "index.html")
+    again = run("run", recipe, "--out", out)
+    assert "score: unchanged, skipped" in again.stderr
+    assert f"the page of the run: {out / 'index.html'}" in again.stdout
+    forced = run("run", recipe, "--out", out, "--from", "score", "--json", "--quiet")
+    assert json.loads(forced.stdout)["ran"] == ["score"]
+    assert forced.stderr == ""
+
+
+def test_a_failed_shard_of_a_recipe_is_exit_code_1_and_named(recipe, tmp_path):
+    (tmp_path / "bad.tar").write_bytes(b"<html>" * 1000)
+    recipe.write_text(RECIPE.replace("${corpus}", f"['${{corpus}}', '{tmp_path}/bad.tar']"))
+    result = run("run", recipe, "--out", tmp_path / "run")
+    assert result.returncode == 1
+    assert "failed: score: bad: cannot be read" in result.stdout
+
+
+def test_dry_run_of_a_recipe_writes_nothing(recipe, tmp_path):
+    result = run("run", recipe, "--out", tmp_path / "run", "--dry-run", "--json",
+                 "--set", "score.pairs_per_second=60", "--set", "score.engine=ray")  # fmt: skip
+    assert [stage["action"] for stage in json.loads(result.stdout)["stages"]] == ["run", "run"]
+    assert json.loads(result.stdout)["stages"][1]["hours"] == pytest.approx(1 / 3600)
+    shown = run("run", recipe, "--out", tmp_path / "run", "--dry-run").stdout
+    assert "seconds of computing for the stages with an estimate" in shown
+    assert not (tmp_path / "run").exists()
+
+
+def test_list_shows_the_bundled_recipes():
+    assert "ncu_cc3m" in run("run", "--list").stdout
+    assert "demo" in json.loads(run("run", "--list", "--json").stdout)
+
+
+@pytest.fixture
+def embeddings(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((60, 8))
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+    rows[50:] = rows[:10]
+    names = [str(i) for i in range(60)]
+    table = pa.table({"uid": names, "shard": ["s"] * 60, "key": names, "caption": names})
+    write_embeddings(UPath(tmp_path / "e"), "0", rows, rows, table)
+    return tmp_path / "e"
+
+
+def test_json_and_summary_of_neighbours(embeddings, tmp_path):
+    out = tmp_path / "n.parquet"
+    result = run("neighbours", embeddings, "--out", out, "--json")
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert summary["pairs"] == 60
+    assert summary["image_duplicates"] == 10
+    assert summary["index_image"] == "flat (exact)"
+    assert pq.read_table(out).num_rows == 60
+    result = run("neighbours", embeddings, "--out", out, "--overwrite", "--index", "ivf")
+    assert result.returncode == 0, result.stderr
+    assert "recall" in result.stdout
+    assert "searching image neighbours, 1 task\n" in result.stderr
+    assert run("neighbours", embeddings, "--out", out, "--overwrite", "--quiet").stdout == ""
+
+
+def test_missing_recall_is_null_in_json(embeddings, tmp_path):
+    """Without any near-duplicate in the sample, that recall cannot be measured."""
+    arguments = ("--index", "ivf", "--image-threshold", "1", "--no-whiten", "--json")
+    result = run("neighbours", embeddings, "--out", tmp_path / "n.parquet", *arguments)
+    assert json.loads(result.stdout)["image_duplicate_recall"] is None
+
+
+def test_torch_is_not_loaded(embeddings, tmp_path):
+    """Its OpenMP runtime beside that of FAISS crashes on macOS."""
+    code = (
+        "import sys; from ncclean_cli.app import app\n"
+        "try: app(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print({'torch', 'faiss'} & set(sys.modules), file=sys.stderr)"
+    )
+    words = ["neighbours", str(embeddings), "--out", str(tmp_path / "n.parquet"), "--quiet"]
+    result = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+    )
+    assert result.stderr.strip() == "{'faiss'}"

@@ -14,8 +14,9 @@ import pytest
 ENDLESS = "(SELECT count(*) FROM range(1000000000000)) > 3"
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("command", ["query", "select"])
+@pytest.mark.parametrize(
+    ("command", "kind"), [("query", signal.SIGINT), ("select", signal.SIGTERM)]
+)
 def test_a_signal_ends_an_endless_query(tmp_path, command, kind):
     scores = str(tmp_path / "scores.parquet")
     columns = {"uid": ["a"], "shard": ["s"], "key": ["k"], "row": [0], "status": ["ok"]}

@@ -8,12 +8,16 @@ import time
 
 import pytest
 import rich.console
+import typer
+from ncclean_cli import app as cli
 from ncclean_cli.errors import _say
 from ncclean_cli.printing import print_json, print_shown
 from ncclean_cli.progress import Bar, shown_progress
 from ncclean_pipelines.command import Result
 from ncclean_pipelines.display import Note
 from ncclean_pipelines.progress import Lines
+from ncclean_pipelines.score import Score
+from typer.testing import CliRunner
 
 from ncclean.base.formats import Table, facts, file_size, hours
 
@@ -209,3 +213,24 @@ def test_small_amounts_are_not_said_to_be_nothing():
     assert [hours(count) for count in (2.5, 0.5, 0.001)] == [
         "2.50 hours", "30.0 minutes", "3.6 seconds",
     ]  # fmt: skip
+
+
+# Options of a declaration on the command line.
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ("--signals", "language,image"),
+        ("--signals", "language", "--signals", "image"),
+        ("--signals", "language, image", "--signals", ""),
+    ],
+)
+def test_lists_with_commas_may_be_given_several_times(typed, monkeypatch):
+    built = []
+    monkeypatch.setattr(cli, "_run", lambda command, **_: built.append(command))
+    app = typer.Typer()
+    app.command()(cli.typer_command(Score))
+    result = CliRunner().invoke(app, ["x.tar", "--out", "s.parquet", *typed])
+    assert result.exit_code == 0, result.output
+    assert list(built[0].options.signals) == ["language", "image"]

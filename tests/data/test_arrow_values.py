@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ncclean.data.arrow_values import python_values
+from ncclean.data.nested_fields import field_at, head_of
 
 _NANOSECONDS = """
 import sys
@@ -69,3 +70,31 @@ _ENDS = pa.array([0, 1, 2], pa.int32())
 )
 def test_a_value_inside_another_costs_only_itself(column, values):
     assert python_values(column) == values
+
+
+# Captions that lie inside other fields.
+
+TALK = [{"from": "human", "value": "What?"}, {"from": "gpt", "Value": "a red square"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("talk[1].value", "a red square"),
+        ("talk[-1].value", "a red square"),
+        ("talk[0].from", "human"),
+        ("a.b", "with a dot"),
+        ("talk[2].value", None),
+        ("talk[1]value", "a red square"),
+        ("talk.value", None),
+        ("nothing[0]", None),
+        ("a[99999999999]", None),
+        ("", None),
+    ],
+)
+def test_paths(path, value):
+    assert field_at({"talk": TALK, "a.b": "with a dot", "a": "text"}, path) == value
+
+
+def test_the_field_that_a_path_begins_with():
+    assert head_of("talk[1].value") == head_of("talk.value") == head_of("talk") == "talk"

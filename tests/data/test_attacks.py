@@ -6,9 +6,29 @@ import pytest
 
 from tests.attacked import check
 from tests.attacks import ATTACKS
+from tests.more_attacks import MORE_ATTACKS
 from tests.table_attacks import TABLE_ATTACKS
 
-SLOW = ("six images of 88 million pixels",)  # to be decoded by more than one thread: test_gate.py
+BY_NAME = {attack.name: attack for attack in (*ATTACKS, *TABLE_ATTACKS, *MORE_ATTACKS)}
+# To be decoded by more than one thread: test_read_ahead.py.
+del BY_NAME["six images of 88 million pixels"]
+# Seconds to write or to read.
+SLOW = (
+    "GIF of 10,000 frames",
+    "JPEG of 64 million pixels with 1,000 scans",
+    "Parquet with 100,000 columns",
+    "Parquet with a list of 50 million nulls",
+    "Arrow with two billion rows of nothing",
+    "WebP of 268 million pixels",
+    "AVIF that announces 81 million pixels",
+    "100,000 folders in a tar",
+    "Parquet with a text of 100 MB in structs",
+    "Parquet with a text of 100 MB in lists",
+    "Parquet with a text of 100 MB in maps",
+    "Parquet with captions that share 100 MB",
+    "csv with a million columns",
+    "csv in gzip with 512 MB of nothing",
+)
 
 
 @pytest.fixture
@@ -18,10 +38,13 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "attack",
-    [one for one in (*ATTACKS, *TABLE_ATTACKS) if one.name not in SLOW],
-    ids=lambda attack: attack.name,
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in BY_NAME]
 )
-def test_every_row_has_its_status(folder, attack):
-    attack.write(folder)
-    check(attack, folder)
+def test_every_row_has_its_status(folder, name):
+    BY_NAME[name].write(folder)
+    check(BY_NAME[name], folder)
+
+
+def test_names_are_those_of_attacks():
+    assert len(BY_NAME) == len(ATTACKS) + len(TABLE_ATTACKS) + len(MORE_ATTACKS) - 1
+    assert BY_NAME.keys() >= {*SLOW}

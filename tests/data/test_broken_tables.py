@@ -110,16 +110,6 @@ def test_a_column_whose_name_is_no_text_does_not_end_the_run(tmp_path):
     assert "not UTF-8" in errors[0]
 
 
-@pytest.mark.parametrize(
-    ("first", "status"), [('{"file_na', "row_broken"), ('{"file_nae": "a.jpg"}', "image_missing")]
-)
-def test_a_broken_first_line_does_not_hide_a_table(tmp_path, first, status):
-    (tmp_path / "a.jpg").write_bytes(b"image")
-    (tmp_path / "t.jsonl").write_text(first + '\n{"file_name": "a.jpg", "text": "fine"}\n')
-    samples, _ = read(tmp_path)
-    assert statuses(samples) == [status, "ok"]
-
-
 def test_a_byte_that_is_no_text_costs_one_caption_of_a_list(tmp_path):
     texts = pa.array([b"a dog", b"a \xff cat", b"a cow"]).view(pa.string())
     captions = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), texts)

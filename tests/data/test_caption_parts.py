@@ -109,14 +109,6 @@ def test_sentences_that_fit_stay_whole(caption):
     assert split_captions([caption], lambda texts: [CONTEXT] * len(texts), CONTEXT) == [starts]
 
 
-def test_captions_are_split_by_themselves():
-    captions = ["A dog. A cat.", "", "one two three four five, six seven eight nine ten eleven"]
-    assert split_captions(captions, count_words, 9) == [
-        split_captions([caption], count_words, 9)[0] for caption in captions
-    ]
-    assert split_captions([], count_words, 9) == []
-
-
 @pytest.mark.parametrize(
     ("caption", "parts"),
     [
@@ -145,12 +137,6 @@ def test_an_unknown_count_is_too_many():
 
     (starts,) = split_captions(["word " * 20], count, CONTEXT)
     assert len(starts) == 4
-
-
-def test_blanks_are_no_part():
-    caption = "word " * 40 + " " * 500 + "more " * 40
-    (starts,) = split_captions([caption], count_words, CONTEXT)
-    assert all(1 <= len(part.split()) <= CONTEXT - 2 for part in parts_of(caption, starts))
 
 
 @pytest.mark.parametrize(

@@ -189,9 +189,3 @@ def test_draft_still_refuses_what_is_broken():
         decoder(data[: len(data) // 2])
     assert rejected.value.reason.value == "image_corrupt"
     assert (rejected.value.width, rejected.value.height) == (640, 427)
-
-
-def test_heic_is_named():
-    data = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)
-    with pytest.raises(ImageRejected, match="HEIC, which is not read: convert it to JPEG"):
-        ImageDecoder(Preprocessing((64, 64), **UNIT))(data)

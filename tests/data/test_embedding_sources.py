@@ -14,7 +14,6 @@ from ncclean.data.embeddings.pairs import embedding_dim, read_pairs
 from ncclean.data.embeddings.units import find_embeddings, resolve_embeddings, vector_keys
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.sources import are_embeddings, resolve_sources
-from ncclean.errors import InputError, ShardError
 
 # Written by clip-retrieval 2.45.0 itself (`NumpyWriter`, two partitions of 5 and 4 pairs).
 CLIP_RETRIEVAL = Path(__file__).parent / "clip-retrieval-2.45"
@@ -120,7 +119,7 @@ def test_datacomp(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 8)])
-def test_a_parquet_with_two_vector_columns(tmp_path, kind):
+def test_a_parquet_with_two_vector_columns(tmp_path, kind, refused):
     image = pa.array(unit(5).astype(np.float32).tolist(), kind)
     file = vectors(tmp_path / "v.parquet", image, image, uid=list(range(5)))
     for place in (file, tmp_path):
@@ -128,8 +127,7 @@ def test_a_parquet_with_two_vector_columns(tmp_path, kind):
     pairs = only([file])
     assert pairs.facts.column("uid").to_pylist() == ["0", "1", "2", "3", "4"]
     assert np.allclose(pairs.image, unit(5), atol=1e-6)
-    with pytest.raises(InputError, match=r"there are image_embedding, text_embedding"):
-        only([file], ("image_embedding", "other"))
+    refused(only, [file], ("image_embedding", "other"))
 
 
 def statuses(pairs):
@@ -184,26 +182,23 @@ def test_another_width_than_the_corpus(tmp_path):
     assert "has 8 dimensions, the shards before it 512" in pairs.error
 
 
-def test_files_that_are_missing_or_broken(tmp_path):
+def test_files_that_are_missing_or_broken(tmp_path, refused):
     datacomp(tmp_path / "d")
     (tmp_path / "d" / "lonely.npz").write_bytes(b"PK")
     (tmp_path / "d" / ("a" * 8 + ".npz")).unlink()
     broken, alone = sorted(resolve_embeddings([str(tmp_path / "d")]), key=lambda s: s.name)
     assert read_pairs(broken, ("l14_img", "l14_txt")).error.startswith(broken.files[0])
-    with pytest.raises(ShardError, match=r"lonely.parquet cannot be read as Parquet"):
-        read_pairs(alone, ("l14_img", "l14_txt"))
+    refused(read_pairs, alone, ("l14_img", "l14_txt"))
 
 
-def test_names_of_vectors(tmp_path):
+def test_names_of_vectors(tmp_path, refused):
     shards = resolve_embeddings([str(CLIP_RETRIEVAL)])
     assert vector_keys(shards, None) is None
-    with pytest.raises(InputError, match=r"--embedding-keys is for embeddings in .npz"):
-        vector_keys(shards, ("a", "b"))
+    refused(vector_keys, shards, ("a", "b"))
     np.savez(tmp_path / "x.npz", mine_img=unit(2), mine_txt=unit(2), ids=np.arange(2))
     pq.write_table(pa.table({"uid": ["a", "b"]}), tmp_path / "x.parquet")
     shards = resolve_embeddings([str(tmp_path)])
-    with pytest.raises(InputError, match=r"--embedding-keys IMG,TEXT; there are mine_img, mine_t"):
-        vector_keys(shards, None)
+    refused(vector_keys, shards, None)
     assert read_pairs(shards[0], ("mine_img", "mine_txt")).ok.all()
 
 
@@ -245,34 +240,21 @@ def test_objects_in_a_store(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sources", "message"),
+    "sources",
     [
-        (["nowhere"], "nowhere does not exist"),
-        ([str(CLIP_RETRIEVAL), "a.tar"], "holds embeddings and a.tar tars: score them separately"),
-        ([str(CLIP_RETRIEVAL), str(CLIP_RETRIEVAL)], "is named more than once"),
-        ([str(CLIP_RETRIEVAL / "img_emb")], "holds no shards"),
+        ["nowhere"],
+        [str(CLIP_RETRIEVAL), "a.tar"],
+        [str(CLIP_RETRIEVAL), str(CLIP_RETRIEVAL)],
+        [str(CLIP_RETRIEVAL / "img_emb")],
     ],
 )
-def test_sources_that_cannot_be_used(sources, message):
-    with pytest.raises(InputError, match=message):
-        resolve_sources(sources)
+def test_sources_that_cannot_be_used(sources, refused):
+    refused(resolve_sources, sources)
 
 
-def test_a_folder_above_the_embeddings_names_the_one_below(tmp_path):
+def test_a_folder_above_the_embeddings_names_the_one_below(tmp_path, refused):
     shutil.copytree(CLIP_RETRIEVAL, tmp_path / "pool" / "metadata")
-    with pytest.raises(InputError, match=r"pool/ holds no shards itself: name .*pool/metadata,"):
-        resolve_sources([f"{tmp_path}/pool/"])
-
-
-def test_sources_are_named_in_all_ways(tmp_path):
-    for name in ("e0", "e1"):
-        (tmp_path / name).symlink_to(CLIP_RETRIEVAL)
-    (tmp_path / "list.txt").write_text(f"# two\n{tmp_path}/e0\n{tmp_path}/e1/\n")
-    expected = ["e0/metadata/metadata_0", "e0/metadata/metadata_1"]
-    for source in (f"@{tmp_path}/list.txt", f"{tmp_path}/e{{0..1}}", f"{tmp_path}/e*"):
-        shards = resolve_sources([source])
-        assert [shard.name for shard in shards[:2]] == expected
-        assert len(shards) == 4
+    refused(resolve_sources, [f"{tmp_path}/pool/"])
 
 
 def in_archive(place, old, new):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import io
 import random
@@ -224,17 +223,6 @@ def test_the_first_image_of_a_key_counts_and_a_large_one_is_told(tmp_path, monke
     there = places(shard) if has_places else without(places(shard))
     fetched = dict(ImageFetcher().fetch(shard, there))
     assert fetched == {"b": b"first" * 9, "a": b"second" * 9, "c": None}
-
-
-def test_a_depth_map_beside_the_picture(tmp_path):
-    members = [(f"{key}.{ending}", f"{key}.{ending}".encode()) for key in "abc"
-               for ending in ("depth.png", "jpg", "seg.png", "txt")]  # fmt: skip
-    plain = written(tmp_path / "s.tar", hostile.tar_bytes(members))
-    named = dataclasses.replace(plain, image_key="depth.png")
-    for shard, ending in ((plain, "jpg"), (named, "depth.png")):
-        expected = {key: f"{key}.{ending}".encode() for key in "abc"}
-        for there in (places(shard), without(places(shard))):
-            assert dict(ImageFetcher().fetch(shard, there)) == expected
 
 
 def test_a_broken_tar_gives_what_comes_before_and_raises(tmp_path):

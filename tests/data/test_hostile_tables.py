@@ -18,7 +18,6 @@ from ncclean.data.images.parquet_images import read_group
 from ncclean.data.images.registry import layout_of
 from ncclean.data.images.text_rows import LeftOut
 from ncclean.data.member_samples import CaptionsLeft
-from ncclean.data.parquet_table import check_rows
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import Caption, Sample, SkipReason
 from ncclean.data.sources import resolve_sources
@@ -46,8 +45,9 @@ def write_dictionary(path, large, text):
     pq.write_table(pa.table(columns), path, compression="zstd", store_schema=False)
 
 
-@pytest.mark.parametrize("lies", [False, True], ids=["true footer", "footer that lies"])
-@pytest.mark.parametrize(("large", "status"), [("other", "ok"), ("caption", "row_broken")])
+@pytest.mark.parametrize(
+    ("large", "status", "lies"), [("other", "ok", False), ("caption", "row_broken", True)]
+)
 def test_a_dictionary_with_one_huge_text(tmp_path, large, status, lies):
     path = tmp_path / "t.parquet"
     write_dictionary(path, large, "x" * 100_000_000)
@@ -101,13 +101,6 @@ def test_level_histograms_of_a_wrong_length(tmp_path):
     assert sum(found.values()) == 3 or errors
 
 
-def test_rows_that_the_bytes_account_for():
-    check_rows(100_000, 1)
-    check_rows(1_100_000, 1_000_000)
-    with pytest.raises(ShardError, match="announces 1,100,001 rows"):
-        check_rows(1_100_001, 1_000_000)
-
-
 def npy(shape, dtype="<f4", size=0, length=None):
     """An npy file of zeros whose header says what it likes."""
     header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
@@ -147,13 +140,12 @@ def test_archives_that_are_not_what_their_headers_say(tmp_path, monkeypatch, mem
     assert len(pairs.facts) == len(pairs.problems) == 8
 
 
-def test_a_matrix_of_another_length_of_header(tmp_path):
+def test_a_matrix_of_another_length_of_header(tmp_path, refused):
     place = tmp_path / "x.npy"
     with place.open("wb") as file:
         file.write(npy((8, 4), length=(1 << 32) - 1))
         file.truncate(1 << 33)
-    with pytest.raises(ShardError, match=r"x\.npy"):
-        npy_shape(str(place))
+    refused(npy_shape, str(place))
 
 
 def write_one_text(path, size, rows):
@@ -178,12 +170,6 @@ def test_a_text_that_no_caption_has_is_not_held(tmp_path):
     assert len(captions) == 24
     assert all(isinstance(caption, LeftOut) and "caption" in caption.what for caption in captions)
     assert most < 200 << 20
-
-
-def test_captions_of_many_images_are_all_taken(tmp_path):
-    write_one_text(tmp_path / "t.parquet", 1_000, 24)
-    (shard,) = resolve_sources([str(tmp_path)])
-    assert sum(len(sample.captions) for sample in read_samples(shard, None)) == 24
 
 
 def test_captions_of_one_image_are_no_more_than_the_bytes_account_for():

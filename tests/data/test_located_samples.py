@@ -127,21 +127,6 @@ def test_a_sparse_file_ends_where_its_data_does(tmp_path):
     assert [*locate_samples(tmp_path / "s.tar")["a"]] == ["cls", "jpg", "txt"]
 
 
-def test_only_the_captions_that_are_asked_for_are_read(tmp_path):
-    members = [
-        *hostile.sample("a", hostile.JPEG),
-        *hostile.sample("b", hostile.JPEG),
-        *hostile.sample("c", hostile.JPEG),
-    ]
-    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(members))
-    shard = resolve_shards([str(tmp_path / "s.tar")])[0]
-    samples = {sample.key: sample for sample in LocatedSamples(shard, read={"b", "nosuch"})}
-    assert {key: sample.caption for key, sample in samples.items()} == {
-        "a": None, "b": "a red circle", "c": None,
-    }  # fmt: skip
-    assert all(sample.image is None for sample in samples.values())
-
-
 @pytest.mark.parametrize(
     ("cut", "whole_of_b"), [(0, ["jpg", "txt"]), (1, ["jpg"]), (600, ["jpg"]), (2000, [])]
 )

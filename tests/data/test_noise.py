@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclean.data.noise import PER_BATCH_SIZE, PERMUTING, WITH_PARTNER, parse_rates, plan_noise
-from ncclean.errors import InputError
 
 
 @given(
@@ -29,18 +28,13 @@ def test_permutes_exactly_a_share_and_stays_a_permutation(pairs, rate, hard, kin
     assert (plan.is_noisy == (plan.kind != "")).all()
 
 
-def test_a_permuted_fifth_is_nearly_all_noisy():
-    plan = plan_noise(10_000, {"ncr": 0.2}, seed=0)
-    assert 1990 <= plan.is_noisy.sum() <= 2000
-
-
 def test_per_batch_stays_within_its_batch():
     plan = plan_noise(1000, {"per_batch": 0.5}, seed=0)
     assert (plan.caption_source // PER_BATCH_SIZE == np.arange(1000) // PER_BATCH_SIZE).all()
     assert plan.is_noisy.sum() > 450
 
 
-def test_donors_are_drawn_once_each_as_far_as_they_go():
+def test_donors_are_drawn_once_each_as_far_as_they_go(refused):
     plan = plan_noise(100, {"ncr": 0.2, "donor": 0.3}, 1, donors=40)
     taken = plan.caption_source[plan.kind == "donor"]
     assert len(taken) == len(set(taken)) == 30
@@ -51,8 +45,7 @@ def test_donors_are_drawn_once_each_as_far_as_they_go():
     few = plan_noise(100, {"donor": 0.5}, 1, donors=20)
     counts = np.bincount(few.caption_source[few.is_noisy] - 100, minlength=20)
     assert (few.is_noisy.sum(), counts.min(), counts.max()) == (50, 2, 3)
-    with pytest.raises(InputError, match="no captions to take"):
-        plan_noise(100, {"donor": 0.5}, 1)
+    refused(plan_noise, 100, {"donor": 0.5}, 1)
 
 
 def test_seeded():
@@ -62,9 +55,8 @@ def test_seeded():
 
 
 @pytest.mark.parametrize("rates", [{"salt": 0.1}, {"ncr": -0.1}, {"ncr": 0.7, "hard": 0.4}])
-def test_impossible_rates_are_refused(rates):
-    with pytest.raises(InputError):
-        plan_noise(10, rates, 0)
+def test_impossible_rates_are_refused(rates, refused):
+    refused(plan_noise, 10, rates, 0)
 
 
 def test_hard_takes_changeable_pairs_only_and_may_run_short():
@@ -82,11 +74,6 @@ def test_all_changeable_is_the_plan_without_the_mask():
     plain = plan_noise(500, rates, 3)
     masked = plan_noise(500, rates, 3, changeable=np.ones(500, dtype=bool))
     assert (plain.kind == masked.kind).all()
-
-
-def test_batch_size_of_per_batch():
-    plan = plan_noise(100, {"per_batch": 1.0}, seed=0, batch_size=10)
-    assert (plan.caption_source // 10 == np.arange(100) // 10).all()
 
 
 @given(st.integers(0, 300), st.floats(0, 1), st.integers(0, 5), st.sampled_from(PERMUTING))
@@ -110,20 +97,19 @@ def test_rates_from_the_command_line():
 
 
 @pytest.mark.parametrize(
-    ("kinds", "rates", "noise", "message"),
+    ("kinds", "rates", "noise"),
     [
-        (["ncr"], [], [], "give each kind its rate"),
-        (["ncr"], [0.1], ["ncr=0.2"], "once"),
-        ([], [], ["ncr"], "kind=rate"),
-        ([], [], ["ncr=much"], "kind=rate"),
-        ([], [], ["salt=0.1"], "unknown kind"),
-        ([], [], ["ncr=nan"], "must lie in"),
-        (["ncr", "hard"], [0.7, 0.7], [], "sum to at most 1"),
+        (["ncr"], [], []),
+        (["ncr"], [0.1], ["ncr=0.2"]),
+        ([], [], ["ncr"]),
+        ([], [], ["ncr=much"]),
+        ([], [], ["salt=0.1"]),
+        ([], [], ["ncr=nan"]),
+        (["ncr", "hard"], [0.7, 0.7], []),
     ],
 )
-def test_mistakes_in_rates(kinds, rates, noise, message):
-    with pytest.raises(InputError, match=message):
-        parse_rates(kinds, rates, noise)
+def test_mistakes_in_rates(kinds, rates, noise, refused):
+    refused(parse_rates, kinds, rates, noise)
 
 
 @pytest.mark.parametrize("kind", WITH_PARTNER)
@@ -168,11 +154,6 @@ def test_of_one_image_nothing_is_foreign():
         plan = plan_noise(len(images), {"added_detail": 1.0}, 0, images=images)
         assert not plan.is_noisy.any()
         assert plan.partners == {}
-
-
-def test_partners_are_seeded():
-    first, again, other = (plan_noise(99, {"foreign_sentence": 0.5}, seed) for seed in (1, 1, 2))
-    assert first.partners == again.partners != other.partners
 
 
 @pytest.mark.parametrize("seed", range(5))

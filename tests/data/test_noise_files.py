@@ -113,10 +113,9 @@ def test_files_of_another_corpus_are_refused(file, message):
         whole([2, 2]).plan(np.array(file))
 
 
-def test_noise_that_no_file_can_say_is_refused():
+def test_noise_that_no_file_can_say_is_refused(refused):
     places = whole([1] * 10)
-    with pytest.raises(InputError, match="cannot say hard"):
-        places.file(plan_noise(10, {"hard": 0.5, "ncr": 0.2}, 0))
+    refused(places.file, plan_noise(10, {"hard": 0.5, "ncr": 0.2}, 0))
 
 
 def header(text):
@@ -131,25 +130,24 @@ def saved(values, **options):
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    "data",
     [
-        (b"", "noise file"),
-        (b"\x93NUMPY\x09\x00", "noise file"),
-        (header("{'descr': '<i8', ((("), "noise file"),  # each another error of NumPy's
-        (header("{[]: 1}"), "noise file"),
-        (header("-" * 9000 + "1"), "noise file"),
-        (saved(np.array([{}]), allow_pickle=True), "object"),
-        (saved(np.zeros(3)), "float64"),
-        (saved(np.zeros((3, 2), int)), r"\(3, 2\)"),
-        (saved(np.zeros(3, int))[:-1], "size"),
-        (saved(np.array([1, 2**64 - 1], np.uint64)), "entry 1 .* image 18,446,744,073,709,551,615"),
-        (saved(np.zeros(3, int)).replace(b"(3,), ", b"(3" + b"0" * 4 + b",)"), "noise file"),
+        b"",
+        b"\x93NUMPY\x09\x00",
+        header("{'descr': '<i8', ((("),  # each another error of NumPy's
+        header("{[]: 1}"),
+        header("-" * 9000 + "1"),
+        saved(np.array([{}]), allow_pickle=True),
+        saved(np.zeros(3)),
+        saved(np.zeros((3, 2), int)),
+        saved(np.zeros(3, int))[:-1],
+        saved(np.array([1, 2**64 - 1], np.uint64)),
+        saved(np.zeros(3, int)).replace(b"(3,), ", b"(3" + b"0" * 4 + b",)"),
     ],
 )
-def test_what_is_no_noise_file_is_refused(tmp_path, data, message):
+def test_what_is_no_noise_file_is_refused(tmp_path, data, refused):
     (tmp_path / "x.npy").write_bytes(data)
-    with pytest.raises(InputError, match=message):
-        read_noise_file(str(tmp_path / "x.npy"))
+    refused(read_noise_file, str(tmp_path / "x.npy"))
 
 
 @pytest.mark.parametrize("kind", ["<i8", "<i4", ">i8", "|u1"])

@@ -7,9 +7,8 @@ import tarfile
 import pytest
 
 from ncclean.data.fetch import ImageFetcher
-from ncclean.data.member_samples import Contents
 from ncclean.data.options import SourceOptions
-from ncclean.data.sample_groups import SampleGroups, picture_of
+from ncclean.data.sample_groups import picture_of
 from ncclean.data.samples import NO_PLACE
 from ncclean.data.shard_index import images_of, index_shard, pairs_of
 from ncclean.data.shards import resolve_shards
@@ -120,15 +119,6 @@ def test_members_in_no_row_are_counted(tmp_path):
     assert further.captions == {"caption": 1, "en.txt": 1, "names without a key": 1}
 
 
-def test_frames_of_one_sample_are_counted_together_after_twenty_names(tmp_path):
-    names = [f"a.{number:03d}.jpg" for number in range(100)]
-    read, further = pairs(write(tmp_path / "s.tar", [*names, "a.txt"]))
-    assert read == [("a", "a.000.jpg", "a.txt")]
-    assert sum(further.images.values()) == 99
-    assert len(further.images) == 21
-    assert further.images["other names"] == 79
-
-
 def test_a_key_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
     """Pictures of one key by the first dot, with captions far behind them."""
     monkeypatch.setattr("ncclean.data.sample_groups._WAITING_BYTES", 500)
@@ -137,19 +127,6 @@ def test_a_key_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
     assert len({one.key for one in samples}) == 64
     assert all(one.status != "ok" or one.image == f"{one.key}.jpg".encode() for one in samples)
     assert "caption_missing" in {one.status for one in samples}  # they were not waited for
-
-
-def test_large_pictures_behind_many_small_members_are_not_all_held(tmp_path, monkeypatch):
-    monkeypatch.setattr("ncclean.data.sample_groups._WAITING_BYTES", 100_000)
-    groups = SampleGroups(lambda row, key: Contents(row, key, None))
-    most = 0
-    for number in range(128):
-        data = bytes(10 if number < 65 else 20_000)
-        extension, _ = groups.open("a", f"{number:03d}.jpg", len(data))
-        groups.current.members[extension] = data
-        held = [groups.current, *groups._waiting.values()]
-        most = max(most, sum(group.size for group in held))
-    assert most < 250_000
 
 
 def test_a_photograph_far_behind_its_depth_map_is_the_picture(tmp_path):

@@ -42,21 +42,15 @@ def test_captions_of_an_image_come_the_best_first(path, captions, samples, count
     assert reader.samples("other") == {}
 
 
-def test_names_tell_captions_apart(path):
-    names = [one.pair_name for one in SelectionReader(path).samples("s")["x"]]
-    assert names == ["x/1", "x"]
-
-
 def test_what_a_selection_holds(path):
     reader = SelectionReader(path)
     assert reader.has_weights()
     assert reader.has_forget_set()
 
 
-def test_another_table_is_refused(tmp_path):
+def test_another_table_is_refused(tmp_path, refused):
     pq.write_table(pa.table({"uid": ["a"]}), tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="it has no column shard"):
-        SelectionReader(str(tmp_path / "t.parquet"))
+    refused(SelectionReader, str(tmp_path / "t.parquet"))
 
 
 def test_mended_captions_are_read(path, tmp_path):

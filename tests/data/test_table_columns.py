@@ -1,9 +1,5 @@
 """Rows of one image in a table: one sample with a caption of each, wherever the rows are."""
 
-import json
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ncclean.data.images import columns
@@ -13,58 +9,7 @@ from ncclean.data.images.text_rows import BrokenRow
 from ncclean.data.images.text_tables import TextTable
 from ncclean.data.layout import Facts, SourceFile
 from ncclean.data.options import SourceOptions
-from ncclean.data.samples import of_caption
 from ncclean.errors import ShardError
-from tests.data.image_layouts import read
-
-
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_rows_of_an_image_are_its_captions(tmp_path, ending):
-    """As open_clip's and CLIP_benchmark's tables of Flickr and COCO have them, in any order."""
-    for name in "ab":
-        (tmp_path / f"{name}.jpg").write_bytes(name.encode())
-    rows = [
-        {"filepath": "a.jpg", "title": "one", "url": "u", "is_noisy": 0},
-        {"filepath": "b.jpg", "title": "two", "url": "v", "is_noisy": 0},
-        {"filepath": "a.jpg", "title": "three", "url": "u", "is_noisy": 1},
-    ]
-    path = tmp_path / f"t.{ending}"
-    if ending == "csv":
-        lines = [",".join(map(str, row.values())) for row in rows]
-        path.write_text("\n".join([",".join(rows[0]), *lines]))
-    elif ending == "jsonl":
-        path.write_text("\n".join(map(json.dumps, rows)))
-    else:
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    (first, second), errors = read(path)
-    assert errors == []
-    assert (first.key, first.row, second.key, second.row) == ("a", 0, "b", 1)
-    assert [(c.number, c.text) for c in first.captions] == [(0, "one"), (1, "three")]
-    assert first.metadata["url"] == "u"
-    assert list(map(int, first.metadata["is_noisy"])) == [0, 1]
-    assert int(second.metadata["is_noisy"]) == 0
-
-
-def test_rows_with_a_key_stand_for_themselves(tmp_path):
-    (tmp_path / "a.jpg").write_bytes(b"a")
-    (tmp_path / "t.csv").write_text("key,file_name,text\n1,a.jpg,one\n2,a.jpg,two\n1,a.jpg,three\n")
-    samples, _ = read(tmp_path / "t.csv")
-    found = [(sample.key, sample.caption, sample.status.value) for sample in samples]
-    assert found == [("1", "one", "ok"), ("2", "two", "ok"), ("1", "three", "duplicate_key")]
-
-
-def test_a_key_of_two_images_loses_neither(tmp_path):
-    for name in ("0/a", "1/a"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / f"{name}.jpg").write_bytes(b"a")
-    (tmp_path / "t.csv").write_text("key,file_name,text\na,0/a.jpg,one\na,1/a.jpg,two\n")
-    samples, _ = read(tmp_path / "t.csv")
-    assert [(one.key, one.status.value) for one in samples] == [("a", "ok"), ("1/a", "ok")]
-    rows = [{"key": "a", "image": image, "text": "one"} for image in (b"a", b"b", b"b")]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
-    samples, _ = read(tmp_path / "t.parquet")
-    keys = [(one.key, one.status.value) for one in samples]
-    assert keys == [("a", "ok"), ("000000001", "ok"), ("000000002", "ok")]
 
 
 def of(name, number=0):
@@ -101,28 +46,6 @@ def test_anything_in_a_row_counts_as_held(monkeypatch, value):
 
     next(by_image(rows()))
     assert taken == 1
-
-
-def test_truth_of_rows_follows_their_captions(tmp_path):
-    (tmp_path / "a.jpg").write_bytes(b"a")
-    path = tmp_path / "t.jsonl"
-
-    def truth(*rows, key=None):
-        path.write_text("".join(json.dumps({"path": "a.jpg", **row}) + "\n" for row in rows))
-        ((sample,), _) = read(path, caption_key=key)
-        said = [of_caption(sample.metadata, "is_noisy", c.number) for c in sample.captions]
-        return dict(zip([c.text for c in sample.captions], said, strict=True))
-
-    lists = {"captions": ["x", "y"], "is_noisy": False}, {"captions": ["z"], "is_noisy": True}
-    assert truth(*lists) == {"x": False, "y": False, "z": True}
-    lists = {"captions": ["x", "y"], "is_noisy": [False, True]}, {"captions": "z"}
-    assert truth(*lists) == {"x": False, "y": True, "z": None}
-    assert truth({"text": "x"}, {"text": "y", "is_noisy": True}) == {"x": None, "y": True}
-    rows = {"captions": ["x", "y"], "url": "u"}, {"captions": ["z"], "url": "v"}
-    path.write_text("".join(json.dumps({"path": "a.jpg", **row}) + "\n" for row in rows))
-    assert read(path)[0][0].metadata["url"] == ["u", "u", "v"]
-    keyed = {"a": "x", "b": "y", "is_noisy": False}, {"a": "z", "b": "w", "is_noisy": True}
-    assert truth(*keyed, key=("a", "b")) == {"x": False, "z": True, "y": False, "w": True}
 
 
 def test_a_row_with_its_image_waits_for_nothing():

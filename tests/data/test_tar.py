@@ -6,7 +6,6 @@ import tarfile
 
 import pytest
 
-from ncclean.data.member_samples import sample_uid
 from ncclean.data.samples import NO_PLACE, Place, SkipReason
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
@@ -109,13 +108,6 @@ def test_interleaved_members_are_joined_and_late_json_reaches_its_sample(tmp_pat
     assert reader.late_metadata == {0: {"uid": "uid-of-a", "is_noisy": True}}
 
 
-def test_duplicates_are_told_apart_by_row_and_never_scored_twice(tmp_path):
-    members = [*hostile.sample("a", hostile.JPEG), *hostile.sample("a", hostile.JPEG, b"other")]
-    samples, _, _ = read(tmp_path, hostile.tar_bytes(members))
-    assert [s.status for s in samples] == [SkipReason.OK, SkipReason.DUPLICATE_KEY]
-    assert samples[1].image is None
-
-
 def test_incomplete_samples_do_not_wait_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr("ncclean.data.sample_groups._WAITING_SAMPLES", 3)
     members = [(f"{number}.jpg", hostile.JPEG) for number in range(10)]
@@ -126,61 +118,3 @@ def test_incomplete_samples_do_not_wait_for_ever(tmp_path, monkeypatch):
     assert statuses.pop((10, "0")) == "duplicate_key"
     assert set(statuses.values()) == {"caption_missing"}
     assert len(statuses) == 9
-
-
-def test_caption_key_names_a_member_or_a_json_field(tmp_path):
-    members = [
-        ("a.jpg", hostile.JPEG),
-        ("a.txt", b"from txt"),
-        ("a.cogvlm", b"from member"),
-        ("a.json", b'{"Recaption": "from json"}'),
-    ]
-    data = hostile.tar_bytes(members)
-    assert read(tmp_path, data)[0][0].caption == "from txt"
-    assert read(tmp_path, data, "cogvlm")[0][0].caption == "from member"
-    assert read(tmp_path, data, "recaption")[0][0].caption == "from json"
-    assert read(tmp_path, data, "Recaption")[0][0].caption == "from json"
-    assert read(tmp_path, data, "other")[0][0].status is SkipReason.CAPTION_MISSING
-
-
-def test_uid():
-    assert sample_uid({"uid": "given"}, "00000", "k") == "given"
-    made = sample_uid({}, "00000", "k")
-    assert len(made) == 32
-    assert int(made, 16) >= 0
-    assert sample_uid({"uid": 3}, "00000", "k") == "3"
-    assert all(made == sample_uid({"uid": no}, "00000", "k") for no in ("", None, True, 0.5, [1]))
-    assert made != sample_uid({}, "00001", "k")
-
-
-def test_compressed_shards_are_read(tmp_path):
-    import gzip
-
-    data = gzip.compress(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
-    samples, _, error = read(tmp_path, data)
-    assert error is None
-    assert samples[0].caption == "a red circle"
-    assert read(tmp_path, data[: len(data) // 2])[2] is not None
-
-
-def test_captions_under_several_names_that_are_interleaved(tmp_path):
-    members = [("a.jpg", b"1"), ("b.jpg", b"2"), ("a.en", b"a en"), ("b.en", b"b en"),
-               ("a.de", b"a de"), ("b.de", b"b de")]  # fmt: skip
-    samples = read(tmp_path, hostile.tar_bytes(members), ("en", "de"))[0]
-    found = {s.key: [caption.text for caption in s.captions] for s in samples}
-    assert found == {"a": ["a en", "a de"], "b": ["b en", "b de"]}
-
-
-def test_an_empty_caption_ends_a_sample_as_it_does_for_export(tmp_path):
-    members = [("a.jpg", b"1"), ("a.txt", b""), ("b.jpg", b"2"), ("b.txt", b"b"),
-               ("a.jpg", b"3"), ("a.txt", b"good")]  # fmt: skip
-    samples = read(tmp_path, hostile.tar_bytes(members))[0]
-    assert [(s.row, s.status.value) for s in sorted(samples, key=lambda s: s.row)] == [
-        (0, "caption_missing"), (1, "ok"), (2, "duplicate_key"),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("empty", [b"[1, 2]", b'["", null]', b"[]", b'""', b"null", b"7"])
-def test_a_json_caption_without_a_text_hides_no_other(tmp_path, empty):
-    members = [("a.jpg", b"1"), ("a.json", b'{"caption": ' + empty + b', "text": "good"}')]
-    assert read(tmp_path, hostile.tar_bytes(members))[0][0].caption == "good"

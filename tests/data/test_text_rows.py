@@ -49,14 +49,6 @@ def test_a_quote_that_is_not_closed_costs_its_own_row(tmp_path, broken, later):
     assert whole == [[f"{n}", f"{n}.jpg", f"caption {n}"] for n in others]
 
 
-def test_paths_without_an_ending(tmp_path):
-    text = table('10,a/10,"open', line="{n},a/{n},caption {n}").replace("caption 29", 'caption 29"')
-    rows = fields(rows_in(tmp_path / "t.csv", text))
-    assert len(rows) == 30
-    assert rows[10] is None
-    assert rows.count(None) == 1
-
-
 def test_captions_of_several_lines_stay_one_row(tmp_path):
     text = table('10,10.jpg,"a dog, a cat\nand, on the mat,\n""a"" bird.jpg,\r\n\nend"')
     rows = fields(rows_in(tmp_path / "t.csv", text))

@@ -1,6 +1,9 @@
 """Errors of the device: what is one, what it ends, and batches that its memory does not hold."""
 
 import logging
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,10 +11,10 @@ import torch
 from ncclean_pipelines.score import Score
 
 from ncclean.base.config import ScoreOptions
-from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import DeviceError
 from ncclean.execution.device_faults import BatchSize, is_device_error
 from ncclean.models.estimator import Estimator
+from ncclean.runners.ray_cluster import one_line
+from tests.factories import rendered
 from tests.pipelines.score_tables import assert_same_rows, read
 
 MODEL = {"model": "demo", "precision": "fp32", "device": "cpu", "shift": 0.2}
@@ -68,9 +71,13 @@ def test_threads_that_run_out_of_memory_together_halve_once():
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    out = tmp_path_factory.mktemp("device") / "shards"
-    write_corpus(out, CorpusOptions(pairs=200, shard_size=50, noise={"ncr": 0.2}, seed=3), 1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("device") / "shards",
+        pairs=200,
+        shard_size=50,
+        noise={"ncr": 0.2},
+        seed=3,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +111,7 @@ def test_a_run_out_of_memory_goes_on_with_smaller_batches(
 
 
 def test_an_error_of_the_device_ends_the_run_and_fails_no_shard(
-    shards, reference, tmp_path, monkeypatch
+    shards, reference, tmp_path, monkeypatch, refused
 ):
     """What was done is kept, and the same command goes on."""
     start, batches = Estimator.start_image, []
@@ -117,7 +124,67 @@ def test_an_error_of_the_device_ends_the_run_and_fails_no_shard(
 
     with monkeypatch.context() as patched:
         patched.setattr(Estimator, "start_image", ill)
-        with pytest.raises(DeviceError, match=r"cpu failed \(CUDA error.*what is done is kept"):
-            scored(shards, tmp_path / "s.parquet", decode_threads=1)  # one shard after the other
+        refused(
+            scored, shards, tmp_path / "s.parquet", decode_threads=1
+        )  # one shard after the other
     assert len(list((tmp_path / "s.parquet.work").glob("part-*.parquet"))) == 2
     assert_same_rows(scored(shards, tmp_path / "s.parquet"), reference)
+
+
+# Freed memory is kept for the next batch, unless the environment says otherwise.
+
+_FAULTS = """
+import resource
+import numpy as np
+from ncclean.execution.allocator import keep_freed_memory
+
+keep_freed_memory()
+before = 0
+for turn in range(20):
+    blocks = [np.ones(1 << 20) for _ in range(8)]  # of 8 MB
+    del blocks
+    if turn == 0:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(**environment):
+    """Pages that the system gave after the first turn."""
+    inherited = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", _FAULTS],
+        env=inherited | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
+def test_freed_memory_is_used_again():
+    assert 5 * faults() < faults(MALLOC_TRIM_THRESHOLD_="1000000")
+
+
+# What Ray's errors become in a message.
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("no  such\taddress", "no such address"),
+        ("", ""),
+        (
+            "failed: \x1b[36mray::Worker\x1b[39m\n  File x\n    ^^^^\nModuleNotFoundError: p\n",
+            "failed: ray::Worker ... ModuleNotFoundError: p",
+        ),
+    ],
+)
+def test_the_beginning_and_the_end_of_a_traceback(said, shown):
+    assert one_line(RuntimeError(said)) == shown
+
+
+def test_more_of_the_end_of_a_traceback():
+    error = RuntimeError("ray::score 7()\n  File a\n    x = y\n  File b\n    y = z\nKeyError: z\n")
+    assert one_line(error, last=3) == "ray::score 7() ... File b ... y = z ... KeyError: z"

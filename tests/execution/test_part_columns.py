@@ -249,11 +249,10 @@ def test_embeddings_are_refused():
         PartColumns(0).check(EncoderFacts(dim=4, estimator=None, batch_size=1))
 
 
-def test_it_is_asked_for():
+def test_it_is_asked_for(refused):
     assert PartColumns.of(ScoreOptions()) is None
     assert PartColumns.of(ScoreOptions(caption_parts="sentences", seed=3)) == PartColumns(3)
-    with pytest.raises(InputError, match="caption-parts"):
-        ScoreOptions(caption_parts="words")
+    refused(ScoreOptions, caption_parts="words")
 
 
 @pytest.mark.parametrize(("context", "counts"), [(32, [1, 4]), (77, [1, 2]), (128, [1, 1])])

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -21,17 +22,17 @@ from ray.exceptions import ObjectLostError
 from ray.util import list_named_actors
 from safetensors.torch import save_file
 
-from ncclean.base.config import ClusterOptions, ScoreOptions
+from ncclean.base.config import DEFAULT_MODEL, ClusterOptions, ScoreOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
-from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError, ModelError
+from ncclean.errors import InputError
 from ncclean.execution import ray_shards, ray_workers
 from ncclean.execution.engine import ShardOutcome
 from ncclean.runners import ray_cluster
 from tests import object_store
 from tests.data.image_layouts import LAYOUTS, write_recaptioned
 from tests.execution import clusters
+from tests.factories import rendered
 from tests.pipelines.score_tables import assert_same_rows, read
 
 DATA = Path(__file__).parents[1] / "data"
@@ -40,10 +41,14 @@ COMMAND = "import sys; from ncclean_cli.app import main; main()"
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    out = tmp_path_factory.mktemp("ray") / "shards"
-    options = CorpusOptions(pairs=900, shard_size=100, noise={"ncr": 0.2}, broken=0.02, seed=3)
-    write_corpus(out, options, 1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("ray") / "shards",
+        pairs=900,
+        shard_size=100,
+        noise={"ncr": 0.2},
+        broken=0.02,
+        seed=3,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -112,43 +117,26 @@ def test_an_outcome_that_is_lost_with_its_node(two_nodes, shards, reference, tmp
     assert_same_rows(read(tmp_path / "scores.parquet"), reference)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["files", "Hugging Face", "open_clip", "recaptioned"])
-def test_sources_of_images_beside_tars(two_nodes, shards, tmp_path, monkeypatch, layout):
-    """Named from the working folder, which no worker shares."""
-    monkeypatch.setattr("ncclean.data.images.layout.ImageLayout.unit_rows", 50)
+def _tars(folder: Path, **options: object) -> str:
+    rendered(folder, pairs=300, shard_size=150, seed=1, **options)
+    return folder.name
+
+
+def _images(folder: Path, layout: str) -> str:
+    """A source of images beside their captions, of as many pairs as two tars."""
+    tars = _tars(folder.parent / "tars")
     pairs = [
         (sample.key, sample.image, sample.caption)
-        for shard in resolve_pairs([str(shards)])[:2]
+        for shard in resolve_pairs([str(folder.parent / tars)])
         for sample in read_samples(shard)
-        if sample.image is not None
     ]
-    source = {**LAYOUTS, "recaptioned": write_recaptioned}[layout](pairs, tmp_path / "source")
-    monkeypatch.chdir(tmp_path)
-    relative = source.relative_to(tmp_path)
-    keys = ("caption", "recaption") if layout == "recaptioned" else None
-    options = ScoreOptions(caption_key=keys)
-    Score(shards=[str(relative)], out="local.parquet", options=options, **MODEL).run()
-    summary = on(two_nodes, relative, "ray.parquet", options=options).run().summary
-    assert summary.rows == len(pairs) * (2 if keys else 1)
-    assert summary.shards == 4
-    assert_same_rows(read(tmp_path / "ray.parquet"), read(tmp_path / "local.parquet"))
+    source = {**LAYOUTS, "recaptioned": write_recaptioned}[layout](pairs, folder)
+    return str(source.relative_to(folder.parent))
 
 
-@pytest.mark.slow
-def test_embeddings(two_nodes, tmp_path, monkeypatch):
-    monkeypatch.chdir(DATA)
-    options = {"shift": "shuffled", "options": ScoreOptions(pool=50, canonical=True)}
-    for out, engine in (("local", {}), ("ray", {"engine": "ray", "cluster": ClusterOptions(
-        address=two_nodes.address, workers=2, cpus_per_worker=1)})):  # fmt: skip
-        Score(shards=["clip-retrieval-2.45"], out=str(tmp_path / out), **options, **engine).run()
-    local, ray = (read(tmp_path / out) for out in ("local", "ray"))
-    assert ray.equals(local)
-
-
-@pytest.mark.slow
-def test_columns_of_a_module_that_the_nodes_do_not_have(two_nodes, shards, tmp_path, monkeypatch):
-    (tmp_path / "here_alone.py").write_text(
+def _column_options(folder: Path) -> ScoreOptions:
+    """A module and a head that only the working folder has."""
+    (folder / "here_alone.py").write_text(
         "import pyarrow as pa\nfrom ncclean.columns import columns\n\n"
         "LIMIT = 30\n\n"
         "@columns(words=pa.int32())\n"
@@ -157,52 +145,63 @@ def test_columns_of_a_module_that_the_nodes_do_not_have(two_nodes, shards, tmp_p
         "        raise ValueError('too long')\n"
         "    return {'words': [len(text.split()) for text in batch.captions]}\n"
     )
-    monkeypatch.chdir(tmp_path)
     vectors = torch.nn.functional.normalize(torch.randn(1, 128), dim=1)
-    save_file({"weight": vectors}, "head.safetensors")
-    options = ScoreOptions(
+    save_file({"weight": vectors}, str(folder / "head.safetensors"))
+    return ScoreOptions(
         columns=["here_alone:words"], head=["h=head.safetensors"], signals=["language", "image"]
     )
-    Score(shards=[str(shards)], out="local.parquet", options=options, **MODEL).run()
-    result = on(two_nodes, shards, "ray.parquet", options=options).run()
-    local = read(tmp_path / "local.parquet")
-    found = read(tmp_path / "ray.parquet")
-    assert_same_rows(found, local)
-    assert found.schema.names == local.schema.names
-    assert 0 < found.column("words").null_count < len(found)
-    assert found.column("blur").null_count == found.column("similarity").null_count
-    assert sum(result.summary.column_failures.values()) > 100
+
+
+# What makes the corpus in a folder and gives its name, then the options; and a column that has
+# values.
+RUNS = {
+    **{
+        layout: (partial(_images, layout=layout), {}, "similarity")
+        for layout in ("files", "Hugging Face", "open_clip")
+    },
+    "recaptioned": (
+        partial(_images, layout="recaptioned"),
+        {"caption_key": ("caption", "recaption")},
+        "similarity",
+    ),
+    "embeddings": (
+        lambda folder: str(DATA / "clip-retrieval-2.45"),
+        {"pool": 50, "canonical": True},
+        "similarity",
+    ),
+    "columns": (partial(_tars, noise={"ncr": 0.2}), _column_options, "words"),
+    "parts": (
+        partial(_tars, noise={"foreign_sentence": 0.3}, sentences=3),
+        {"caption_parts": "sentences"},
+        "part_noise_probabilities",
+    ),
+    "words": (  # the classes are learnt once, here, and read by the nodes
+        partial(_tars, noise={"hard": 0.3}),
+        {"words": True, "word_classes": "corpus"},
+        "suspect_word",
+    ),
+}
 
 
 @pytest.mark.slow
-def test_parts_of_captions(two_nodes, tmp_path):
-    corpus = CorpusOptions(
-        pairs=300, shard_size=150, noise={"foreign_sentence": 0.3}, sentences=3, seed=1
-    )
-    write_corpus(tmp_path / "shards", corpus, 1)
-    options = ScoreOptions(caption_parts="sentences")
-    out = tmp_path / "local.parquet"
-    local = Score(shards=[str(tmp_path / "shards")], out=str(out), options=options, **MODEL).run()
-    result = on(two_nodes, tmp_path / "shards", tmp_path / "ray.parquet", options=options).run()
-    assert result.summary.part_noise_rate == local.summary.part_noise_rate
-    assert result.summary.captions_cut == local.summary.captions_cut > 0
-    found = read(tmp_path / "ray.parquet")
-    assert_same_rows(found, read(out))
-    assert found["part_noise_probabilities"].null_count < 10
-
-
-@pytest.mark.slow
-def test_words_of_the_corpus(two_nodes, tmp_path):
-    """The classes are learnt once, here, and read by the nodes."""
-    corpus = CorpusOptions(pairs=300, shard_size=150, noise={"hard": 0.3}, seed=1)
-    write_corpus(tmp_path / "shards", corpus, 1)
-    options = ScoreOptions(words=True, word_classes="corpus")
-    out = tmp_path / "local.parquet"
-    Score(shards=[str(tmp_path / "shards")], out=str(out), options=options, **MODEL).run()
-    on(two_nodes, tmp_path / "shards", tmp_path / "ray.parquet", options=options).run()
-    found = read(tmp_path / "ray.parquet")
-    assert_same_rows(found, read(out))
-    assert found["suspect_word"].null_count < len(found)
+@pytest.mark.parametrize("name", RUNS)
+def test_rows_of_every_source_and_column(two_nodes, tmp_path, monkeypatch, name):
+    """Named from the working folder, which no worker shares."""
+    monkeypatch.setattr("ncclean.data.images.layout.ImageLayout.unit_rows", 50)
+    make, settings, column = RUNS[name]
+    monkeypatch.chdir(tmp_path)
+    source = make(tmp_path / "source")
+    options = settings(tmp_path) if callable(settings) else ScoreOptions(**settings)
+    model = {"model": DEFAULT_MODEL, "precision": "auto", "shift": "shuffled"}
+    changes = {"options": options, **(model if name == "embeddings" else {})}
+    local = Score(shards=[source], out="local.parquet", **{**MODEL, **changes}).run().summary
+    summary = on(two_nodes, source, "ray.parquet", **changes).run().summary
+    for fact in ("rows", "shards", "column_failures", "part_noise_rate", "captions_cut"):
+        assert getattr(summary, fact) == getattr(local, fact), fact
+    computed, expected = read(tmp_path / "ray.parquet"), read(tmp_path / "local.parquet")
+    assert_same_rows(computed, expected)
+    assert computed.schema.names == expected.schema.names
+    assert computed[column].null_count < len(computed)
 
 
 @pytest.mark.slow
@@ -244,20 +243,19 @@ def test_a_worker_killed_in_the_middle_of_a_shard(two_nodes, shards, reference, 
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
 
 
-def test_no_cluster_at_the_address_is_one_sentence(shards, tmp_path):
+def test_no_cluster_at_the_address_is_one_sentence(shards, tmp_path, refused):
     request = Score(
         shards=[str(shards)],
         out=str(tmp_path / "s"),
         cluster=ClusterOptions(address="127.0.0.1:1"),
         **MODEL,
     )
-    with pytest.raises(InputError, match="no Ray cluster answers"):
-        request.run()
+    refused(request.run)
 
 
-def test_a_model_that_no_worker_can_load_ends_the_run(two_nodes, shards, tmp_path):
-    with pytest.raises(ModelError, match="no such"):
-        on(two_nodes, shards, tmp_path / "s", model="local-dir:/no such").run()
+@pytest.mark.slow
+def test_a_model_that_no_worker_can_load_ends_the_run(two_nodes, shards, tmp_path, refused):
+    refused(on, two_nodes, shards, tmp_path / "s", model="local-dir:/no such")
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ import ray
 from ncclean_pipelines.score import Score
 
 from ncclean.base.config import ClusterOptions
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests.execution.clusters import environment, sitecustomize
+from tests.factories import rendered
 from tests.pipelines.score_tables import assert_same_rows, read
 
 pytestmark = pytest.mark.slow
@@ -105,9 +105,13 @@ def wait_for(address, head):
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    out = tmp_path_factory.mktemp("grows") / "shards"
-    write_corpus(out, CorpusOptions(pairs=300, shard_size=50, noise={"ncr": 0.2}, seed=3), 1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("grows") / "shards",
+        pairs=300,
+        shard_size=50,
+        noise={"ncr": 0.2},
+        seed=3,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.runners.ray_cluster import SILENT_SECONDS
 from tests.execution.clusters import sitecustomize
+from tests.factories import rendered
 
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
 # Beyond the wait for workers: Ray notices the end of a node by missed answers.
@@ -38,7 +38,7 @@ WORDS = ["score", "shards", "--out", "s.parquet", "--model", "demo", "--precisio
 @contextlib.contextmanager
 def scoring(folder):
     """A run that never ends by itself, in a session of its own; its environment."""
-    write_corpus(folder / "shards", CorpusOptions(pairs=40, shard_size=10, seed=3), 1)
+    rendered(folder / "shards", pairs=40, shard_size=10, seed=3)
     environment = {
         **os.environ, **sitecustomize(folder / "site"), "SLOW_SHARD": "00002",
         "RAY_ADDRESS": "local",  # tests at the same time have clusters, which it would join

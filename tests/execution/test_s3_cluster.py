@@ -13,11 +13,11 @@ from ncclean_pipelines.export import Export
 from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
 
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.selection.policy import Policy
 from tests import object_store
 from tests.command_line import START
 from tests.execution import clusters
+from tests.factories import rendered
 from tests.pipelines.score_tables import assert_same_rows, read
 
 pytestmark = pytest.mark.slow
@@ -29,8 +29,7 @@ KILLS = 4
 def corpus(tmp_path_factory):
     """Shards, and what one process on this machine makes of them."""
     folder = tmp_path_factory.mktemp("corpus")
-    options = CorpusOptions(pairs=1200, shard_size=60, noise={"ncr": 0.2}, broken=0.02, seed=6)
-    write_corpus(folder / "shards", options, 1)
+    rendered(folder / "shards", pairs=1200, shard_size=60, noise={"ncr": 0.2}, broken=0.02, seed=6)
     scores, selection = str(folder / "scores.parquet"), str(folder / "selection.parquet")
     Score(
         shards=[str(folder / "shards")], out=scores, model="demo", precision="fp32", shift=0.2

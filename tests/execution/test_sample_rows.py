@@ -2,11 +2,14 @@
 
 import contextlib
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from ncclean.base import schema
 from ncclean.data.decoding import DecodedSample
 from ncclean.data.samples import Caption, Place, Sample, SkipReason
+from ncclean.execution.finish_shard import scattered, score_table
 from ncclean.execution.sample_rows import (
     Row,
     captions_of,
@@ -14,6 +17,7 @@ from ncclean.execution.sample_rows import (
     facts_of_rows,
     images_of_rows,
 )
+from ncclean.scoring.columns import BlockScores
 
 
 def sample(row, captions, **metadata):
@@ -102,3 +106,24 @@ def test_rows_that_are_lost_or_there_twice_are_an_error(rows, numbers, is_right)
     columns = {"row": pa.array(rows, pa.int32()), "caption_number": pa.array(numbers, pa.int16())}
     with contextlib.nullcontext() if is_right else pytest.raises(AssertionError):
         check_places(columns, 2)
+
+
+# From an encoded shard to its table: values stand at the rows that have scores.
+
+
+def test_values_stand_at_the_rows_that_have_scores():
+    ok = np.array([True, False, True])
+    beauty = scattered(pa.array([0.5, 0.25], pa.float32()), ok, pa.float32())
+    assert beauty.to_pylist() == [0.5, None, 0.25]
+
+
+def test_a_column_without_values_is_null_in_every_row():
+    ok = np.array([True, False, True])
+    facts = {"uid": pa.array(["a", "b", "c"])}
+    scores = BlockScores(2, {"similarity": np.array([0.1, 0.2], np.float32)})
+    table = score_table(facts, ok, scores, {"age": pa.nulls(3, pa.int32())})
+    assert table.schema.names == [*schema.SCORES.names, "age"]
+    assert table["similarity"].to_pylist() == [np.float32(0.1), None, np.float32(0.2)]
+    assert table["uid"].to_pylist() == ["a", "b", "c"]
+    for name in ("i2t_rank", "noise_probability", "calibration_group", "age"):
+        assert table[name].null_count == 3

@@ -6,8 +6,8 @@ import pytest
 from torchvision.transforms import Compose, Resize, ToTensor
 
 import ncclean
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
+from tests.factories import rendered
 
 PAIRS, BATCH = 48, 12
 
@@ -16,7 +16,7 @@ PAIRS, BATCH = 48, 12
 def shards(tmp_path_factory):
     """The exported shards of a corpus in which nothing is noisy."""
     folder = tmp_path_factory.mktemp("open-clip")
-    write_corpus(folder / "in", CorpusOptions(pairs=PAIRS, shard_size=16, noise={}, seed=3), 1)
+    rendered(folder / "in", pairs=PAIRS, shard_size=16, noise={}, seed=3)
     sources = [str(folder / "in")]
     scores = str(folder / "scores.parquet")
     ncclean.score(sources, scores, model="demo", shift=0.1)

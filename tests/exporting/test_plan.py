@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import ShardRef
-from ncclean.errors import InputError
 from ncclean.exporting.plan import (
     ExportTask,
     copies_of,
@@ -59,9 +58,8 @@ def test_nothing_selected_is_no_shard():
     assert plan_export({}, SHARDS, 10) == []
 
 
-def test_a_shard_that_is_not_there_is_named():
-    with pytest.raises(InputError, match="first: z"):
-        plan_export({"a": 1, "z": 1}, SHARDS, 10)
+def test_a_shard_that_is_not_there_is_named(refused):
+    refused(plan_export, {"a": 1, "z": 1}, SHARDS, 10)
 
 
 def test_copies_by_hand():
@@ -99,13 +97,11 @@ def test_the_mean_weight_is_written_once(tmp_path):
     assert count_by_shard(connection, 2.0) == {"a": 12, "b": 4}
 
 
-def test_weights_of_nothing_and_tables_that_are_no_selection_are_refused(tmp_path):
+def test_weights_of_nothing_and_tables_that_are_no_selection_are_refused(tmp_path, refused):
     connection = open_selection(selection(tmp_path / "s.parquet", [0.0, 0.0]))
-    with pytest.raises(InputError, match="sum to 0"):
-        repeat_scale(connection, "s.parquet")
+    refused(repeat_scale, connection, "s.parquet")
     pq.write_table(pa.table({"uid": ["1"], "shard": ["a"], "key": ["k"]}), tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="is not a selection: it has no column weight"):
-        open_selection(str(tmp_path / "t.parquet"))
+    refused(open_selection, str(tmp_path / "t.parquet"))
 
 
 def test_an_image_has_the_weight_and_the_uid_of_its_best_caption(tmp_path):
@@ -130,7 +126,7 @@ def test_an_image_has_the_weight_and_the_uid_of_its_best_caption(tmp_path):
         (pa.array([["a dog"]]), False),
     ],
 )
-def test_a_column_caption_must_be_text(tmp_path, captions, fits):
+def test_a_column_caption_must_be_text(tmp_path, captions, fits, refused):
     """For whoever exports the selection, and for whoever trains on it."""
     path = str(tmp_path / "s.parquet")
     table = pa.table({"uid": ["1"], "shard": ["a"], "key": ["k"], "weight": [1.0], "split": ["x"]})
@@ -139,19 +135,17 @@ def test_a_column_caption_must_be_text(tmp_path, captions, fits):
         if fits:
             read(path)
             continue
-        with pytest.raises(InputError, match=r"caption is of type .* must be text"):
-            read(path)
+        refused(read, path)
     if fits:
         (sample,) = SelectionReader(path).samples("a")["k"]
         assert sample.text == captions[0].as_py()
 
 
 @pytest.mark.parametrize("weight", ["-1", "'nan'::FLOAT", "'inf'::FLOAT"])
-def test_weights_that_are_none_are_refused(weight):
+def test_weights_that_are_none_are_refused(weight, refused):
     connection = duckdb.connect()
     connection.execute(f"CREATE VIEW scores AS SELECT unnest([2.0, {weight}]) AS weight")
-    with pytest.raises(InputError, match=r"s\.parquet: its column weight"):
-        repeat_scale(connection, "s.parquet")
+    refused(repeat_scale, connection, "s.parquet")
 
 
 @pytest.mark.parametrize(("shards", "digits"), [(0, 5), (100_000, 5), (100_001, 6)])

@@ -13,7 +13,8 @@ from upath import UPath
 
 from ncclean.exporting.export import export_shards
 from ncclean.exporting.out_layout import out_layout
-from ncclean.exporting.parquet import column_of, conformed, unified
+from ncclean.exporting.parquet import column_of, conformed, tables_of, unified
+from ncclean.exporting.rows import ExportedRow
 from tests.data.image_layouts import LAYOUTS, PEOPLES, read
 from tests.exporting.test_export_layouts import export, picture, select
 
@@ -294,3 +295,13 @@ def test_tables_of_text_come_back_one_by_one(tmp_path):
     assert {one.caption: one.image for one in samples} == {
         f"caption {n}": picture(n) for n in range(2)
     }
+
+
+def test_values_of_no_common_type_are_json_as_everywhere():
+    values = [[b"ab", float("nan")], {"x": b"ab"}, "text", None]
+    rows = [ExportedRow({"odd": value}) for value in values]
+    (table,) = tables_of(rows, {})
+    a_list, a_dict, *others = table["odd"].to_pylist()
+    assert json.loads(a_list) == ["YWI=", None]
+    assert json.loads(a_dict) == {"x": "YWI="}
+    assert others == ["text", None]

@@ -11,10 +11,7 @@ from upath import UPath
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import LocatedSamples
 from ncclean.exporting.export import export_shards
-from ncclean.exporting.out_layout import out_layout
 from ncclean.exporting.tars import TarWriter
-from ncclean.selection.policy import Policy
-from ncclean.selection.select import select
 from tests import hostile
 
 
@@ -48,76 +45,6 @@ def records(out):
         with tarfile.open(path) as tar:
             found += [json.load(tar.extractfile(one)) for one in tar if one.name.endswith("json")]
     return found
-
-
-@pytest.mark.parametrize("samples_per_shard", [1, 2, 10])
-def test_a_sample_that_lacks_is_counted_once(tmp_path, samples_per_shard):
-    """However many shards are written from the one in which it is not."""
-    shards = shard(tmp_path, list("abc"))
-    chosen = selection(tmp_path, list("abcyz"))
-    out = tmp_path / "out"
-    summary = export_shards(chosen, shards, UPath(out), samples_per_shard=samples_per_shard)
-    assert (summary.samples, summary.missing) == (3, {"0": 2})
-    sizes = json.loads((out / "sizes.json").read_text())
-    assert sum(sizes.values()) == 3
-
-
-def test_a_sample_without_its_selected_caption_is_left_out_and_counted(tmp_path):
-    shards = shard(tmp_path, list("ab"), alts=["v", "w"])
-    captions = {
-        "caption_number": pa.array([7, 1], pa.int16()), "caption_rank": pa.array([0, 0], pa.int16())
-    }  # fmt: skip
-    chosen = selection(tmp_path, list("ab"), **captions)
-    summary = export_shards(chosen, shards, UPath(tmp_path / "out"), caption_key=("alts",))
-    assert (summary.samples, summary.missing) == (1, {"0": 1})
-    (record,) = records(tmp_path / "out")
-    assert (record["caption"], record["other_captions"]) == ("w", ["v"])
-
-
-def test_of_a_key_that_occurs_twice_the_first_row_has_the_scores(tmp_path):
-    """As scoring has it: the second sample is a row without them."""
-    shards = shard(tmp_path, list("aa"))
-    rows = {
-        "uid": ["a", "a"], "shard": ["0"] * 2, "key": ["a"] * 2,
-        "row": pa.array([0, 1], pa.int32()), "status": ["ok", "duplicate_key"],
-        "similarity": pa.array([0.5, None], pa.float32()),
-    }  # fmt: skip
-    pq.write_table(pa.table(rows), tmp_path / "s.parquet")
-    scores, chosen = [str(tmp_path / "s.parquet")], tmp_path / "selection.parquet"
-    select(scores, UPath(chosen), Policy(where="true"))
-    columns = ["similarity", "status"]
-    export_shards(str(chosen), shards, UPath(tmp_path / "out"), scores=scores, columns=columns)
-    assert [(r["similarity"], r["status"]) for r in records(tmp_path / "out")] == [(0.5, "ok")]
-
-
-def test_a_sample_that_lacks_counts_as_often_as_it_was_to_be_written(tmp_path):
-    shards = shard(tmp_path, list("ab"))
-    chosen = selection(tmp_path, list("abzz"))
-    summary = export_shards(chosen, shards, UPath(tmp_path / "out"))
-    assert (summary.samples, summary.missing) == (2, {"0": 2})
-
-
-def test_columns_that_were_asked_for_win_over_fields_of_the_json(tmp_path):
-    shards = shard(tmp_path, ["a"], similarity="from the crawl")
-    rows = {
-        "uid": ["a"], "shard": ["0"], "key": ["a"], "row": pa.array([0], pa.int32()),
-        "status": ["ok"], "similarity": pa.array([0.5], pa.float32()),
-    }  # fmt: skip
-    pq.write_table(pa.table(rows), tmp_path / "s.parquet")
-    chosen = selection(tmp_path, ["a"])
-    scores, columns = [str(tmp_path / "s.parquet")], ["similarity"]
-    export_shards(chosen, shards, UPath(tmp_path / "out"), scores=scores, columns=columns)
-    (record,) = records(tmp_path / "out")
-    assert record["similarity"] == 0.5
-    assert "from the crawl" in record.values()
-
-
-def test_copies_of_a_sample_have_keys_of_their_own(tmp_path):
-    shards = shard(tmp_path, list("ab"))
-    export_shards(selection(tmp_path, list("aab")), shards, UPath(tmp_path / "out"))
-    with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
-        keys = [name.partition(".")[0] for name in tar.getnames()]
-    assert list(dict.fromkeys(keys)) == ["a", "a_copy1", "b"]
 
 
 def placed(folder, keys, **columns):
@@ -179,16 +106,3 @@ def test_a_tar_that_was_written_anew_is_searched_and_named(change, walks, tmp_pa
     assert len(walks) == 1
     with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
         assert [name[0] for name in tar.getnames()] in (list("bbcc"), list("bbc"))
-
-
-@pytest.mark.parametrize("layout", ["webdataset", "folder", "parquet"])
-def test_of_a_repeated_key_one_sample_is_exported(tmp_path, layout):
-    shards = shard(tmp_path, list("aba"))
-    out = tmp_path / "out"
-    summary = export_shards(
-        selection(tmp_path, list("ab")),
-        shards,
-        UPath(out),
-        layout=out_layout(layout, str(out), shards),
-    )
-    assert (summary.samples, summary.missing) == (2, {})

@@ -1,11 +1,16 @@
 """What a task takes of an input shard that several exported shards share, and what it counts."""
 
+from __future__ import annotations
+
 import contextlib
 from types import SimpleNamespace
+
+from upath import UPath
 
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.exporting.choices import Choice
+from ncclean.exporting.out_layout import OutLayout, Targets
 from ncclean.exporting.plan import ExportTask, Segment
 from ncclean.exporting.rows import free_key
 from ncclean.exporting.task import ExportOptions, ShardReport, Writer, _export_segment
@@ -68,3 +73,18 @@ def test_a_row_has_the_fields_of_its_own_captions():
     assert several.fields_of({0}) == {"s": 0}
     assert several.fields_of({3}) == {}
     assert Choice(1, fields={2: {"s": 2}}).fields_of({3}) == {"s": 2}
+
+
+# Where an export puts its files.
+
+
+def test_what_lies_beside_an_output_of_one_file_is_hidden(tmp_path):
+    """Loaders of the folder take every file for data, unless a name on its way has a dot."""
+    out = UPath(tmp_path / "data" / "validation.parquet")
+    targets = Targets(OutLayout("parquet", table=".parquet"), out, 5, ("",))
+    assert targets.tables == [out]
+    for path in (targets.stats(0), *targets.data(), targets.work / "x"):
+        first, *_ = path.relative_to(out.parent).parts
+        assert first.startswith(".")
+    other = Targets(OutLayout("parquet", table=".parquet"), out.with_name("train.parquet"), 5)
+    assert other.work != targets.work

@@ -132,20 +132,18 @@ def test_a_corpus_is_scored(saved, corpus, tmp_path):
     assert pq.read_table(out, columns=["similarity"])["similarity"].null_count < 50
 
 
-def test_a_tokenizer_with_more_words_than_its_tower_is_refused(tmp_path):
+def test_a_tokenizer_with_more_words_than_its_tower_is_refused(tmp_path, refused):
     text = {"vocab_size": 200, "width": 32, "heads": 2, "layers": 1}
     model_folder(tmp_path, text)
-    with pytest.raises(ModelError, match=rf"vocab_size of 200, .*{WORDS}"):
-        Estimator.load(str(tmp_path), device="cpu")
+    refused(Estimator.load, str(tmp_path), device="cpu")
 
 
-def test_a_tokenizer_that_is_not_there_is_said(tmp_path):
+def test_a_tokenizer_that_is_not_there_is_said(tmp_path, refused):
     text = {"vocab_size": WORDS, "width": 32, "heads": 2, "layers": 1}
     model_folder(tmp_path, text)
     for path in tmp_path.glob("tokenizer*"):
         path.unlink()
-    with pytest.raises(ModelError, match="tokenizer"):
-        Estimator.load(str(tmp_path), device="cpu")
+    refused(Estimator.load, str(tmp_path), device="cpu")
 
 
 @pytest.mark.parametrize("mapped", ["AutoTokenizer", "AutoConfig"])

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ncclean.errors import InputError
 from ncclean.models.devices import _cast_matrices, float32_products, resolve_precision
 from ncclean.models.estimator import Estimator
 
@@ -75,17 +74,15 @@ def test_kernels_of_convolutions_as_a_gpu_takes_them(demo_estimator):
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-def test_tf32_is_refused_without_it(monkeypatch):
+def test_tf32_is_refused_without_it(monkeypatch, refused):
     for device in ("cpu", "mps"):
-        with pytest.raises(InputError, match=f"--precision tf32 needs .* and {device} is not one"):
-            resolve_precision("tf32", torch.device(device))
+        refused(resolve_precision, "tf32", torch.device(device))
     for capability, has_tf32 in (((7, 5), False), ((8, 0), True), ((12, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, it=capability: it)
         if has_tf32:
             assert resolve_precision("tf32", torch.device("cuda")) == "tf32"
         else:
-            with pytest.raises(InputError, match="tf32"):
-                resolve_precision("tf32", torch.device("cuda"))
+            refused(resolve_precision, "tf32", torch.device("cuda"))
 
 
 def flags():

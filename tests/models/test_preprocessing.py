@@ -95,10 +95,9 @@ def test_a_tag_that_tells_nothing_is_refused(weights, tag, says):
         chosen_for("ViT-S-32", weights, tag)
 
 
-def test_candidates_of_a_bare_file_must_agree(weights):
+def test_candidates_of_a_bare_file_must_agree(weights, refused):
     source = ModelSource("ViT-B-32", None, "w.pt", "w.pt", "w.pt", ("ViT-B-32", "ViT-B-16-SigLIP"))
-    with pytest.raises(ModelError, match=r"ViT-B-32, ViT-B-16-SigLIP .*--preprocess"):
-        choose_preprocessing(source, {}, {}, None)
+    refused(choose_preprocessing, source, {}, {}, None)
 
 
 @pytest.mark.parametrize("form", ["folder", "json"])
@@ -169,7 +168,7 @@ def test_a_person_reads_one_line():
     assert describe(SIGLIP) == "mean 0.5, std 0.5, bicubic, squash"
 
 
-def test_a_model_is_built_with_what_the_released_weights_state(tmp_path, monkeypatch):
+def test_a_model_is_built_with_what_the_released_weights_state(tmp_path, monkeypatch, refused):
     folder = write_model(tmp_path / "m", {**ARCHITECTURES["clip"]})
     (tmp_path / "small-released.json").write_text(json.dumps(ARCHITECTURES["clip"]))
     released = {"a": SIGLIP, "b": {**SIGLIP, "std": [0.4] * 3}}
@@ -184,8 +183,7 @@ def test_a_model_is_built_with_what_the_released_weights_state(tmp_path, monkeyp
     assert json.loads(estimator.identity.preprocessing) == as_config(estimator.preprocessing)
     assert as_config(estimator.preprocessing) == SIGLIP
     tags = ["a", "b"]
-    with pytest.raises(ModelError, match=r"small-released/a or small-released/b"):
-        Estimator.load(*names, device="cpu")
+    refused(Estimator.load, *names, device="cpu")
     assert Estimator.load(*names, preprocess="b", device="cpu").preprocessing.std == (0.4,) * 3
 
 

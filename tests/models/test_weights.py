@@ -99,11 +99,10 @@ def test_torchscript_is_said_to_be_code(tmp_path):
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_tensors_that_are_not_finite_are_named(number, dtype):
+def test_tensors_that_are_not_finite_are_named(number, dtype, refused):
     broken = torch.tensor([1.0, number], dtype=dtype)
     check_finite({"a": torch.ones(2), "n": torch.tensor(3)}, "w.pt")
-    with pytest.raises(ModelError, match=r"w\.pt .* b, c, d and 1 more"):
-        check_finite({"a": torch.ones(2), **dict.fromkeys("bcde", broken)}, "w.pt")
+    refused(check_finite, {"a": torch.ones(2), **dict.fromkeys("bcde", broken)}, "w.pt")
 
 
 def test_keys_that_do_not_fit_are_named():

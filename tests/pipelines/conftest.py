@@ -2,12 +2,12 @@
 
 import pytest
 
-from ncclean.data.synthetic import CorpusOptions, write_corpus
+from tests.factories import rendered
 
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory):
     """600 clean pairs in 3 shards, 2 % broken."""
-    out = tmp_path_factory.mktemp("clean") / "shards"
-    write_corpus(out, CorpusOptions(pairs=600, shard_size=200, broken=0.02, seed=5), 1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("clean") / "shards", pairs=600, shard_size=200, broken=0.02, seed=5
+    )

@@ -12,7 +12,6 @@ from ncclean_pipelines.score import Score
 from scipy.stats import norm
 
 from ncclean.base.config import ScoreOptions
-from ncclean.errors import InputError
 from ncclean.scoring.calibration import fit_null
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions
@@ -64,14 +63,6 @@ def test_the_rest_of_the_table_is_the_same(embeddings, tmp_path):
     assert different == ["noise_probability", "null_p_value"]
 
 
-def test_the_score_is_chosen_anew_without_scoring_again(embeddings, tmp_path):
-    out, other = tmp_path / "a.parquet", tmp_path / "b.parquet"
-    score(embeddings, out)
-    score(embeddings, other, on="similarity")
-    Score(shards=[], out=str(out), calibrate_on="similarity", finalize_only=True).run()
-    assert pq.read_table(out).equals(pq.read_table(other))
-
-
 def separated(by, rng, pairs=20_000, rate=0.2):
     """A score of pairs, of which a share is mismatched and the others are `by` sigmas off."""
     own = rng.normal(size=pairs)
@@ -101,7 +92,7 @@ def test_auto_takes_the_cosine_where_the_rates_contradict(embeddings, tmp_path):
     assert score(embeddings, tmp_path / "auto", on="auto").calibrated_on == "similarity"
 
 
-def test_a_run_that_did_not_count_them_keeps_to_the_cosine(embeddings, tmp_path):
+def test_a_run_that_did_not_count_them_keeps_to_the_cosine(embeddings, tmp_path, refused):
     """Runs of older versions have no histograms of neg_clip_loss."""
     out = tmp_path / "scores"
     before = score(embeddings, out, on="similarity")
@@ -113,8 +104,7 @@ def test_a_run_that_did_not_count_them_keeps_to_the_cosine(embeddings, tmp_path)
     pq.write_table(table.set_column(number, "record", pa.array(texts)), path)
     again = Score(shards=[], out=str(out), finalize_only=True).run().summary
     assert (again.calibrated_on, again.noise_rate) == ("similarity", before.noise_rate)
-    with pytest.raises(InputError, match="older version"):
-        Score(shards=[], out=str(out), calibrate_on=ON, finalize_only=True).run()
+    refused(Score, shards=[], out=str(out), calibrate_on=ON, finalize_only=True)
 
 
 def test_less_than_a_pair_is_not_enough_for_auto_to_leave_the_cosine():

@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.score import Score
 from sklearn.metrics import roc_auc_score
-from upath import UPath
 
 import ncclean
 from ncclean.base import schema
@@ -17,13 +16,8 @@ from ncclean.base.config import ScoreOptions
 from ncclean.data.caption_parts import parts_of, sentence_starts
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs, resolve_sources
-from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError, ResumeError
-from ncclean.exporting.export import export_shards
-from ncclean.selection.policy import Policy
-from ncclean.selection.select import select
 from ncclean.storage.run_facts import read_facts
-from tests import hostile
+from tests.factories import rendered
 
 MODEL = {"model": "demo", "pretrained": None, "precision": "fp32", "shift": 0.2}
 
@@ -39,11 +33,9 @@ def shards(tmp_path_factory):
     """Of 600 captions of five sentences a fifth has a foreign one, a tenth is another pair's."""
     folder = tmp_path_factory.mktemp("parts") / "shards"
     noise = {"foreign_sentence": 0.2, "ncr": 0.1}
-    options = CorpusOptions(
-        pairs=600, shard_size=300, noise=noise, sentences=5, broken=0.02, seed=1
+    return rendered(
+        folder, pairs=600, shard_size=300, noise=noise, sentences=5, broken=0.02, seed=1
     )
-    write_corpus(folder, options, workers=1)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +111,8 @@ def test_pieces_equal_the_whole(shards, scored, tmp_path):
     assert pq.read_table(out).equals(pq.read_table(scored[1]))
 
 
-def test_another_run_without_or_with_parts_is_refused(shards, scored, tmp_path):
-    with pytest.raises(
-        ResumeError, match=r"--caption-parts was sentences, sentencex .*, is not set"
-    ):
-        score(shards, scored[1], caption_parts=None)
+def test_another_run_without_or_with_parts_is_refused(shards, scored, tmp_path, refused):
+    refused(score, shards, scored[1], caption_parts=None)
 
 
 def test_without_it_the_table_has_none_of_the_columns_and_the_summary_names_it(shards, tmp_path):
@@ -177,46 +166,6 @@ def test_the_dry_run_knows_what_sentences_and_words_cost(shards, tmp_path, optio
     assert ("add --caption-parts" in text) == ("words" in options)
 
 
-def test_several_captions_of_an_image(shards, tmp_path):
-    """The first of each image is right; the second ends with what is said of the next image."""
-    clean = [
-        (one.image, parts_of(one.caption, sentence_starts(one.caption)))
-        for shard in resolve_pairs([str(shards)])
-        for one in read_samples(shard)
-        if one.metadata["broken"] is None and not one.metadata["is_noisy"]
-    ]
-    members, foreign = [], {}
-    for number, (image, parts) in enumerate(clean):
-        foreign[f"{number:04d}"] = other = clean[number - 1][1][0]
-        record = {"captions": [" ".join(parts[:2]), " ".join([*parts[2:4], other])]}
-        members += [
-            (f"{number:04d}.jpg", image),
-            (f"{number:04d}.json", json.dumps(record).encode()),
-        ]
-    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(members))
-    names = {"caption_key": "captions", "batch_size": 64}
-    score(tmp_path / "s.tar", tmp_path / "s.parquet", **names)
-    rows = rows_of(tmp_path / "s.parquet")
-    assert len(rows) == 2 * len(clean) > 700
-    noisy = [row["caption_number"] == 1 for row in rows]
-    assert roc_auc_score(noisy, [row["part_noise_probability"] for row in rows]) > 0.95
-    policy = Policy(drop_parts=True, method="noise-probability")
-    select([str(tmp_path / "s.parquet")], UPath(tmp_path / "o.parquet"), policy)
-    export_shards(
-        str(tmp_path / "o.parquet"), resolve_pairs([str(tmp_path / "s.tar")]),
-        UPath(tmp_path / "clean"), caption_key="captions",
-    )  # fmt: skip
-    samples = exported(tmp_path / "clean")
-    assert len(samples) > 0.9 * len(clean)
-    left = [any(foreign[key] in text for text in fields["captions"])
-            for key, (_, fields) in samples.items()]  # fmt: skip
-    assert np.mean(left) < 0.15
-    mended = [fields for _, fields in samples.values() if "original_captions" in fields]
-    assert len(mended) > 0.8 * len(clean)
-    for key, (text, fields) in samples.items():
-        assert text == fields["caption"] == fields["captions"][0], key
-
-
 @pytest.fixture(scope="module")
 def embedded(shards, tmp_path_factory):
     """Embeddings of one shard."""
@@ -226,10 +175,9 @@ def embedded(shards, tmp_path_factory):
     return folder / "embeddings"
 
 
-def test_embeddings_have_no_tokens_and_no_parts(embedded, tmp_path):
+def test_embeddings_have_no_tokens_and_no_parts(embedded, tmp_path, refused):
     settings = {"shards": [str(embedded)], "out": str(tmp_path / "s.parquet"), "shift": 0.2}
-    with pytest.raises(InputError, match="score the images instead of their embeddings"):
-        Score(**settings, options=ScoreOptions(caption_parts="sentences")).run()
+    refused(Score, **settings, options=ScoreOptions(caption_parts="sentences"))
     summary = Score(**settings).run().summary
     assert (summary.captions_cut, summary.context_length) == (None, None)
     table = pq.read_table(tmp_path / "s.parquet")

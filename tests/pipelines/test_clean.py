@@ -13,8 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import ncclean
-from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError
+from tests.factories import rendered
 from tests.pipelines.test_calibrate_by import corpus as embeddings
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
@@ -25,9 +24,13 @@ MODEL = {"model": "demo", "precision": "fp32"}
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    out = tmp_path_factory.mktemp("corpus") / "shards"
-    write_corpus(out, CorpusOptions(pairs=200, shard_size=100, noise={"ncr": 0.3}, seed=5), 1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("corpus") / "shards",
+        pairs=200,
+        shard_size=100,
+        noise={"ncr": 0.3},
+        seed=5,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -165,19 +168,18 @@ def test_a_broken_shard_is_exit_code_1_and_named(shards, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"threshold": 1.5}, "--threshold must be at most 1"),
-        ({"where": "hight > 3"}, "--where: where: .*hight"),
-        ({"model": "demmo"}, "did you mean demo"),
-        ({"out": "s3://bucket/x"}, "--out takes a local folder"),
-        ({"source": "/nowhere"}, "/nowhere does not exist"),
+        {"threshold": 1.5},
+        {"where": "hight > 3"},
+        {"model": "demmo"},
+        {"out": "s3://bucket/x"},
+        {"source": "/nowhere"},
     ],
 )
-def test_mistakes_are_found_before_anything_starts(shards, tmp_path, options, message):
+def test_mistakes_are_found_before_anything_starts(shards, tmp_path, options, refused):
     given = {"source": str(shards), "out": str(tmp_path / "out"), **MODEL, **options}
-    with pytest.raises(InputError, match=message):
-        ncclean.clean(given.pop("source"), given.pop("out"), **given)
+    refused(ncclean.clean, given.pop("source"), given.pop("out"), **given)
     assert not (tmp_path / "out").exists()
 
 
@@ -192,32 +194,13 @@ def test_further_columns_of_score_can_be_asked_for(shards, tmp_path):
     assert ncclean.clean(str(shards), out, where=where, **options).summary.ran == ()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"words": True}, "--words encodes altered captions, which takes a model"),
-        ({"signals": ["image"]}, "--signals image is for images"),
-    ],
-)
-def test_columns_that_take_images_are_refused_for_embeddings(tmp_path, options, message):
+@pytest.mark.parametrize("options", [{"words": True}, {"signals": ["image"]}])
+def test_columns_that_take_images_are_refused_for_embeddings(tmp_path, options, refused):
     source = embeddings(tmp_path / "e", sizes=(50, 0, 0))
-    with pytest.raises(InputError, match=message):
-        ncclean.clean(str(source), str(tmp_path / "out"), **options)
+    refused(ncclean.clean, str(source), str(tmp_path / "out"), **options)
 
 
-def test_a_corpus_that_has_grown_is_scored_where_it_is_new(shards, tmp_path):
-    folder, out = tmp_path / "shards", tmp_path / "out"
-    folder.mkdir()
-    shutil.copy2(shards / "00001.tar", folder)
-    ncclean.clean(str(folder), str(out), **MODEL)
-    shutil.copy2(shards / "00000.tar", folder)
-    said = []
-    grown = ncclean.clean(str(folder), str(out), **MODEL, progress=lambda r: said.append(r.text))
-    assert "score: 1 new shard, 1 kept" in said
-    assert grown["stages"]["score"]["result"]["rows"] == 200
-
-
-def test_embeddings_become_a_list_of_uids(tmp_path):
+def test_embeddings_become_a_list_of_uids(tmp_path, refused):
     source = embeddings(tmp_path / "e", sizes=(900, 0, 0))
     result = ncclean.clean(str(source), str(tmp_path / "out"))
     kept = pq.read_table(tmp_path / "out" / "clean.parquet").column("uid").to_pylist()
@@ -230,16 +213,14 @@ def test_embeddings_become_a_list_of_uids(tmp_path):
     np.savez(tmp_path / "other.npz", one=one, two=two)
     shutil.copy(source / "metadata" / "metadata_0.parquet", tmp_path / "other.parquet")
     other = str(tmp_path / "other.parquet")
-    with pytest.raises(InputError, match="--embedding-keys IMG,TEXT; there are one, two"):
-        ncclean.clean(other, str(tmp_path / "o"))
+    refused(ncclean.clean, other, str(tmp_path / "o"))
     named = ncclean.clean(other, str(tmp_path / "o"), embedding_keys="one,two")
     assert named["stages"]["score"]["result"]["ok"] == 900
-    with pytest.raises(InputError, match="--model is for images"):
-        ncclean.clean(str(source), str(tmp_path / "other"), model="demo")
+    refused(ncclean.clean, str(source), str(tmp_path / "other"), model="demo")
 
 
 @pytest.mark.parametrize("kind", ["equal captions", "constant", "unrelated"])
-def test_a_corpus_that_tells_nothing_is_not_cleaned_away(tmp_path, kind):
+def test_a_corpus_that_tells_nothing_is_not_cleaned_away(tmp_path, kind, refused):
     """Scores and report are there to see why; nothing is selected or exported."""
     rng = np.random.default_rng(0)
     source = tmp_path / "e"
@@ -256,11 +237,7 @@ def test_a_corpus_that_tells_nothing_is_not_cleaned_away(tmp_path, kind):
     (source / "metadata").mkdir()
     pq.write_table(pa.table({"caption": captions}), source / "metadata" / "metadata_0.parquet")
     out = tmp_path / "out"
-    expected = (
-        "no pair is known to be mismatched" if kind == "equal captions" else "may be anything"
-    )
-    with pytest.raises(InputError, match=f"select.*{expected}.*--keep-fraction"):
-        ncclean.clean(str(source), str(out))
+    refused(ncclean.clean, str(source), str(out))
     assert (out / "scores.parquet").exists()
     assert (out / "report.html").exists()
     assert not (out / "clean.parquet").exists()
@@ -270,13 +247,12 @@ def test_a_corpus_that_tells_nothing_is_not_cleaned_away(tmp_path, kind):
     assert ("known to be mismatched" if kind == "equal captions" else "may be anything") in said
 
 
-def test_results_in_the_folder_of_pictures_are_refused(tmp_path, monkeypatch):
+def test_results_in_the_folder_of_pictures_are_refused(tmp_path, monkeypatch, refused):
     """The pictures written there would be pairs of the next run."""
     (tmp_path / "one.jpg").write_bytes(b"not read before it is refused")
     monkeypatch.chdir(tmp_path)
     for out in (".", "clean", "a/../b"):
-        with pytest.raises(InputError, match=r"lies in \.: .* name a folder outside it"):
-            ncclean.clean(".", out, **MODEL)
+        refused(ncclean.clean, ".", out, **MODEL)
     assert [path.name for path in tmp_path.iterdir()] == ["one.jpg"]
 
 

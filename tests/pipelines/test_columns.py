@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 import ncclean
 from ncclean.base.config import ScoreOptions
 from ncclean.columns import columns
-from ncclean.errors import InputError, NccleanError, ResumeError
 from ncclean.models.heads import EmbeddingHead
 from ncclean.storage.score_run import ScoreRun
 
@@ -184,7 +183,7 @@ def test_signals(scored):
     assert pc.min(table.column("blur")).as_py() > 0
 
 
-def test_embeddings_have_columns_too(scored, head, tmp_path):
+def test_embeddings_have_columns_too(scored, head, tmp_path, refused):
     folder, _, table = scored
     options = ScoreOptions(
         columns=[f"{__name__}:of_embeddings"], head=[f"beauty={head[0]}"], signals=["language"]
@@ -196,12 +195,15 @@ def test_embeddings_have_columns_too(scored, head, tmp_path):
     assert found.column("length").to_pylist() == list(map(len, texts))
     assert found.column("language").equals(ok(table).column("language"))
     assert np.allclose(found.column("beauty"), ok(table).column("beauty"), atol=5e-3)
-    with pytest.raises(InputError, match="--signals image is for images"):
-        Score(shards=[str(folder / "embeddings")], out=str(tmp_path / "i.parquet"),
-              options=ScoreOptions(signals=["image"])).run()  # fmt: skip
+    refused(
+        Score,
+        shards=[str(folder / "embeddings")],
+        out=str(tmp_path / "i.parquet"),
+        options=ScoreOptions(signals=["image"]),
+    )
 
 
-@pytest.mark.parametrize("out", ["s.parquet", "folder"])
+@pytest.mark.parametrize("out", ["s.parquet", pytest.param("folder", marks=pytest.mark.slow)])
 def test_pieces_merged_are_the_whole(out, corpus, scored, head, tmp_path):
     shards = sorted(corpus.glob("*.tar"))
     broken = tmp_path / "in" / "broken.tar"
@@ -245,7 +247,7 @@ def test_a_killed_run_goes_on_with_the_same_columns(corpus, scored, head, tmp_pa
     assert result.summary.column_failures == scored[1].summary.column_failures
 
 
-def test_another_version_or_file_is_another_run(corpus, head, tmp_path):
+def test_another_version_or_file_is_another_run(corpus, head, tmp_path, refused):
     source = sorted(corpus.glob("*.tar"))[0]
     out = tmp_path / "s.parquet"
     copy = tmp_path / "copy.safetensors"
@@ -255,35 +257,29 @@ def test_another_version_or_file_is_another_run(corpus, head, tmp_path):
     assert json.loads(metadata[b"columns"]) == [f"{__name__}:picky 2"]
     score(source, out, columns=[f"{__name__}:picky"], head=[f"beauty={head[0]}"])  # as it was
     save_file({"weight": torch.zeros(1, EmbeddingHead.load(str(copy)).dim)}, copy)
-    with pytest.raises(ResumeError, match="--head"):
-        score(source, out, columns=[f"{__name__}:picky"], head=[f"beauty={copy}"])
-    with pytest.raises(ResumeError, match="--columns"):
-        score(source, out, head=[f"beauty={head[0]}"])
+    refused(score, source, out, columns=[f"{__name__}:picky"], head=[f"beauty={copy}"])
+    refused(score, source, out, head=[f"beauty={head[0]}"])
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"columns": ["json"]}, "takes package.module:function, got json"),
-        ({"columns": ["no_such_module:f"]}, "No module named 'no_such_module'"),
-        ({"columns": ["json:nothing"]}, "json has no nothing"),
-        ({"columns": [f"{__name__}:undeclared"]}, "does not declare its columns"),
-        ({"columns": [f"{__name__}:taken"]}, "has a column similarity already"),
-        (
-            {"columns": [f"{__name__}:picky", f"{__name__}:of_embeddings"]},
-            "a column length already",
-        ),
-        ({"head": ["beauty"]}, "takes NAME=FILE.safetensors, got beauty"),
-        ({"head": ["x=nowhere.safetensors"]}, "does not exist"),
-        ({"signals": ["language", "smell"]}, "takes language, image, got 'smell'"),
-        ({"signals": ["image"], "decode_on": "device"}, "needs the images on the CPU"),
-        ({"signals": ["image"], "draft": True}, "needs whole images"),
-        ({"draft": True, "decode_on": "device"}, "--draft needs --decode-on cpu"),
+        {"columns": ["json"]},
+        {"columns": ["no_such_module:f"]},
+        {"columns": ["json:nothing"]},
+        {"columns": [f"{__name__}:undeclared"]},
+        {"columns": [f"{__name__}:taken"]},
+        {"columns": [f"{__name__}:picky", f"{__name__}:of_embeddings"]},
+        {"head": ["beauty"]},
+        {"head": ["x=nowhere.safetensors"]},
+        {"signals": ["language", "smell"]},
+        {"signals": ["image"], "decode_on": "device"},
+        {"signals": ["image"], "draft": True},
+        {"draft": True, "decode_on": "device"},
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_scored(options, message, corpus, tmp_path):
-    with pytest.raises(NccleanError, match=message):
-        score(corpus, tmp_path / "s.parquet", **options)
+def test_what_cannot_be_is_said_before_anything_is_scored(options, refused, corpus, tmp_path):
+    refused(score, corpus, tmp_path / "s.parquet", **options)
     assert not list(tmp_path.iterdir())
 
 
@@ -300,31 +296,29 @@ def test_a_module_in_the_working_folder(corpus, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("tensors", "metadata", "message"),
+    ("tensors", "metadata"),
     [
-        ({"a.weight": (3, 4), "b.weight": (1, 3)}, {}, "does not tell the `activation`"),
-        ({"a.weight": (3, 4), "b.weight": (1, 2)}, {"activation": "relu"}, "followed by one"),
-        ({"weight": (2, 4)}, {}, "gives 2 values"),
-        ({"weight": (4,)}, {}, "has no matrix"),
-        ({"scale": (4,)}, {}, "neither a weight nor a bias"),
-        ({"weight": (1, 4), "bias": (2,)}, {}, "does not fit"),
-        ({"weight": (1, 4)}, {"output": "softmax"}, "is none or sigmoid"),
-        ({"weight": (1, 4)}, {}, "was made for another model"),
+        ({"a.weight": (3, 4), "b.weight": (1, 3)}, {}),
+        ({"a.weight": (3, 4), "b.weight": (1, 2)}, {"activation": "relu"}),
+        ({"weight": (2, 4)}, {}),
+        ({"weight": (4,)}, {}),
+        ({"scale": (4,)}, {}),
+        ({"weight": (1, 4), "bias": (2,)}, {}),
+        ({"weight": (1, 4)}, {"output": "softmax"}),
+        ({"weight": (1, 4)}, {}),
     ],
 )
-def test_a_file_that_is_no_head(tensors, metadata, message, corpus, tmp_path):
+def test_a_file_that_is_no_head(tensors, metadata, refused, corpus, tmp_path):
     path = tmp_path / "h.safetensors"
     save_file({name: torch.zeros(*shape) for name, shape in tensors.items()}, path, metadata)
-    with pytest.raises(InputError, match=message):
-        score(corpus, tmp_path / "s.parquet", head=[f"h={path}"])
+    refused(score, corpus, tmp_path / "s.parquet", head=[f"h={path}"])
 
 
-def test_a_linear_head(tmp_path):
+def test_a_linear_head(tmp_path, refused):
     weight = torch.randn(1, 5)
     save_file({"weight": weight, "bias": torch.tensor([2.0])}, tmp_path / "h.safetensors")
     vectors = torch.randn(7, 5)
     found = EmbeddingHead.load(str(tmp_path / "h.safetensors"))(vectors)
     assert torch.allclose(found, (vectors @ weight.T)[:, 0] + 2, atol=1e-6)
     (tmp_path / "broken.safetensors").write_bytes(b"\xff" * 100)
-    with pytest.raises(InputError, match="not a safetensors file"):
-        EmbeddingHead.load(str(tmp_path / "broken.safetensors"))
+    refused(EmbeddingHead.load, str(tmp_path / "broken.safetensors"))

@@ -15,12 +15,10 @@ from ncclean_pipelines.finetune import Finetune
 from ncclean_pipelines.inject_noise import InjectNoise
 from ncclean_pipelines.registry import COMMANDS
 from ncclean_pipelines.score import Score
-from ncclean_pipelines.synth import Synth
 
 import ncclean
-from ncclean.base.option_values import parse_settings, values_by_name
-from ncclean.base.options import OptionError, parameters
-from ncclean.errors import InputError
+from ncclean.base.option_values import values_by_name
+from ncclean.base.options import parameters
 from ncclean.storage.inputs import identity
 
 
@@ -50,28 +48,6 @@ def test_options_reach_the_groups_that_hold_them():
     assert values_by_name(command)["gamma"] == 0.4
 
 
-def test_an_unknown_option_is_named_with_what_is_like_it():
-    with pytest.raises(OptionError, match=r"score has no option 'blok_size' .did you mean block_s"):
-        build(Score, {"shards": "a.tar", "out": "s", "blok_size": 3})
-    with pytest.raises(OptionError, match=r"score has no option 'xyzzy'$"):
-        build(Score, {"shards": "a.tar", "out": "s", "xyzzy": 3})
-    with pytest.raises(OptionError, match="score has no option 'options'"):  # a group is none
-        build(Score, {"shards": "a.tar", "out": "s", "options": {}})
-
-
-@pytest.mark.parametrize("values", [{}, {"shards": "a.tar"}, {"shards": "a.tar", "out": None}])
-def test_a_missing_option_is_named(values):
-    with pytest.raises(OptionError) as error:
-        build(Score, values)
-    assert error.value.option == ("out" if "shards" in values else "shards")
-
-
-def test_none_is_the_default_where_it_is_no_value():
-    command = build(Score, {"shards": "a.tar", "out": "s", "block_size": None, "model": None})
-    assert command.options.block_size == 2048
-    assert command.model == "ViT-B-32"
-
-
 def test_none_is_a_value_where_the_type_has_it():
     command = build(Score, {"shards": "a.tar", "out": "s", "pretrained": None, "workers": None})
     assert command.pretrained is None
@@ -96,31 +72,6 @@ def test_paths_become_text():
         "a.tar",
         "b.tar",
     ]
-
-
-def test_numbers_may_be_text():
-    command = build(Synth, {"out": "c", "pairs": "20", "noise": "0.1"})
-    assert (command.corpus.pairs, command.noise) == (20, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"pairs": "many"}, "pairs: input should be a valid integer, .*, got 'many'"),
-        ({"pairs": 1.5}, "pairs: .*, got 1.5"),
-        ({"pairs": [1]}, r"pairs: .*, got \[1\]"),
-        (
-            {"kind": "salt"},
-            "--kind takes ncr, decl, per_batch, foreign_sentence, added_detail, got 'salt'",
-        ),
-        ({"pairs": 0}, "--pairs must be at least 1, got 0"),
-        ({"overwrite": "perhaps"}, "overwrite: .*, got 'perhaps'"),
-    ],
-)
-def test_values_of_another_type_are_refused(values, message):
-    with pytest.raises(OptionError, match=message) as error:
-        build(Synth, {"out": "c", **values})
-    assert error.value.option == next(iter(values))
 
 
 @pytest.fixture
@@ -188,31 +139,6 @@ def test_identity_sees_into_a_model_folder(shards, tmp_path):
     assert len(before) == 1
     (model / "weights").write_text("ab")
     assert stamped() != before
-
-
-def test_settings_are_options_in_yaml():
-    settings = ["a_neg=20", "betas=[0.9, 0.99]", "tensorboard=false", "b_pos=null"]
-    assert parse_settings(parameters(Finetune), settings, "finetune") == {
-        "a_neg": 20.0,
-        "betas": (0.9, 0.99),
-        "tensorboard": False,
-        "b_pos": None,
-    }
-    assert parse_settings(parameters(Finetune), [], "finetune") == {}
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("a_neg", "--set takes NAME=VALUE, got 'a_neg'"),
-        ("a_nag=3", "finetune has no option 'a_nag' .did you mean a_neg"),
-        ("a_neg=lots", "--set a_neg: .*, got 'lots'"),
-        ("a_neg=[", r"--set a_neg.*not YAML"),
-    ],
-)
-def test_wrong_settings_are_refused(setting, message):
-    with pytest.raises(InputError, match=message):
-        parse_settings(parameters(Finetune), [setting], "finetune")
 
 
 def test_a_result_shows_figures_failures_and_files():

@@ -12,7 +12,6 @@ from ncclean_pipelines.select import Select
 from upath import UPath
 
 from ncclean.base.config import TaskOptions
-from ncclean.errors import InputError
 from ncclean.exporting import cost as export_cost
 from ncclean.exporting.task import ShardReport
 from ncclean.neighbour_search.options import NeighbourOptions
@@ -155,14 +154,12 @@ def test_shards_that_are_fetched_are_read_whole(corpus, selection, tmp_path):
     assert plan.temporary_bytes == 3 * max(sizes)
 
 
-def test_a_uid_file_has_no_dry_run(selection, tmp_path):
-    with pytest.raises(InputError, match="--dry-run is for shards"):
-        Export(selection=str(selection), out=str(tmp_path / "uids.npy"), dry_run=True)
+def test_a_uid_file_has_no_dry_run(selection, tmp_path, refused):
+    refused(Export, selection=str(selection), out=str(tmp_path / "uids.npy"), dry_run=True)
 
 
-def test_vectors_of_no_use_are_named(tmp_path):
+def test_vectors_of_no_use_are_named(tmp_path, refused):
     table = pa.table({"uid": ["a"], "shard": ["s"], "key": ["a"]})
     nothing = np.full((1, DIM), np.nan, np.float16)
     write_embeddings(UPath(tmp_path / "e"), "0", nothing, nothing, table)
-    with pytest.raises(InputError, match="no usable pair"):
-        searching(tmp_path / "e", tmp_path / "n.parquet", dry_run=True).run()
+    refused(searching, tmp_path / "e", tmp_path / "n.parquet", dry_run=True)

@@ -84,7 +84,7 @@ def root_of(judged):
     return SourceOptions(image_root=str(judged / "images"))
 
 
-def test_references_are_left_out_and_a_prefix_changes_scores(judged):
+def test_references_are_left_out_and_a_prefix_changes_scores(judged, refused):
     sources = {"data": [str(judged / "dataset.json")], "source_options": root_of(judged)}
     whole = evaluate(judged, **sources)
     without = evaluate(judged, drop_references=True, **sources)
@@ -92,8 +92,7 @@ def test_references_are_left_out_and_a_prefix_changes_scores(judged):
     assert [one["captions"] for one in without.values["scores"]] == [24, 24]
     prefixed = evaluate(judged, prefix="A photo depicts", **sources)
     assert prefixed.values["scores"] != whole.values["scores"]
-    with pytest.raises(InputError, match="no captions of its images"):
-        evaluate(judged, drop_references=True, data=[str(judged / "images")])
+    refused(evaluate, judged, drop_references=True, data=[str(judged / "images")])
 
 
 def test_the_mean_of_the_judges(judged):
@@ -105,7 +104,7 @@ def test_the_mean_of_the_judges(judged):
     assert each["pairwise_accuracy"] == mean["pairwise_accuracy"]
 
 
-def test_missing_and_hostile_images_are_counted(judged, tmp_path):
+def test_missing_and_hostile_images_are_counted(judged, tmp_path, refused):
     path = tmp_path / "j.csv"
     text = (judged / "judged.csv").read_text()
     outside = "../../etc/passwd,x,1,2,3\nnowhere.jpg,x,1,1,1\nnowhere.jpg,y,1,1,1\n"
@@ -119,8 +118,7 @@ def test_missing_and_hostile_images_are_counted(judged, tmp_path):
     result = evaluate(tmp_path, "j.csv", data=[str(judged / "dataset.json")],
                       source_options=root_of(judged))  # fmt: skip
     assert result.values["missing"] == {"demo": {"not_in_source": 2}}
-    with pytest.raises(InputError, match=r"has none of the judged images, such as photo"):
-        evaluate(judged, data=[str(tmp_path_with_a_photo(tmp_path))])
+    refused(evaluate, judged, data=[str(tmp_path_with_a_photo(tmp_path))])
 
 
 def tmp_path_with_a_photo(tmp_path):
@@ -129,7 +127,7 @@ def tmp_path_with_a_photo(tmp_path):
     return tmp_path / "other"
 
 
-def test_columns_of_a_score_table(tmp_path):
+def test_columns_of_a_score_table(tmp_path, refused):
     """Judgements of a scored corpus: what people say is the cosine itself, rounded."""
     Synth(out=str(tmp_path / "s"), corpus=CorpusOptions(pairs=40), noise=0.3, held_out=0).run()
     table = tmp_path / "scores.parquet"
@@ -152,35 +150,32 @@ def test_columns_of_a_score_table(tmp_path):
     assert (rank["reversed"], rank["tau_b"] > 0.2) == (True, True)
     assert result.values["missing"] == {str(table): {"not_in_scores": 1}}
     (tmp_path / "foreign.csv").write_text("image,caption,score\nq.jpg,x,1\nr.jpg,y,2\n")
-    with pytest.raises(InputError, match="none of the judged captions"):
-        evaluate(tmp_path, "foreign.csv", model=(), scores=[str(table)])
+    refused(evaluate, tmp_path, "foreign.csv", model=(), scores=[str(table)])
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"model": ()}, "name a --model with --shards, or a score table"),
-        ({}, "give both"),
-        ({"data": ["x"], "score": ["similarity"]}, "--score reads columns of --scores"),
-        ({"model": (), "scores": ["x"], "prefix": "y"}, "are for --model"),
+        {"model": ()},
+        {},
+        {"data": ["x"], "score": ["similarity"]},
+        {"model": (), "scores": ["x"], "prefix": "y"},
     ],
 )
-def test_options_that_do_not_go_together(judged, options, message):
-    with pytest.raises(InputError, match=message):
-        evaluate(judged, **options)
+def test_options_that_do_not_go_together(judged, options, refused):
+    refused(evaluate, judged, **options)
 
 
-def test_the_result_is_written_and_replaces_its_own(judged, tmp_path):
+def test_the_result_is_written_and_replaces_its_own(judged, tmp_path, refused):
     out = tmp_path / "j.json"
     for _ in range(2):
         evaluate(judged, data=[str(judged / "images")], out=str(out))
     assert json.loads(out.read_text())["rating_columns"] == ["judge1", "judge2", "judge3"]
     out.write_text("{}")
-    with pytest.raises(InputError, match="is in the way"):
-        evaluate(judged, data=[str(judged / "images")], out=str(out))
+    refused(evaluate, judged, data=[str(judged / "images")], out=str(out))
 
 
-def test_names_that_two_samples_may_mean(judged, tmp_path):
+def test_names_that_two_samples_may_mean(judged, tmp_path, refused):
     (tmp_path / "s").mkdir()
     members = [
         member
@@ -196,8 +191,7 @@ def test_names_that_two_samples_may_mean(judged, tmp_path):
     path.write_text("image,caption,score\na/1.jpg,x,1\nb/1.jpg,yy,2\na/2.jpg,zzz,3\n")
     assert evaluate(tmp_path, "j.csv", **options).values["scores"][0]["images"] == 3
     path.write_text("image,caption,score\n1.jpg,x,1\n2.jpg,yy,2\n")
-    with pytest.raises(InputError, match=r"1.jpg may be 0/a/1 or 0/b/1"):
-        evaluate(tmp_path, "j.csv", **options)
+    refused(evaluate, tmp_path, "j.csv", **options)
 
 
 @pytest.mark.parametrize("option", ["pretrained", "preprocess"])

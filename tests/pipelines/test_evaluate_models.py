@@ -19,7 +19,7 @@ from ncclean.data.benchmark_sets import find_sets
 from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.synthetic.heldout import write_heldout
-from ncclean.errors import InputError, ModelError
+from ncclean.errors import InputError
 from ncclean.evaluation import models_on_sets
 from ncclean.evaluation.comparison import compare_results
 from ncclean.evaluation.embedding import embed_classes
@@ -132,29 +132,23 @@ def test_the_clean_model_is_better_and_the_comparison_says_so(evaluated):
                 assert getattr(by_set[result.dataset][name], side) == pytest.approx(value)
 
 
-def test_what_cannot_be_compared(evaluated, tmp_path):
+def test_what_cannot_be_compared(evaluated, tmp_path, refused):
     before, after = (read_results(str(evaluated / name)) for name in ("demo-noisy", "demo"))
-    with pytest.raises(InputError, match=r"B has \w+ of \S+ twice"):
-        compare_results(before, [*after, *after])
+    refused(compare_results, before, [*after, *after])
     shapes = [r for r in before if r.dataset == "zeroshot-shape"]
-    with pytest.raises(InputError, match="no data set and task in common"):
-        compare_results(shapes, [r for r in after if r.dataset != "zeroshot-shape"])
-    with pytest.raises(InputError, match="names no result"):
-        read_results(str(tmp_path))
+    refused(compare_results, shapes, [r for r in after if r.dataset != "zeroshot-shape"])
+    refused(read_results, str(tmp_path))
     lone = shutil.copy(next((evaluated / "demo").glob("zeroshot-shape*.json")), tmp_path)
-    with pytest.raises(InputError, match=r"has no zeroshot-shape\S*\.parquet beside it"):
-        read_results(str(lone))
+    refused(read_results, str(lone))
     (tmp_path / "other.json").write_text('{"a": 1}')
-    with pytest.raises(InputError, match="not a result of `ncclean evaluate`"):
-        read_results(str(tmp_path / "other.json"))
+    refused(read_results, str(tmp_path / "other.json"))
 
 
-def test_other_samples_cannot_be_compared(evaluated, tmp_path, heldout):
+def test_other_samples_cannot_be_compared(evaluated, tmp_path, heldout, refused):
     write_heldout(tmp_path / "other", 24, seed=4)
     after = on(EvaluateRetrieval, "demo", data=[tmp_path / "other/retrieval"]).run().summary
     before = [r for r in read_results(str(evaluated / "demo")) if r.dataset == "retrieval"]
-    with pytest.raises(InputError, match="on different samples"):
-        compare_results(before, after)
+    refused(compare_results, before, after)
 
 
 def test_a_model_compared_with_itself_differs_by_nothing(evaluated):
@@ -205,41 +199,34 @@ def test_each_model_has_its_own_weights_and_preprocessing(heldout):
     assert [one.pretrained for one in for_all.requests()] == ["x", "x"]
 
 
-def test_requests_are_checked_before_anything_is_loaded(heldout, tmp_path):
+def test_requests_are_checked_before_anything_is_loaded(heldout, tmp_path, refused):
     nobody = "no-such-model"
-    with pytest.raises(InputError, match="is given twice"):
-        on(EvaluateZeroshot, nobody, nobody, data=[heldout])
-    with pytest.raises(InputError, match="at least one --model"):
-        on(EvaluateZeroshot, data=[heldout])
-    with pytest.raises(InputError, match="3 --pretrained for 2 --model"):
-        on(EvaluateZeroshot, nobody, "demo", data=[heldout], pretrained=["a", "b", "c"])
-    with pytest.raises(InputError, match="3 --preprocess for 2 --model"):
-        on(EvaluateZeroshot, nobody, "demo", data=[heldout], preprocess=["a", "b", "c"])
-    with pytest.raises(ModelError, match="neither a file nor a tag of demo"):
-        on(EvaluateZeroshot, "demo", data=[heldout], pretrained=["openai"]).run()
+    refused(on, EvaluateZeroshot, nobody, nobody, data=[heldout])
+    refused(on, EvaluateZeroshot, data=[heldout])
+    refused(on, EvaluateZeroshot, nobody, "demo", data=[heldout], pretrained=["a", "b", "c"])
+    refused(on, EvaluateZeroshot, nobody, "demo", data=[heldout], preprocess=["a", "b", "c"])
+    refused(on, EvaluateZeroshot, "demo", data=[heldout], pretrained=["openai"])
     several = on(EvaluateZeroshot, nobody, data=[heldout], out=str(tmp_path / "r.json"))
-    with pytest.raises(InputError, match="is one file, but there are 4 results"):
-        several.run()
+    refused(several.run)
     mine = tmp_path / "mine.json"
     mine.write_text('{"a": 1}')
     in_the_way = on(EvaluateZeroshot, nobody, data=[heldout / "zeroshot-count"], out=str(mine))
-    with pytest.raises(InputError, match="is in the way"):
-        in_the_way.run()
+    refused(in_the_way.run)
     assert mine.read_text() == '{"a": 1}'
     lacking = tmp_path / "lacking"
     shutil.copytree(heldout / "zeroshot-count", lacking)
     (lacking / "test" / "0.tar").unlink()
-    with pytest.raises(InputError, match=r"0\.tar is missing"):
-        on(EvaluateZeroshot, nobody, data=[lacking]).run()
+    refused(on, EvaluateZeroshot, nobody, data=[lacking])
 
 
-def test_a_file_of_somebody_elses_in_the_folder_is_found_before_it_is_replaced(heldout, tmp_path):
+def test_a_file_of_somebody_elses_in_the_folder_is_found_before_it_is_replaced(
+    heldout, tmp_path, refused
+):
     again = on(EvaluateZeroshot, "demo", data=[heldout / "zeroshot-count"], out=str(tmp_path))
     again.run()
     (result,) = tmp_path.glob("*.json")
     result.write_text('{"a": 1}')
-    with pytest.raises(InputError, match="is in the way"):
-        again.run()
+    refused(again.run)
     assert result.read_text() == '{"a": 1}'
 
 
@@ -255,7 +242,7 @@ def test_broken_images_are_counted(heldout, tmp_path):
     assert (result.images, result.skipped) == (3, {"image_corrupt": 1})
 
 
-def test_similarities_before_and_after(heldout, tmp_path):
+def test_similarities_before_and_after(heldout, tmp_path, refused):
     both, plot = ("demo-noisy", "demo"), str(tmp_path / "f.png")
     result = on(EvaluateSimilarity, *both, data=[heldout / "retrieval"], plot=plot).run()
     before, after = (each.to_json() for each in result.summary)
@@ -278,8 +265,7 @@ def test_similarities_before_and_after(heldout, tmp_path):
             lambda **more: on(EvaluateSimilarity, "demo", **options, **more).run(), place
         )
     classes = on(EvaluateSimilarity, "demo", data=[heldout / "zeroshot-shape"])
-    with pytest.raises(InputError, match="have no captions"):
-        classes.run()
+    refused(classes.run)
 
 
 @pytest.fixture
@@ -313,7 +299,7 @@ def test_sets_of_cyclip_give_what_those_of_clip_benchmark_give(heldout, labelled
             assert one.images == ours.images
 
 
-def test_a_probe_with_weights_and_epochs_of_a_set(labelled, tmp_path):
+def test_a_probe_with_weights_and_epochs_of_a_set(labelled, tmp_path, refused):
     """Half of the training labels are wrong; the score table knows which."""
     path = labelled / "texture" / "train" / "labels.csv"
     lines = path.read_text().splitlines()
@@ -345,26 +331,30 @@ def test_a_probe_with_weights_and_epochs_of_a_set(labelled, tmp_path):
     adamw = {"probe": ProbeOptions(solver="adamw", learning_rate=0.01), "set_epochs": ["texture=3"]}
     (short,) = on(EvaluateLinearProbe, "demo", data=[labelled / "texture"], **adamw).run().summary
     assert short.settings["epochs"] == 3
-    with pytest.raises(InputError, match="there is no set textures: these are texture"):
-        on(EvaluateLinearProbe, "demo", data=[labelled / "texture"], set_epochs=["textures=3"],
-           probe=adamw["probe"]).run()  # fmt: skip
+    refused(
+        on,
+        EvaluateLinearProbe,
+        "demo",
+        data=[labelled / "texture"],
+        set_epochs=["textures=3"],
+        probe=adamw["probe"],
+    )
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"set_epochs": ["a=3"]}, "is for --solver adamw"),
-        ({"weights": "x"}, "give both"),
-        ({"scores": ["x"]}, "give both"),
-        ({"set_epochs": ["a=no"], "probe": ProbeOptions(solver="adamw")}, "takes set=number"),
+        {"set_epochs": ["a=3"]},
+        {"weights": "x"},
+        {"scores": ["x"]},
+        {"set_epochs": ["a=no"], "probe": ProbeOptions(solver="adamw")},
     ],
 )
-def test_options_of_a_probe_that_do_not_go_together(options, message):
-    with pytest.raises(InputError, match=message):
-        on(EvaluateLinearProbe, "demo", data=["x"], **options)
+def test_options_of_a_probe_that_do_not_go_together(options, refused):
+    refused(on, EvaluateLinearProbe, "demo", data=["x"], **options)
 
 
-def test_karpathys_json_gives_what_the_shards_give(heldout, tmp_path):
+def test_karpathys_json_gives_what_the_shards_give(heldout, tmp_path, refused):
     (one,) = find_sets([str(heldout / "retrieval")], "retrieval")
     images = []
     for shard in one.shards("test"):
@@ -390,12 +380,16 @@ def test_karpathys_json_gives_what_the_shards_give(heldout, tmp_path):
         source_options=SourceOptions(split=("test", "train")),
     ).run().summary  # fmt: skip
     assert (train.dataset, train.skipped) == ("dataset-test-train", {"image_missing": 1})
-    with pytest.raises(InputError, match="no image of the split val"):
-        on(EvaluateRetrieval, "demo", data=[tmp_path / "dataset.json"],
-           source_options=SourceOptions(split=("val",))).run()  # fmt: skip
+    refused(
+        on,
+        EvaluateRetrieval,
+        "demo",
+        data=[tmp_path / "dataset.json"],
+        source_options=SourceOptions(split=("val",)),
+    )
 
 
-def test_hostile_labels_of_cyclip(labelled, tmp_path):
+def test_hostile_labels_of_cyclip(labelled, tmp_path, refused):
     folder = labelled / "texture"
     path = folder / "test" / "labels.csv"
     lines = path.read_text().splitlines()
@@ -408,9 +402,6 @@ def test_hostile_labels_of_cyclip(labelled, tmp_path):
     (result,) = on(EvaluateZeroshot, "demo", data=[folder]).run().summary
     assert result.images == IMAGES
     assert result.skipped == {"image_missing": 3, "image_corrupt": 1}
-    for label, message in (("4", "has class 4, but the names of the classes end at 3"),
-                           ("-1", "has class -1"), ("cat", "is not a number: 'cat'"),
-                           ("", "has no .label")):  # fmt: skip
+    for label in ("4", "-1", "cat", ""):
         path.write_text("\n".join([lines[0], lines[1].split(",")[0] + "," + label]))
-        with pytest.raises(InputError, match=message):
-            on(EvaluateZeroshot, "demo", data=[folder]).run()
+        refused(on, EvaluateZeroshot, "demo", data=[folder])

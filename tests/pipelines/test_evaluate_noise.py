@@ -8,8 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.evaluate_noise import EvaluateNoise
 
-from ncclean.errors import InputError
-
 
 def write(path, **columns):
     pq.write_table(pa.table(columns), path)
@@ -124,45 +122,39 @@ def test_columns_rules_and_thresholds_of_the_user(scores, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"column": ["nothing"]}, "no column 'nothing'"),
-        ({"column": ["uid"]}, "cannot be evaluated"),
-        ({"threshold": {"nothing": 1.0}}, "--threshold nothing"),
-        ({"threshold": {"similarity": math.nan}}, "nan is not a number"),
-        ({"rule": ["nothing > 1"]}, "rule 'nothing > 1': .*nothing"),
-        ({"rule": ["true) FROM scores; COPY scores TO 'x'; --"]}, "rule"),
-        ({"join": ["nowhere.parquet"]}, "nowhere.parquet does not exist"),
+        {"column": ["nothing"]},
+        {"column": ["uid"]},
+        {"threshold": {"nothing": 1.0}},
+        {"threshold": {"similarity": math.nan}},
+        {"rule": ["nothing > 1"]},
+        {"rule": ["true) FROM scores; COPY scores TO 'x'; --"]},
+        {"join": ["nowhere.parquet"]},
     ],
 )
-def test_mistakes(scores, options, message):
-    with pytest.raises(InputError, match=message):
-        run(scores, **options)
+def test_mistakes(scores, options, refused):
+    refused(run, scores, **options)
 
 
-def test_tables_without_truth(tmp_path):
-    with pytest.raises(InputError, match="no column is_noisy"):
-        run(write(tmp_path / "a.parquet", similarity=[0.1]))
+def test_tables_without_truth(tmp_path, refused):
+    refused(run, write(tmp_path / "a.parquet", similarity=[0.1]))
     nothing = pa.array([None], pa.bool_())
-    with pytest.raises(InputError, match="holds no truth"):
-        run(write(tmp_path / "b.parquet", similarity=[0.1], is_noisy=nothing))
-    with pytest.raises(InputError, match="no score to evaluate"):
-        run(write(tmp_path / "c.parquet", uid=["a"], is_noisy=[True]))
+    refused(run, write(tmp_path / "b.parquet", similarity=[0.1], is_noisy=nothing))
+    refused(run, write(tmp_path / "c.parquet", uid=["a"], is_noisy=[True]))
 
 
-def test_thresholds_of_the_command_line():
+def test_thresholds_of_the_command_line(refused):
     as_text = EvaluateNoise(scores=["s.parquet"], threshold=["a=1", "b=-0.5"])
     assert as_text.thresholds == {"a": 1.0, "b": -0.5}
-    with pytest.raises(InputError, match="column=number"):
-        EvaluateNoise(scores=["s.parquet"], threshold=["a"])
+    refused(EvaluateNoise, scores=["s.parquet"], threshold=["a"])
 
 
 @pytest.mark.parametrize("name", ["f.png", "f.svg", "f.PDF"])
-def test_figure(scores, tmp_path, name):
+def test_figure(scores, tmp_path, name, refused):
     run(scores, plot=str(tmp_path / "new" / name))
     assert (tmp_path / "new" / name).stat().st_size > 5000
-    with pytest.raises(InputError, match=r"\.png, \.svg, \.pdf"):
-        run(scores, plot=str(tmp_path / "f.gif"))
+    refused(run, scores, plot=str(tmp_path / "f.gif"))
 
 
 def test_neither_text_nor_nan_is_scored(tmp_path):
@@ -176,7 +168,7 @@ def test_neither_text_nor_nan_is_scored(tmp_path):
     assert found.kinds[0].report.auroc == 1
 
 
-def test_scores_of_joined_tables_and_mixtures(scores, tmp_path):
+def test_scores_of_joined_tables_and_mixtures(scores, tmp_path, refused):
     dfn = write(
         tmp_path / "dfn.parquet",
         uid=list("abcdefgh"),
@@ -206,7 +198,5 @@ def test_scores_of_joined_tables_and_mixtures(scores, tmp_path):
     assert by_rule["dfn.similarity < 0.45"].noise_caught["all"] == 1
     assert by_rule["dfn.similarity < 0.45"].clean_kept == 1
     assert by_rule["rank(similarity) < 0.3"].flagged == 3
-    with pytest.raises(InputError, match="there is a score or column similarity already"):
-        run(scores, score=["similarity=1"])
-    with pytest.raises(InputError, match="`ncclean neighbours` computes it"):
-        run(scores, column=["lemon_score"])
+    refused(run, scores, score=["similarity=1"])
+    refused(run, scores, column=["lemon_score"])

@@ -9,9 +9,9 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests.data.image_layouts import read
 from tests.exporting.test_export_layouts import facts, select
+from tests.factories import rendered
 
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
 
@@ -20,7 +20,7 @@ COMMAND = "import sys; from ncclean_cli.app import main; main()"
 @pytest.mark.parametrize("name", ["folder", "csv", "parquet", "one.parquet"])
 def test_killed_and_resumed(name, tmp_path):
     shards = tmp_path / "shards"
-    write_corpus(shards, CorpusOptions(pairs=1500, shard_size=500), 2)
+    rendered(shards, workers=2, pairs=1500, shard_size=500)
     chosen, _ = select(shards, folder=tmp_path)
     out = tmp_path / name
     layout = "parquet" if name == "one.parquet" else name

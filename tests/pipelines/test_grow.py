@@ -1,20 +1,13 @@
 """A corpus that is scored in pieces and merged, or grows, has the table of one run over it."""
 
 import json
-import random
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError
 from tests import command_line, object_store
-from tests.command_line import START
+from tests.factories import rendered
 from tests.pipelines.score_tables import command
 
 BROKEN = "00003"
@@ -25,8 +18,7 @@ MODEL = ["--model", "demo", "--precision", "fp32", "--shift", "shuffled"]
 def shards(tmp_path_factory):
     """400 rendered pairs in 8 shards; one of the shards is cut in its middle."""
     folder = tmp_path_factory.mktemp("grow") / "shards"
-    options = CorpusOptions(pairs=400, shard_size=50, noise={"ncr": 0.2}, broken=0.02, seed=8)
-    write_corpus(folder, options, 1)
+    rendered(folder, pairs=400, shard_size=50, noise={"ncr": 0.2}, broken=0.02, seed=8)
     cut = folder / f"{BROKEN}.tar"
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     return sorted(map(str, folder.glob("*.tar")))
@@ -71,7 +63,7 @@ def ncclean(*words):
     return finished
 
 
-@pytest.mark.parametrize("form", ["s.parquet", "s"])
+@pytest.mark.parametrize("form", ["s.parquet", pytest.param("s", marks=pytest.mark.slow)])
 def test_grown_in_three_steps(shards, once, tmp_path, form):
     out = tmp_path / form
     said = []
@@ -86,7 +78,7 @@ def test_grown_in_three_steps(shards, once, tmp_path, form):
     assert_same(read(out), once(shards, form))
 
 
-@pytest.mark.parametrize("form", ["s.parquet", "s"])
+@pytest.mark.parametrize("form", ["s.parquet", pytest.param("s", marks=pytest.mark.slow)])
 def test_dropped_shards_leave_table_distributions_and_files(shards, once, tmp_path, form):
     out, folder = tmp_path / form, tmp_path / "e"
     embeddings = ["--embeddings", folder]
@@ -109,9 +101,8 @@ def test_dropped_shards_leave_table_distributions_and_files(shards, once, tmp_pa
     assert len(np.load(folder / "img_emb" / "img_emb_6.npy")) == len(metadata)
 
 
-def test_dropping_is_not_for_finalize_only():
-    with pytest.raises(InputError, match="--drop-missing compares the table with SOURCES"):
-        command([], "s.parquet", finalize_only=True, drop_missing=True)
+def test_dropping_is_not_for_finalize_only(refused):
+    refused(command, [], "s.parquet", finalize_only=True, drop_missing=True)
 
 
 @pytest.fixture(scope="module")
@@ -185,42 +176,3 @@ def test_grown_and_merged_in_an_object_store(shards, once, pieces, tmp_path):
                 assert_same(read(copy), once(names, form))
         assert not system.exists("corpus/s/part-00000.parquet")
         assert system.exists("corpus/s/part-00007.parquet")
-
-
-@pytest.mark.slow
-def test_processes_killed_while_growing_dropping_and_merging(shards, once, pieces, tmp_path):
-    """SIGKILL soon after they begin to write, then the same command.
-
-    tests/storage kills before every single change of a file.
-    """
-    rng = random.Random(1)
-
-    def killed_and_done(kills, work, *words):
-        line = [sys.executable, "-c", START, *map(str, words), "--quiet"]
-        for _ in range(kills):
-            before = _state(work)
-            process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            while _state(work) == before and process.poll() is None:
-                time.sleep(0.005)
-            time.sleep(rng.random() * 0.4)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        assert command_line.run(*words).returncode in (0, 1)
-
-    file, work = tmp_path / "s.parquet", tmp_path / "s.parquet.work"
-    command(shards[2:5], file).run()
-    killed_and_done(2, work, "score", *shards, "--out", file, *MODEL)
-    assert_same(read(file), once(shards))
-    killed_and_done(1, work, "score", *shards[3:6], "--out", file, *MODEL, "--drop-missing")
-    assert_same(read(file), once(shards[3:6]))
-    words = ["merge", *pieces["strided"], "--out", tmp_path / "s", "--shift", "shuffled"]
-    killed_and_done(1, tmp_path / "s" / ".ncclean", *words)
-    assert_same(read(tmp_path / "s"), once(shards, "s"))
-
-
-def _state(work):
-    """What changes when a process writes to the working folder."""
-    try:
-        return sorted((path.name, path.stat().st_mtime_ns) for path in work.iterdir())
-    except OSError:
-        return []

@@ -6,15 +6,12 @@ from collections import Counter
 
 import pyarrow.parquet as pq
 import pytest
-import webdataset
 from ncclean_pipelines.inject_noise import InjectNoise
 
-from ncclean.data.caption_parts import parts_of, sentence_starts
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
-from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError
 from tests import hostile
+from tests.factories import rendered
 from tests.pipelines.noisy_shards import RATES, digests, inject, jpeg, members, samples, write_shard
 
 IMAGES = ("jpg", "png", "webp")
@@ -74,14 +71,6 @@ def test_seeded(clean, tmp_path):
     assert digests(tmp_path / "one") != digests(tmp_path / "other")
 
 
-def test_webdataset_reads_it(clean, tmp_path):
-    inject(clean, tmp_path / "noisy", {"decl": 0.5})
-    urls = sorted(map(str, (tmp_path / "noisy").glob("*.tar")))
-    read = list(webdataset.WebDataset(urls, shardshuffle=False))
-    assert len(read) == 600
-    assert sum(json.loads(sample["json"])["is_noisy"] for sample in read) > 250
-
-
 def test_hostile_shards_do_not_stop_it(tmp_path):
     cases, broken = hostile.write_hostile(tmp_path / "in")
     summary = inject(tmp_path / "in", tmp_path / "out", {"ncr": 0.5, "junk": 0.5})
@@ -138,7 +127,7 @@ def test_captions_follow_wherever_they_are(tmp_path):
     assert json.loads(found["d.json"])["URL"] == "u"
 
 
-def test_caption_key(tmp_path):
+def test_caption_key(tmp_path, refused):
     record = {"alt": "a red circle", "caption": "something else"}
     write_shard(
         tmp_path / "in" / "a.tar", [("a.jpg", jpeg(0)), ("a.json", json.dumps(record).encode())]
@@ -147,8 +136,7 @@ def test_caption_key(tmp_path):
     (found,) = samples(tmp_path / "out" / "a.tar", "alt")
     assert found.caption not in ("a red circle", "something else")
     assert found.metadata["caption"] == found.caption
-    with pytest.raises(InputError, match="--caption-key json"):
-        InjectNoise(shards=["x"], out="y", noise={"ncr": 0.1}, caption_key="json")
+    refused(InjectNoise, shards=["x"], out="y", noise={"ncr": 0.1}, caption_key="json")
 
 
 def test_equal_captions_and_images_are_clean(tmp_path):
@@ -225,7 +213,7 @@ def test_per_batch(clean, tmp_path):
 def donors(tmp_path_factory):
     """A shard of 200 other scenes, and their captions."""
     out = tmp_path_factory.mktemp("donors") / "shards"
-    write_corpus(out, CorpusOptions(pairs=200, seed=99), 1)
+    rendered(out, pairs=200, seed=99)
     return out, {sample.caption for sample in samples(out / "00000.tar")}
 
 
@@ -262,55 +250,20 @@ def test_donors_from_embeddings_and_tables_are_the_same_captions(clean, scored, 
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"noise": {"donor": 0.2}}, "--kind donor --rate 0.2 --donors SOURCE"),
-        ({"noise": {"ncr": 0.2}, "donors": ["x"]}, "--kind donor --rate 0.2 --donors SOURCE"),
-        ({"noise": {"donor": 0.2}, "donors": ["nowhere"]}, "nowhere does not exist"),
+        {"noise": {"donor": 0.2}},
+        {"noise": {"ncr": 0.2}, "donors": ["x"]},
+        {"noise": {"donor": 0.2}, "donors": ["nowhere"]},
     ],
 )
-def test_donors_and_their_kind_go_together(clean, tmp_path, options, message):
-    with pytest.raises(InputError, match=message):
-        InjectNoise(shards=[str(clean)], out=str(tmp_path / "out"), **options).run()
+def test_donors_and_their_kind_go_together(clean, tmp_path, options, refused):
+    refused(InjectNoise, shards=[str(clean)], out=str(tmp_path / "out"), **options)
 
 
-def test_donors_without_a_caption_are_refused(clean, tmp_path):
+def test_donors_without_a_caption_are_refused(clean, tmp_path, refused):
     write_shard(tmp_path / "d.tar", [("a.jpg", jpeg(0))])
-    with pytest.raises(InputError, match=r"d\.tar holds no captions"):
-        inject(clean, tmp_path / "out", {"donor": 0.2}, donors=[str(tmp_path / "d.tar")])
-
-
-@pytest.mark.parametrize("kind", ["foreign_sentence", "added_detail"])
-def test_sentences_of_other_captions(tmp_path, kind):
-    options = CorpusOptions(pairs=120, shard_size=60, sentences=3, broken=0.05, seed=4)
-    write_corpus(tmp_path / "clean", options, workers=1)
-    summary = inject(tmp_path / "clean", tmp_path / "noisy", {kind: 0.5})
-    before, after = (
-        [one for path in sorted((tmp_path / name).glob("*.tar")) for one in samples(path)
-         if one.status == "ok"]
-        for name in ("clean", "noisy")
-    )  # fmt: skip
-    every = [parts_of(one.caption, sentence_starts(one.caption)) for one in before]
-    noisy = 0
-    for number, (old, new) in enumerate(zip(before, after, strict=True)):
-        fields = new.metadata
-        assert fields["caption"] == new.caption
-        assert fields["is_noisy"] == (new.caption != old.caption)
-        if not fields["is_noisy"]:
-            assert "noisy_part" not in fields
-            continue
-        noisy += 1
-        assert fields["noise_kind"] == kind
-        parts = parts_of(new.caption, sentence_starts(new.caption))
-        foreign = parts[fields["noisy_part"]]
-        others = {part for own in every[:number] + every[number + 1 :] for part in own}
-        assert any(foreign.endswith(part) for part in others - {*every[number]})
-        left = [*parts[: fields["noisy_part"]], *parts[fields["noisy_part"] + 1 :]]
-        assert {*left} <= {*every[number]}
-        assert len(left) == len(every[number]) - (kind == "foreign_sentence") or any(
-            one.endswith("art.") for one in (*parts, *every[number])
-        )
-    assert noisy == summary.noisy[kind] == summary.planned[kind] - summary.unchanged[kind] > 50
+    refused(inject, clean, tmp_path / "out", {"donor": 0.2}, donors=[str(tmp_path / "d.tar")])
 
 
 @pytest.mark.parametrize(("extension", "key"), [("jpg.txt", None), ("txt", "txt.lines")])

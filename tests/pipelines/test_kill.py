@@ -12,8 +12,8 @@ import pytest
 
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests.data.image_layouts import LAYOUTS, write_recaptioned
+from tests.factories import rendered
 from tests.pipelines.score_tables import assert_same_rows, read
 
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
@@ -49,14 +49,14 @@ def kill_and_resume(source, out, kills, rng):
 @pytest.mark.parametrize("name", ["s.parquet", "s"])
 def test_killed_five_times_and_resumed(tmp_path, name):
     shards = tmp_path / "shards"
-    write_corpus(shards, CorpusOptions(pairs=3000, shard_size=250, noise={"ncr": 0.2}), 2)
+    rendered(shards, workers=2, pairs=3000, shard_size=250, noise={"ncr": 0.2})
     assert_same_rows(*kill_and_resume(shards, tmp_path / name, 5, random.Random(name)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["files", "Hugging Face", "imagefolder", "recaptioned"])
 def test_killed_on_other_sources(tmp_path, layout):
-    write_corpus(tmp_path / "shards", CorpusOptions(pairs=2400, shard_size=200), 2)
+    rendered(tmp_path / "shards", workers=2, pairs=2400, shard_size=200)
     write = {**LAYOUTS, "recaptioned": write_recaptioned}[layout]
     for number, shard in enumerate(resolve_pairs([str(tmp_path / "shards")])):
         pairs = [(one.key, one.image, one.caption) for one in read_samples(shard)]
@@ -86,7 +86,7 @@ def processes(run, kind):
 def test_any_process_of_a_run_is_killed(tmp_path, words):
     """The command alone has to be given again."""
     shards, out = tmp_path / "shards", tmp_path / "s.parquet"
-    write_corpus(shards, CorpusOptions(pairs=4000, shard_size=250, noise={"ncr": 0.2}), 2)
+    rendered(shards, workers=2, pairs=4000, shard_size=250, noise={"ncr": 0.2})
     rng = random.Random(len(words))
     kinds = ["reader", "server", "reader", "command", *(["worker"] if words else [])]
     rng.shuffle(kinds)

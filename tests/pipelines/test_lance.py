@@ -15,11 +15,11 @@ from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.registry import layout_of
 from ncclean.data.lance_table import lance_pieces
 from ncclean.data.sources import resolve_sources
-from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError, ShardError
+from ncclean.errors import ShardError
 from ncclean.storage import lance_scores
 from tests.command_line import run
 from tests.data.image_layouts import read as read_pairs
+from tests.factories import rendered
 from tests.pipelines.score_tables import assert_same_rows, read
 
 MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
@@ -30,7 +30,7 @@ COUNT = 90
 def pairs(tmp_path_factory):
     """Rendered pairs as a table, rows without an image or a caption among them."""
     folder = tmp_path_factory.mktemp("pairs") / "shards"
-    write_corpus(folder, CorpusOptions(pairs=COUNT, shard_size=COUNT, noise={"ncr": 0.2}), 1)
+    rendered(folder, pairs=COUNT, shard_size=COUNT, noise={"ncr": 0.2})
     samples, _ = read_pairs(folder)
     columns = {
         "image": [None if sample.row == 5 else sample.image for sample in samples],
@@ -126,21 +126,19 @@ def test_a_file_that_is_cut_costs_its_rows_alone(pairs, tmp_path):
     assert len(errors) == 1
 
 
-def test_scores_that_do_not_fit_are_refused(pairs, tmp_path):
+def test_scores_that_do_not_fit_are_refused(pairs, tmp_path, refused):
     lance.write_dataset(pairs, tmp_path / "a.lance")
     lance.write_dataset(pairs.slice(0, 50), tmp_path / "b.lance")
     out = tmp_path / "scores.parquet"
     score(tmp_path / "a.lance", out)
-    with pytest.raises(InputError, match=r"40 of 90 scores are of no row of .*b\.lance"):
-        Annotate(scores=[str(out)], dataset=str(tmp_path / "b.lance")).run()
-    with pytest.raises(InputError, match="have one already"):
-        Annotate(scores=[str(out), str(out)], dataset=str(tmp_path / "a.lance")).run()
+    refused(Annotate, scores=[str(out)], dataset=str(tmp_path / "b.lance"))
+    refused(Annotate, scores=[str(out), str(out)], dataset=str(tmp_path / "a.lance"))
     result = run("annotate", out, "--dataset", tmp_path / "a.lance", "--columns", "nosuch")
     assert (result.returncode, "no column nosuch" in result.stderr) == (2, True)
     assert lance.dataset(tmp_path / "a.lance").version == 1
 
 
-def test_old_scores_stay_until_the_new_ones_are_written(pairs, tmp_path, monkeypatch):
+def test_old_scores_stay_until_the_new_ones_are_written(pairs, tmp_path, monkeypatch, refused):
     """The disk may be full, or the process be killed."""
     dataset, out = tmp_path / "a.lance", tmp_path / "scores.parquet"
     lance.write_dataset(pairs, dataset)
@@ -162,8 +160,7 @@ def test_old_scores_stay_until_the_new_ones_are_written(pairs, tmp_path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(lance_scores, "_values", reader)
-        with pytest.raises(InputError, match=r"a\.lance cannot be written"):
-            annotate.run()
+        refused(annotate.run)
     assert lance.dataset(dataset).to_table() == before
     # A process that was killed just before it drops the old columns leaves the new ones.
     with monkeypatch.context() as patch:
@@ -181,36 +178,32 @@ def killed(target, names):
         raise KeyboardInterrupt
 
 
-def test_scores_of_no_row_are_refused_where_another_uid_occurs_twice(pairs, tmp_path):
+def test_scores_of_no_row_are_refused_where_another_uid_occurs_twice(pairs, tmp_path, refused):
     lance.write_dataset(pairs, tmp_path / "a.lance")
     out = tmp_path / "scores.parquet"
     score(tmp_path / "a.lance", out)
     lance.write_dataset(
         pa.concat_tables([pairs.slice(0, COUNT - 1), pairs.slice(0, 1)]), tmp_path / "b.lance"
     )
-    with pytest.raises(InputError, match="1 of 90 scores are of no row"):
-        Annotate(scores=[str(out)], dataset=str(tmp_path / "b.lance")).run()
+    refused(Annotate, scores=[str(out)], dataset=str(tmp_path / "b.lance"))
 
 
-def test_a_type_that_the_library_does_not_know_is_one_sentence(pairs, tmp_path):
+def test_a_type_that_the_library_does_not_know_is_one_sentence(pairs, tmp_path, refused):
     place = tmp_path / "a.lance"
     lance.write_dataset(pairs, place)
     for manifest in (place / "_versions").iterdir():
         manifest.write_bytes(manifest.read_bytes().replace(b"string", b"st\0ing"))
-    with pytest.raises(InputError, match=r"a\.lance cannot be read as Lance"):
-        resolve_sources([str(place)])
+    refused(resolve_sources, [str(place)])
 
 
-def test_what_is_missing_is_one_sentence(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"a\.lance cannot be read as Lance: .* was not found"):
-        resolve_sources([str(tmp_path / "a.lance")])
+def test_what_is_missing_is_one_sentence(tmp_path, monkeypatch, refused):
+    refused(resolve_sources, [str(tmp_path / "a.lance")])
     monkeypatch.setitem(sys.modules, "lance", None)
-    with pytest.raises(InputError, match=r"needs an extra: pip install 'ncclean\[lance\]'"):
-        resolve_sources([str(tmp_path / "a.lance")])
+    refused(resolve_sources, [str(tmp_path / "a.lance")])
 
 
 @pytest.mark.parametrize("uid", [None, [["a"]] * COUNT])
-def test_rows_in_another_order_get_no_scores_by_their_place(pairs, tmp_path, uid):
+def test_rows_in_another_order_get_no_scores_by_their_place(pairs, tmp_path, uid, refused):
     dataset, out = tmp_path / "a.lance", tmp_path / "scores.parquet"
     pairs = pairs.drop_columns(["uid"])
     if uid is not None:  # which is none
@@ -220,44 +213,18 @@ def test_rows_in_another_order_get_no_scores_by_their_place(pairs, tmp_path, uid
     annotate = Annotate(scores=[str(out)], dataset=str(dataset))
     assert annotate.run().values["scored"] == annotate.run().values["scored"] == COUNT
     lance.write_dataset(pairs.take(list(range(COUNT))[::-1]), dataset, mode="overwrite")
-    with pytest.raises(InputError, match="have changed since"):
-        annotate.run()
+    refused(annotate.run)
     assert "ncclean_similarity" not in lance.dataset(dataset).schema.names
 
 
-def test_rows_without_a_uid_are_told_by_their_place(pairs, tmp_path):
-    dataset, out = tmp_path / "a.lance", tmp_path / "scores.parquet"
-    uids = [
-        uid if row % 3 else (None, "")[row % 2] for row, uid in enumerate(pairs["uid"].to_pylist())
-    ]
-    pairs = pairs.set_column(pairs.column_names.index("uid"), "uid", pa.array(uids))
-    lance.write_dataset(pairs, dataset)
-    scores = score(dataset, out)
-    assert Annotate(scores=[str(out)], dataset=str(dataset)).run().values["scored"] == COUNT
-    written = lance.dataset(dataset).to_table()["ncclean_similarity"]
-    assert written.to_pylist() == scores["similarity"].to_pylist()
-
-
-def test_a_column_of_another_tool_is_not_replaced(pairs, tmp_path):
+def test_a_column_of_another_tool_is_not_replaced(pairs, tmp_path, refused):
     dataset, out = tmp_path / "a.lance", tmp_path / "scores.parquet"
     reviewed = pa.array(["by hand"] * COUNT)
     lance.write_dataset(pairs.append_column("ncclean_status", reviewed), dataset)
     score(dataset, out)
-    with pytest.raises(InputError, match=r"has a column ncclean_status that .* did not write"):
-        Annotate(scores=[str(out)], dataset=str(dataset)).run()
+    refused(Annotate, scores=[str(out)], dataset=str(dataset))
     Annotate(scores=[str(out)], dataset=str(dataset), columns=["similarity"]).run()
     assert lance.dataset(dataset).to_table()["ncclean_status"].to_pylist() == ["by hand"] * COUNT
-
-
-def test_another_row_is_deleted_instead(pairs, tmp_path):
-    place = tmp_path / "a.lance"
-    lance.write_dataset(pairs, place)
-    versions = []
-    for number in (3, 4):
-        lance.dataset(place, version=1).restore()
-        lance.dataset(place).delete(f"uid = '{number:032x}'")
-        versions.append(lance_pieces(str(place), COUNT)[-1].version)
-    assert versions[0] != versions[1]
 
 
 def test_rows_are_those_of_the_version_that_was_checked(pairs, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from ncclean_pipelines.progress import Both, Calls, Lines, OfStage, Report
 
 from ncclean.base.formats import clock_time
-from ncclean.base.progress import SILENT, Pace, count_line
+from ncclean.base.progress import Pace, count_line
 
 
 class Clock:
@@ -43,15 +43,6 @@ def test_lines_tell_every_ten_seconds_how_far_it_is(clock):
         "1,500 of 4,000 samples, 50 samples/s, ETA 0:50, shards 3/8",
         "2,000 of 4,000 samples, 50 samples/s, ETA 0:40, shards 4/8",
     ]
-
-
-def test_lines_with_nothing_done_yet(clock):
-    stream = io.StringIO()
-    lines = Lines(stream, clock)
-    for second in (0, 10, 20):
-        clock.now = 100.0 + second
-        lines.advance(0, 4000, "samples")
-    assert lines_of(stream) == ["0 of 4,000 samples"] * 2
 
 
 def test_lines_without_a_total_have_no_time_left(clock):
@@ -123,12 +114,6 @@ def test_both_and_stages_pass_reports_on():
     both.advance(1, 2, "samples")
     assert list(map(str, first)) == ["finalizing", "1 of 2 samples"]
     assert list(map(str, second)) == ["score: finalizing", "score: 1 of 2 samples"]
-
-
-def test_silence_takes_everything_and_prints_nothing(capsys):
-    SILENT.say("finalizing")
-    SILENT.advance(1, 2, "samples", shards="1/8")
-    assert capsys.readouterr() == ("", "")
 
 
 def test_facts_as_text():

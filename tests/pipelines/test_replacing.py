@@ -4,9 +4,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.display import failure_notes
+from ncclean_pipelines.inject_noise import InjectNoise
+from ncclean_pipelines.merge import Merge
+from ncclean_pipelines.neighbours import Neighbours
+from ncclean_pipelines.score import Score
+from ncclean_pipelines.select import Select
 
 import ncclean
-from ncclean.errors import InputError
+from ncclean.base.config import ScoreOptions
+from tests.factories import rendered
 
 COMMANDS = {
     "select": (lambda s, o, **x: ncclean.select(scores=s, out=o("k.parquet"), **x), ["k.parquet"]),
@@ -56,7 +63,7 @@ def scores(tmp_path):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_own_files_are_replaced_and_others_stay(tmp_path, scores, name):
+def test_own_files_are_replaced_and_others_stay(tmp_path, scores, name, refused):
     run, files = COMMANDS[name]
 
     def place(file):
@@ -69,20 +76,149 @@ def test_own_files_are_replaced_and_others_stay(tmp_path, scores, name):
         first = (tmp_path / file).read_bytes()
         (tmp_path / file).write_text("mine")
         others = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        with pytest.raises(InputError, match="is in the way: it was not written by"):
-            run(scores, place)
+        refused(run, scores, place)
         assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == others
         run(scores, place, overwrite=True)
         assert (tmp_path / file).read_bytes()[:4] == first[:4]
 
 
-def test_a_run_keeps_away_from_a_folder_with_files_of_the_same_names(tmp_path):
+def test_a_run_keeps_away_from_a_folder_with_files_of_the_same_names(tmp_path, refused):
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "index.html").write_text("my site")
     recipe = tmp_path / "r.yaml"
     recipe.write_text("stages:\n  synth:\n    pairs: 20\n")
-    with pytest.raises(InputError, match=r"index\.html is in the way"):
-        ncclean.run(recipe=str(recipe), out=str(folder))
+    refused(ncclean.run, recipe=str(recipe), out=str(folder))
     assert [path.name for path in folder.iterdir() if path.name != ".lock"] == ["index.html"]
     assert (folder / "index.html").read_text() == "my site"
+
+
+# Temporary files of killed processes are gone when the command has been run to its end.
+
+MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("leftovers")
+    rendered(folder / "shards", pairs=120, shard_size=40, seed=1)
+    for name, shards in {"a": ("00000", "00001"), "b": ("00002",)}.items():
+        sources = [str(folder / "shards" / f"{shard}.tar") for shard in shards]
+        Score(shards=sources, out=str(folder / name), **MODEL).run()
+    options = ScoreOptions(embeddings=str(folder / "e"))
+    out = str(folder / "s.parquet")
+    Score(shards=[str(folder / "shards")], out=out, options=options, **MODEL).run()
+    return folder
+
+
+def scoring_to(name):
+    def make(corpus, out):
+        options = ScoreOptions(embeddings=str(out / "e"))
+        return Score(shards=[str(corpus / "shards")], out=str(out / name), options=options, **MODEL)
+
+    return make
+
+
+LEAVING = {
+    "score, one file": scoring_to("s.parquet"),
+    "score, parts": scoring_to("s"),
+    "merge": lambda corpus, out: Merge(
+        runs=[str(corpus / "a"), str(corpus / "b")], out=str(out / "m"), shift=0.2
+    ),
+    "select": lambda corpus, out: Select(
+        scores=[str(corpus / "s.parquet")], out=str(out / "k.parquet")
+    ),
+    "neighbours": lambda corpus, out: Neighbours(
+        embeddings=[str(corpus / "e")], out=str(out / "n.parquet")
+    ),
+    "inject-noise": lambda corpus, out: InjectNoise(
+        shards=[str(corpus / "shards")], out=str(out / "i"), noise={"ncr": 0.2}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_what_killed_processes_left_is_removed(corpus, tmp_path, name):
+    once, again = tmp_path / "once", tmp_path / "again"
+    once.mkdir()
+    LEAVING[name](corpus, once).run()
+    made = [path.relative_to(once) for path in once.rglob("*") if path.is_file()]
+    planted = [
+        (again / file).with_name(f".{file.name}.7123456789.tmp")
+        for file in made
+        if file.suffix in (".parquet", ".npy", ".tar")
+    ]
+    mine = again / ".mine.parquet.7.tmp"
+    for path in (*planted, mine):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    LEAVING[name](corpus, again).run()
+    assert planted
+    assert list(again.rglob("*.tmp")) == [mine]
+    assert {path.relative_to(again) for path in again.rglob("*") if path.is_file()} == {
+        *made,
+        mine.relative_to(again),
+    }
+
+
+def test_leftovers_of_a_search_do_not_keep_its_working_folder(corpus, tmp_path):
+    """Of a file as well that a resumed search did not need any more."""
+    work = tmp_path / "n.parquet.work"
+    work.mkdir()
+    (work / ".visits-text-text.arrays.7123456789.tmp").write_text("half")
+    LEAVING["neighbours"](corpus, tmp_path).run()
+    assert [path.name for path in tmp_path.iterdir()] == ["n.parquet"]
+
+
+# `query` from Python: rows that print, and go on as a frame.
+
+
+def test_the_rows_as_a_table_an_arrow_table_and_a_frame(scored):
+    rows = ncclean.query(
+        sql="SELECT key, row FROM scores ORDER BY shard, row LIMIT 3", scores=[str(scored)]
+    )
+    assert "│" in repr(rows)
+    assert rows.to_arrow().num_rows == len(rows["rows"]) == 3
+    assert rows.to_arrow()["row"].to_pylist() == [0, 1, 2]
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(rows.to_pandas(), pandas.DataFrame)
+
+
+def test_times_with_a_zone_are_text_however_deep(scored):
+    time = "TIMESTAMPTZ '2020-01-02 00:00:00+00'"
+    sql = f"SELECT {time} AS \"a b\", [{{'t': {time}}}] AS c, sum(row) AS d FROM scores"
+    (row,) = ncclean.query(sql=sql, scores=[str(scored)])["rows"]
+    assert row["a b"].startswith("2020-01-0")
+    assert row["c"] == [{"t": row["a b"]}]
+    assert isinstance(row["d"], int)
+
+
+def test_a_notebook_shows_the_first_rows_as_they_are(scored):
+    table = str(scored / "scores.parquet")
+    page = ncclean.query("SELECT key, '<b>' AS mark, NULL AS gap FROM scores", table)._repr_html_()
+    assert page.count("<tr>") == 1 + 20
+    assert "first 20" in page
+    assert "<th>key</th><th>mark</th><th>gap</th>" in page
+    assert page.count("<td>&lt;b&gt;</td><td>NULL</td>") == 20
+    first = ncclean.query("SELECT key FROM scores", table).to_arrow()["key"][0].as_py()
+    assert f"<td>{first}</td>" in page
+    long = ncclean.query("SELECT repeat('x', 1000000) AS text", table)._repr_html_()
+    assert len(long) < 1_000
+    assert "first" not in long
+
+
+# Notes on samples without scores say what to do.
+
+
+def texts(*args):
+    return [note.text for note in failure_notes(*args)]
+
+
+def test_what_to_do_about_samples_without_scores():
+    assert texts(10, 10, {}) == []
+    assert texts(10, 8, {"image_corrupt": 2}) == []
+    (note,) = texts(10, 9, {"caption_not_text": 1})
+    assert note.startswith("1 caption cannot be read as UTF-8 without NUL: convert")
+    (note,) = texts(10, 0, {"caption_missing": 10}, ["alt"])
+    assert "mostly caption_missing; name the caption with --caption-key: there are alt" in note
+    assert "no shard could be read" in texts(10, 0, {})[0]

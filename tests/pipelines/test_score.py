@@ -14,9 +14,7 @@ from sklearn.metrics import roc_auc_score
 from ncclean.base import schema
 from ncclean.base.config import ClusterOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError
 from ncclean.scoring.mixture import LossMixture
-from ncclean.scoring.ncu import clean_confidence, forget_mask
 from ncclean.scoring.stats import unpack_histogram
 from tests import hostile
 from tests.command_line import run
@@ -216,7 +214,7 @@ def test_kind_of_noise_and_the_histograms_travel_with_the_table(scored):
 
 
 @pytest.mark.parametrize("out", ["s.parquet", "s"])
-def test_finalize_again_with_another_shift(corpus, tmp_path, out):
+def test_finalize_again_with_another_shift(corpus, tmp_path, out, refused):
     first = command(corpus, tmp_path / out).run().summary
     before = read(tmp_path / out)
     again = command([], tmp_path / out, shift=0.35, finalize_only=True).run().summary
@@ -231,8 +229,7 @@ def test_finalize_again_with_another_shift(corpus, tmp_path, out):
     back = command([], tmp_path / out, shift="shuffled", finalize_only=True).run().summary
     assert back.shift == first.shift
     assert_same_rows(read(tmp_path / out), before)
-    with pytest.raises(InputError, match="'noise' is not known"):
-        command([], tmp_path / out, shift="noise", finalize_only=True).run()
+    refused(command, [], tmp_path / out, shift="noise", finalize_only=True)
 
 
 def test_noise_shift_is_estimated_once_and_kept(corpus, tmp_path, demo_estimator):
@@ -288,15 +285,6 @@ def test_a_plan_counts_the_workers_that_have_a_shard(corpus, tmp_path):
     shown = " ".join(map(str, result.shown))
     assert "64 workers" in shown
     assert "at most 3 can be busy" in shown
-
-
-def test_forget_mask_of_a_table_is_that_of_the_functions(scored):
-    """The public functions and the table must not drift apart."""
-    table = read(scored[1] / "scores.parquet").to_pandas()
-    block = table[(table.shard == "00000") & (table.block == 0)]
-    mask = forget_mask(torch.tensor(block.ncu_confidence.to_numpy()), 10)
-    assert (mask.numpy() == (block.ncu_split == "forget").to_numpy()).all()
-    assert clean_confidence(torch.eye(2), 1.0).shape == (2,)
 
 
 def test_an_image_beyond_max_pixels_has_a_row_that_says_so(corpus, tmp_path):

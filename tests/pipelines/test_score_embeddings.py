@@ -1,6 +1,5 @@
 """Scores from embeddings: those of the shards, and what goes on from them."""
 
-import json
 import shutil
 from types import SimpleNamespace
 
@@ -9,17 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.evaluate_noise import EvaluateNoise
-from ncclean_pipelines.export import Export
-from ncclean_pipelines.neighbours import Neighbours
-from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
-from ncclean_pipelines.select import Select
 
 from ncclean.base.config import ScoreOptions
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.canonical import Moments, Projection, halves
-from ncclean.selection.policy import Policy
 from tests.pipelines.score_tables import read
 from tests.scoring.test_canonical import corpus as canonical_corpus
 
@@ -51,10 +45,6 @@ def no_model(monkeypatch):
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr(Estimator, "load", refuse)
-
-
-def by_uid(table):
-    return table.to_pandas().set_index("uid").sort_index()
 
 
 def assert_block_columns(found, expected):
@@ -206,62 +196,38 @@ def test_nothing_is_lost_and_a_mended_file_is_scored_again(scored, tmp_path):
     assert read(again).equals(read(out))
 
 
-def test_what_comes_after_works_from_it(scored, tmp_path):
-    source, scores = scored / "embeddings", tmp_path / "scores.parquet"
-    score(source, scores)
-    Neighbours(embeddings=[str(source)], out=str(tmp_path / "n.parquet")).run()
-    assert pq.read_table(tmp_path / "n.parquet").num_rows == pq.read_table(scores).num_rows
-    selection, policy = tmp_path / "s.parquet", Policy(method="noise-probability")
-    Select(scores=[str(scores)], out=str(selection), policy=policy).run()
-    Export(selection=str(selection), out=str(tmp_path / "uids.npy")).run()
-    assert len(np.load(tmp_path / "uids.npy")) == pq.read_table(selection).num_rows > 300
-    Report(scores=[str(scores)], out=str(tmp_path / "r.html")).run()
-    assert "noise" in (tmp_path / "r.html").read_text()
-    result = EvaluateNoise(scores=[str(scores)]).run()
-    assert json.dumps(result.to_json())
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "demo"},
+        {"options": ScoreOptions(decode_on="device")},
+        {"shift": "noise"},
+        {"embedding_keys": "a,b"},
+    ],
+)
+def test_options_that_embeddings_do_not_have(scored, tmp_path, options, refused):
+    refused(score, scored / "embeddings", tmp_path / "s.parquet", **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"model": "demo"}, "--model is for images, and these are embeddings"),
-        ({"options": ScoreOptions(decode_on="device")}, "--decode-on is for images"),
-        ({"shift": "noise"}, "--shift noise needs a model"),
-        ({"embedding_keys": "a,b"}, "--embedding-keys is for embeddings in .npz and Parquet"),
+        {"scale": 100.0},
+        {"embedding_keys": "a,b"},
+        {"options": ScoreOptions(pool=10)},
+        {"options": ScoreOptions(canonical=True)},
     ],
 )
-def test_options_that_embeddings_do_not_have(scored, tmp_path, options, message):
-    with pytest.raises(InputError) as error:
-        score(scored / "embeddings", tmp_path / "s.parquet", **options)
-    assert message in str(error.value)
+def test_options_that_images_do_not_have(corpus, tmp_path, options, refused):
+    refused(Score, shards=[str(corpus)], out=str(tmp_path / "s.parquet"), model="demo", **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"scale": 100.0}, "--scale is for embeddings, and these are images"),
-        ({"embedding_keys": "a,b"}, "--embedding-keys is for embeddings"),
-        ({"options": ScoreOptions(pool=10)}, "--pool is for embeddings"),
-        ({"options": ScoreOptions(canonical=True)}, "--canonical is for embeddings"),
-    ],
+    ("field", "value"),
+    [("scale", "-1"), ("scale", float("nan")), ("embedding_keys", "a"), ("embedding_keys", "a,a")],
 )
-def test_options_that_images_do_not_have(corpus, tmp_path, options, message):
-    with pytest.raises(InputError, match=message):
-        Score(shards=[str(corpus)], out=str(tmp_path / "s.parquet"), model="demo", **options).run()
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("scale", "-1", "--scale takes a positive number or a model"),
-        ("scale", float("nan"), "--scale takes a positive number"),
-        ("embedding_keys", "a", "takes two names"),
-        ("embedding_keys", "a,a", "takes two names"),
-    ],
-)
-def test_values_that_make_no_sense(field, value, message):
-    with pytest.raises(InputError, match=message):
-        Score(shards=["e"], out="s.parquet", **{field: value})
+def test_values_that_make_no_sense(field, value, refused):
+    refused(Score, shards=["e"], out="s.parquet", **{field: value})
 
 
 def test_one_pair_alone_has_no_mismatches(tmp_path):

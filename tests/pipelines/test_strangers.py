@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ from typer.testing import CliRunner
 
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
+from tests.data.image_layouts import read, write_hugging_face
 from tests.object_store import s3, upload
 from tests.pipelines.test_calibrate_by import corpus as embeddings
 from tests.test_docs import ROOT, shell_commands
@@ -74,23 +74,6 @@ def exported(out, printed):
     return count
 
 
-def hugging_face(corpus, folder):
-    """A Parquet file as `datasets` writes images: structs of bytes and path."""
-    rows = []
-    for tar in sorted(corpus.glob("*.tar")):
-        samples = {}
-        with tarfile.open(tar) as archive:
-            for member in archive:
-                key, _, extension = member.name.partition(".")
-                samples.setdefault(key, {})[extension] = archive.extractfile(member).read()
-        for key, parts in samples.items():
-            image = next((parts[end] for end in ("jpg", "png", "webp") if end in parts), None)
-            if image is not None and "txt" in parts:
-                text = parts["txt"].decode("utf-8", "replace")
-                rows.append({"image": {"bytes": image, "path": f"{key}.jpg"}, "caption": text})
-    pq.write_table(pa.Table.from_pylist(rows), folder / "train-00000-of-00001.parquet")
-
-
 def test_nothing_of_ones_own(tmp_path):
     _, *words = typed("ncclean synth --out rendered/")
     words[words.index("--pairs") + 1] = "300"
@@ -100,9 +83,9 @@ def test_nothing_of_ones_own(tmp_path):
 
 
 def test_a_dataset_from_hugging_face(corpus, tmp_path):
-    folder = tmp_path / "dataset" / "data"
-    folder.mkdir(parents=True)
-    hugging_face(corpus, folder)
+    samples, _ = read(corpus)
+    pairs = [(one.key, one.image, one.caption) for one in samples if one.status.value == "ok"]
+    write_hugging_face(pairs, tmp_path / "dataset" / "data")
     out, printed = clean("dataset/data/", tmp_path, *MODEL)
     check(out, printed, exported(out, printed))
 

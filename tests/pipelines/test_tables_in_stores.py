@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.audit import Audit
@@ -123,19 +121,3 @@ def test_training_reads_a_selection_of_a_store_once(scored, tmp_path):
         assert counts == keys
         assert sum(counts.values()) == len(expected)
         assert len(store.requests) <= 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reader", [query, select, report], ids=lambda reader: reader.__name__)
-def test_a_thousand_files_at_thirty_milliseconds(reader, scored, corpus, tmp_path):
-    folder = write(scored, tmp_path / "scores", 1000)
-    with object_store.s3() as store:
-        object_store.upload(folder, "s3://corpus/scores")
-        store.delay = 0.03
-        store.requests.clear()
-        begin = time.monotonic()
-        reader("s3://corpus/scores", tmp_path, corpus)
-        seconds = time.monotonic() - begin
-    print(f"{seconds:.1f} s, {len(store.requests):,} requests")
-    assert seconds < 60
-    assert len(store.requests) <= 1010

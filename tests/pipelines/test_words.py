@@ -1,9 +1,6 @@
 """`score --words`: which word is wrong, and how probable it is that one is."""
 
 import contextlib
-import itertools
-import random
-import tarfile
 
 import numpy as np
 import pyarrow.compute as pc
@@ -15,13 +12,9 @@ from sklearn.metrics import roc_auc_score
 
 from ncclean.base import schema
 from ncclean.base.config import ScoreOptions
-from ncclean.data.reader import read_samples
-from ncclean.data.sources import resolve_sources
-from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.data.tar_members import add_member
-from ncclean.errors import InputError, ResumeError
 from ncclean.execution.corpus_facts import WORD_CLASSES
 from ncclean.reviewing.table import ReviewTable
+from tests.factories import rendered
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
 
@@ -34,10 +27,13 @@ def score(source, out, **options):
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("words") / "shards"
-    options = CorpusOptions(pairs=800, shard_size=400, noise={"hard": 0.2}, seed=1)
-    write_corpus(folder, options, workers=1)
-    return folder
+    return rendered(
+        tmp_path_factory.mktemp("words") / "shards",
+        pairs=800,
+        shard_size=400,
+        noise={"hard": 0.2},
+        seed=1,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +82,17 @@ def test_pieces_equal_the_whole(shards, scored, tmp_path):
     assert pq.read_table(out).equals(pq.read_table(scored[1]))
 
 
-def test_a_list_of_ones_own_is_part_of_the_run(shards, tmp_path):
+def test_a_list_of_ones_own_is_part_of_the_run(shards, tmp_path, refused):
     out, words = tmp_path / "scores.parquet", tmp_path / "words.txt"
     words.write_text("[shape]\ncircle\nsquare\n")
     score(shards / "00000.tar", out, word_classes=str(words))
     found = pq.read_table(out)["suspect_word"].drop_null().to_pylist()
     assert {word.lower() for word in found} == {"circle", "square"}
     words.write_text("[shape]\ncircle\nring\n")
-    with pytest.raises(ResumeError, match="words"):
-        score(shards / "00000.tar", out, word_classes=str(words))
+    refused(score, shards / "00000.tar", out, word_classes=str(words))
 
 
-def test_classes_of_the_corpus_are_learnt_once_and_lie_with_the_run(shards, tmp_path):
+def test_classes_of_the_corpus_are_learnt_once_and_lie_with_the_run(shards, tmp_path, refused):
     """The same from shards in another order; a run that goes on takes those it has."""
     out, other = tmp_path / "scores.parquet", tmp_path / "other.parquet"
     reverse = sorted(shards.glob("*.tar"), reverse=True)
@@ -120,38 +115,13 @@ def test_classes_of_the_corpus_are_learnt_once_and_lie_with_the_run(shards, tmp_
     known = ~np.isnan(score_of)
     assert known.mean() > 0.95
     assert roc_auc_score(clean[known], score_of[known]) > 0.9
-    with pytest.raises(ResumeError, match="words"):
-        score(shards, out)
-
-
-def test_a_poisoned_corpus_does_not_change_the_verdicts_much(shards, tmp_path):
-    """A tenth of spam, written so that colours, shapes and chatter occur in the same places."""
-    rng = random.Random(0)
-    words = ("red", "circle", "cheap", "buy", "seven", "blue", "star", "Paris", "http")
-    spam = tmp_path / "spam"
-    spam.mkdir()
-    samples = read_samples(resolve_sources([str(shards)])[0])
-    (image,) = (sample.image for sample in itertools.islice(samples, 1))
-    with tarfile.open(spam / "00009.tar", "w") as tar:
-        for number in range(80):
-            text = f"a {rng.choice(words)} {rng.choice(words)} with a {rng.choice(words)}"
-            add_member(tar, f"spam{number}.jpg", image)
-            add_member(tar, f"spam{number}.txt", text.encode())
-    command = {"model": "demo", "pretrained": None, "precision": "fp32", "shift": "shuffled"}
-    options = ScoreOptions(words=True, word_classes="corpus", batch_size=64)
-    out = str(tmp_path / "s.parquet")
-    Score(shards=[str(shards), str(spam)], out=out, options=options, **command).run()
-    rows = [row for row in pq.read_table(out).to_pylist() if row["near_miss_score"] is not None]
-    rows = [row for row in rows if row["is_noisy"] is not None]
-    assert len(rows) > 700
-    noisy = [row["is_noisy"] for row in rows]
-    assert roc_auc_score(noisy, [-row["near_miss_score"] for row in rows]) > 0.9
+    refused(score, shards, out)
 
 
 def test_captions_without_words_in_common_have_no_classes(tmp_path):
     """The run says so, and the columns are null."""
     folder = tmp_path / "few"
-    write_corpus(folder, CorpusOptions(pairs=12, shard_size=12, seed=1), workers=1)
+    rendered(folder, pairs=12, shard_size=12, seed=1)
     out = tmp_path / "s.parquet"
     score(folder, out, word_classes="corpus")
     assert (tmp_path / "s.parquet.work" / WORD_CLASSES).read_text() == ""
@@ -187,6 +157,5 @@ def test_an_estimator_that_does_not_know_the_words_gives_no_probabilities(shards
 
 
 @pytest.mark.parametrize("options", [{"word_classes": "list.txt"}, {"words_per_caption": 5}])
-def test_options_of_words_need_it(options):
-    with pytest.raises(InputError, match="--words"):
-        ScoreOptions(**options)
+def test_options_of_words_need_it(options, refused):
+    refused(ScoreOptions, **options)

@@ -47,12 +47,10 @@ def test_what_is_no_recipe_is_refused_with_the_line(text, message):
     assert str(raised.value).startswith(message)
 
 
-def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(RecipeError, match="does not exist"):
-        read_source(tmp_path / "none.yaml")
+def test_files_that_cannot_be_read(tmp_path, refused):
+    refused(read_source, tmp_path / "none.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(RecipeError, match=r"bytes\.yaml is not UTF-8 text"):
-        read_source(tmp_path / "bytes.yaml")
+    refused(read_source, tmp_path / "bytes.yaml")
 
 
 def test_set_changes_options_variables_and_the_engine():
@@ -97,13 +95,11 @@ def test_what_a_person_gave_is_named_as_they_gave_it():
     assert str(source.error(("stages", "score", "seed"), "wrong")) == "--set score.seed: wrong"
 
 
-def test_aliases_of_aliases_are_a_sentence_and_not_a_billion_values():
+def test_aliases_of_aliases_are_a_sentence_and_not_a_billion_values(refused):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    with pytest.raises(RecipeError, match="aliases"):
-        parse("\n".join(lines), "r.yaml")
+    refused(parse, "\n".join(lines), "r.yaml")
 
 
-def test_nesting_without_end_is_a_sentence():
-    with pytest.raises(RecipeError, match="nested too deep"):
-        parse("stages: " + "[" * 5_000 + "]" * 5_000, "r.yaml")
+def test_nesting_without_end_is_a_sentence(refused):
+    refused(parse, "stages: " + "[" * 5_000 + "]" * 5_000, "r.yaml")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ncclean.runners.process_runner import clock_share
+
 START = """
 import logging
 from ncclean.runners.ray_cluster import connect, nodes
@@ -36,3 +38,13 @@ def test_the_address_that_a_killed_cluster_left_is_not_waited_for():
     assert done.stdout == "1\n"
     assert f"no Ray cluster answers at {dead} any more; starting one here" in done.stderr
     assert time.monotonic() - begun < 120
+
+
+# How long several processes take together.
+
+
+@pytest.mark.parametrize(
+    ("tasks", "workers", "share"), [(8, 64, 1 / 8), (8, 4, 1 / 4), (5, 4, 2 / 5), (1, 1, 1)]
+)
+def test_workers_do_not_share_a_task(tasks, workers, share):
+    assert clock_share(tasks, workers) == pytest.approx(share)

@@ -11,7 +11,7 @@ from ncclean.scoring.blocks import BlockStatistics
 from ncclean.scoring.clip_loss import mismatched_scores
 from ncclean.scoring.columns import caption_numbers, score_pairs
 from ncclean.scoring.null import Histogram
-from ncclean.scoring.stats import Distributions
+from ncclean.scoring.stats import ColumnFailures, Distributions, ShardStats
 
 
 def embeddings(n, seed=0):
@@ -151,13 +151,6 @@ def test_captions_that_are_not_known_are_like_no_other():
     assert caption_numbers(["a", None, "a", None]).tolist() == [0, 1, 0, 2]
 
 
-def test_equal_captions_of_one_image_are_left_out_once():
-    image, text = embeddings(6)
-    images = np.array([0, 0, 1, 1, 2, 2])
-    found = score(image[torch.from_numpy(images * 2)], text, images=images, captions=images)
-    assert found.distributions.mismatched.size == 6 * 4
-
-
 def test_distributions_of_scores_add_up_and_are_written():
     image, text = embeddings(60)
     options = {"groups": np.array(["a"] * 60, dtype=object)}
@@ -210,3 +203,40 @@ def test_groups_are_those_of_the_pairs_whatever_block_they_are_in():
         own = torch.from_numpy(scores.columns["similarity"][names == name])
         found = scores.distributions.groups[name].matched
         assert np.array_equal(found.counts, Histogram.of(own).counts)
+
+
+# Counts of what went wrong add up, and keep the first reason.
+
+
+def failures(*reasons):
+    made = ColumnFailures()
+    for reason in reasons:
+        made.add("beauty", reason)
+    return made
+
+
+def test_of_many_failures_the_first_reason_is_kept():
+    total = failures("no image", "too dark")
+    total += failures("too bright")
+    total.add("age", "unknown", 5)
+    assert total.counts == {"beauty": 3, "age": 5}
+    assert total.reasons == {"beauty": "no image", "age": "unknown"}
+
+
+def test_statistics_are_read_as_they_are_written():
+    stats = ShardStats(7, {"ok": 4, "image_corrupt": 3}, 1.25, "cut short", failures("no image"))
+    again = ShardStats.from_json(stats.to_json())
+    assert again == stats
+    assert again.ok == 4
+    whole = ShardStats(1, {"ok": 1}, 0.5)
+    assert ShardStats.from_json(whole.to_json()) == whole
+
+
+def test_pairs_without_a_label_are_a_group_apart_from_one_of_any_name():
+    groups = {None: Distributions(), "": Distributions(), "unlabelled": Distributions()}
+    for number, group in enumerate(groups.values()):
+        group.matched.units = number
+    again = Distributions.from_json(Distributions(groups=groups).to_json()).groups
+    assert {name: group.matched.units for name, group in again.items()} == {
+        None: 0, "": 1, "unlabelled": 2
+    }  # fmt: skip

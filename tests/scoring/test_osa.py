@@ -3,7 +3,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclean.errors import InputError
 from ncclean.scoring.osa import (
     WEIGHT_FUNCTIONS,
     cleanliness_weight,
@@ -40,13 +39,10 @@ def test_monotone_and_exactly_zero_up_to_the_shift(function, shift):
     assert (weight >= 0).all()
 
 
-def test_unknown_function_and_source_are_refused():
-    with pytest.raises(InputError, match="unknown weight function 'cubic'"):
-        cleanliness_weight(torch.zeros(1), 0.0, "cubic")
-    with pytest.raises(InputError, match="shuffled"):
-        estimate_shift(ConstantEstimator(), source="shuffled")
-    with pytest.raises(InputError, match="at least 2"):
-        estimate_shift(ConstantEstimator(), pairs=1)
+def test_unknown_function_and_source_are_refused(refused):
+    refused(cleanliness_weight, torch.zeros(1), 0.0, "cubic")
+    refused(estimate_shift, ConstantEstimator(), source="shuffled")
+    refused(estimate_shift, ConstantEstimator(), pairs=1)
 
 
 class ConstantEstimator:

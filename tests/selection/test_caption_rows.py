@@ -38,15 +38,6 @@ def chosen(folder, dedup=None, **options):
     return summary, pq.read_table(out)
 
 
-def test_near_duplicate_images_leave_all_captions_of_the_best(tmp_path):
-    neighbours = pa.table({"uid": KEYS, "caption_number": NUMBERS, "image_group": ["a"] * 8})
-    pq.write_table(neighbours, tmp_path / "n.parquet")
-    summary, kept = chosen(tmp_path, str(tmp_path / "n.parquet"), dedup_by="image")
-    assert summary.kept == 2
-    assert len(set(kept["key"].to_pylist())) == 1
-    assert kept["caption_number"].to_pylist() == [0, 1]
-
-
 def test_draws_of_a_caption_share_its_rank(tmp_path):
     _, drawn = chosen(tmp_path, score="similarity", sample="soft-cap", size=40)
     ranks = Counter(zip(*(drawn[name].to_pylist() for name in
@@ -141,33 +132,6 @@ def test_each_row_of_an_exported_table_has_the_scores_of_its_own_caption(source,
         expected = ["w"] if (source, layout) == ("t.parquet", "parquet") else kept
         assert written["noise_kind"].to_pylist() == expected
         assert written["similarity"].to_pylist() == [of_each[caption] for caption in expected]
-
-
-def test_the_best_caption_is_that_of_an_image_of_one_shard(tmp_path):
-    """Rows begin anew in every shard."""
-    table = pa.table({
-        "uid": list("aabb"), "shard": ["s", "s", "t", "t"], "key": list("aabb"),
-        "caption_number": pa.array([0, 1, 0, 1], pa.int16()), "row": pa.array([0] * 4, pa.int32()),
-        "status": ["ok"] * 4, "similarity": pa.array([0.1, 0.2, 0.9, 0.8], pa.float32()),
-    })  # fmt: skip
-    pq.write_table(table, tmp_path / "s.parquet")
-    out = tmp_path / "selection.parquet"
-    select([str(tmp_path / "s.parquet")], UPath(out), Policy(best_caption=True))
-    kept = pq.read_table(out)
-    assert kept["uid"].to_pylist() == ["a", "b"]
-    assert kept["caption_number"].to_pylist() == [1, 0]
-
-
-def test_near_duplicate_pairs_are_captions_of_their_own(tmp_path):
-    """The first caption of `a` and the second of `b` are one pair; the others have no copy."""
-    groups = ["g", None, None, "g", None, None, None, None]
-    neighbours = pa.table({"uid": KEYS, "caption_number": NUMBERS, "pair_group": groups})
-    pq.write_table(neighbours, tmp_path / "n.parquet")
-    summary, kept = chosen(tmp_path, str(tmp_path / "n.parquet"))
-    assert summary.dropped_by_reason == {"near-duplicate": 1}
-    places = set(zip(kept["key"].to_pylist(), kept["caption_number"].to_pylist(), strict=True))
-    assert len({("a", 0), ("b", 1)} & places) == 1
-    assert {("a", 1), ("b", 0)} <= places
 
 
 @pytest.mark.parametrize("own", [None, "of its own"])

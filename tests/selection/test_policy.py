@@ -101,20 +101,17 @@ def test_columns_name_the_option_that_needs_them(method, column):
 
 
 @pytest.mark.parametrize(("score", "bounds"), RANGED.items(), ids=RANGED)
-def test_thresholds_lie_in_the_range_of_the_score(score, bounds):
+def test_thresholds_lie_in_the_range_of_the_score(score, bounds, refused):
     for bound, step in zip(bounds, (-1e-6, 1e-6), strict=True):
         assert Policy(score=score, threshold=bound).threshold == bound
-        message = f"--threshold {bound + step:.15g} is outside the range of {score}, "
-        with pytest.raises(InputError, match=message):
-            Policy(score=score, threshold=bound + step)
+        refused(Policy, score=score, threshold=bound + step)
 
 
-def test_a_range_is_said_in_the_message():
+def test_a_range_is_said_in_the_message(refused):
     with pytest.raises(InputError) as caught:
         Policy(score="similarity", threshold=30)
     assert str(caught.value) == "--threshold 30 is outside the range of similarity, -1 to 1"
-    with pytest.raises(InputError, match="range of noise_probability, 0 to 1"):
-        Policy(method="noise-probability", threshold=1.5)
+    refused(Policy, method="noise-probability", threshold=1.5)
 
 
 @pytest.mark.parametrize("score", ["neg_clip_loss", "lemon_score", "i2t_rank", "mine"])
@@ -123,24 +120,23 @@ def test_scores_without_a_range_take_any_threshold(score):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"method": "magic"}, "--method takes osa, ncu, disncl, noise-probability, got 'magic'"),
-        ({"dedup_by": "caption"}, "--dedup-by takes image, text, both, got 'caption'"),
-        ({"score": "similarity", "keep_fraction": -0.1}, "--keep-fraction must be at least 0"),
-        ({"keep_fraction": 0.5}, "--keep-fraction needs --score"),
-        ({"score": "similarity"}, "--score does nothing by itself"),
-        ({"threshold": 0.5}, "--threshold needs --score or --method noise-probability"),
-        ({"threshold": 0.5, "method": "ncu"}, "--threshold needs"),
-        ({"lowest": True}, "--lowest needs --score"),
-        ({"with_forget": True}, "--with-forget needs --method ncu"),
-        ({"method": "disncl", "with_forget": True}, "--with-forget needs --method ncu"),
-        ({"where": "a; b"}, "--where takes one SQL expression"),
+        {"method": "magic"},
+        {"dedup_by": "caption"},
+        {"score": "similarity", "keep_fraction": -0.1},
+        {"keep_fraction": 0.5},
+        {"score": "similarity"},
+        {"threshold": 0.5},
+        {"threshold": 0.5, "method": "ncu"},
+        {"lowest": True},
+        {"with_forget": True},
+        {"method": "disncl", "with_forget": True},
+        {"where": "a; b"},
     ],
 )
-def test_options_that_do_not_go_together(options, message):
-    with pytest.raises(InputError, match=message):
-        Policy(**options)
+def test_options_that_do_not_go_together(options, refused):
+    refused(Policy, **options)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0])

@@ -2,15 +2,29 @@
 
 import functools
 import os
+import resource
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.report import Report
 
+import ncclean
 from ncclean.errors import InputError
 from ncclean.storage.joined import query
+from tests.footers import (
+    DATA_PAGE,
+    DICTIONARY_PAGE,
+    PACKED,
+    UNPACKED,
+    VALUES,
+    rewrite_footer,
+    set_field,
+    set_rows,
+)
 
 
 @pytest.fixture
@@ -58,28 +72,23 @@ def test_describe_and_with_are_queries(scores):
         "",
     ],
 )
-def test_anything_else_is_refused_and_touches_nothing(scores, tmp_path, sql):
+def test_anything_else_is_refused_and_touches_nothing(scores, tmp_path, sql, refused):
     other = tmp_path / "other.csv"
     other.write_text("secret\n1\n")
     before = (scores / "part-0.parquet").read_bytes()
-    with pytest.raises(InputError):
-        query(sql.format(other=other, scores=str(scores).replace("'", "''")), [str(scores)])
+    refused(query, sql.format(other=other, scores=str(scores).replace("'", "''")), [str(scores)])
     assert other.read_text() == "secret\n1\n"
     assert (scores / "part-0.parquet").read_bytes() == before
 
 
-def test_missing_unfinished_and_foreign_files(tmp_path):
-    with pytest.raises(InputError, match="does not exist"):
-        query("SELECT 1", [str(tmp_path / "none.parquet")])
+def test_missing_unfinished_and_foreign_files(tmp_path, refused):
+    refused(query, "SELECT 1", [str(tmp_path / "none.parquet")])
     (tmp_path / "s.parquet.work").mkdir()
-    with pytest.raises(InputError, match="not finished yet"):
-        query("SELECT 1", [str(tmp_path / "s.parquet")])
+    refused(query, "SELECT 1", [str(tmp_path / "s.parquet")])
     (tmp_path / "run" / ".ncclean").mkdir(parents=True)
-    with pytest.raises(InputError, match="unfinished run"):
-        query("SELECT 1", [str(tmp_path / "run")])
+    refused(query, "SELECT 1", [str(tmp_path / "run")])
     (tmp_path / "text.parquet").write_text("no parquet")
-    with pytest.raises(InputError, match="cannot be read as Parquet"):
-        query("SELECT 1", [str(tmp_path / "text.parquet")])
+    refused(query, "SELECT 1", [str(tmp_path / "text.parquet")])
 
 
 _ONE_OF_MANY = """
@@ -113,3 +122,86 @@ def test_processes_of_one_number_keep_their_temporary_folders(tmp_path):
         answer, _ = first.communicate("\n")
     assert answer.strip() == "True"
     assert list(tmp_path.iterdir()) == []
+
+
+# Score tables whose footers lie, or that are cut: rows or a sentence, and no memory.
+
+ROWS, HUGE = 300, 10**12
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "s.parquet"
+    columns = {
+        "uid": [f"u{n}" for n in range(ROWS)], "shard": ["s"] * ROWS, "key": ["k"] * ROWS,
+        "row": pa.array(range(ROWS), pa.int32()), "status": ["ok"] * ROWS, "text": ["t"] * ROWS,
+        "similarity": pa.array(np.linspace(0, 1, ROWS), pa.float32()),
+        "noise_probability": pa.array(np.linspace(0, 1, ROWS), pa.float32()),
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), path, row_group_size=100, compression="zstd")
+    return path
+
+
+def ends(path, tmp_path):
+    """How each command ends: in rows, or in an error of ours, never in another."""
+    commands = {
+        "select": lambda: ncclean.select(str(path), str(tmp_path / "k.parquet"), where="true"),
+        "query": lambda: query("SELECT max(text), avg(similarity) FROM scores", [str(path)]),
+        "report": lambda: Report(scores=[str(path)], out=str(tmp_path / "r.html")).run(),
+    }
+    found = {}
+    for name, command in commands.items():
+        try:
+            command()
+            found[name] = ""
+        except InputError as error:
+            found[name] = str(error)
+    return found
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        set_rows(HUGE),
+        set_rows(3 * HUGE, HUGE),
+        set_rows(-1, -1),
+        set_rows(0, 0),
+        set_field(VALUES, HUGE),
+        set_field(DATA_PAGE, HUGE),
+        set_field(DATA_PAGE, -5),
+        set_field(DICTIONARY_PAGE, HUGE),
+        set_field(PACKED, HUGE),
+        set_field(PACKED, -10),
+        set_field(UNPACKED, HUGE),
+    ],
+    ids=range(11),
+)
+def test_a_footer_that_lies(table, tmp_path, lie):
+    rewrite_footer(table, lie)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for text in ends(table, tmp_path).values():
+        assert (
+            not text
+            or "s.parquet" in text
+            or "read" in text
+            or "Parquet" in text
+            or "failed" in text
+        )
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -4, -9])
+def test_a_file_that_is_cut(table, tmp_path, keep):
+    table.write_bytes(table.read_bytes()[:keep])
+    assert all("s.parquet" in text for text in ends(table, tmp_path).values())
+
+
+def test_a_dictionary_that_stands_for_far_more_than_the_file(table, tmp_path):
+    numbers = pa.array(np.zeros(ROWS, np.int32))
+    words = pa.DictionaryArray.from_arrays(numbers, pa.array(["x" * 100_000_000]))
+    rows = pq.read_table(table)
+    rows = rows.set_column(rows.column_names.index("text"), "text", words)
+    pq.write_table(rows, table, compression="zstd", store_schema=False)
+    assert table.stat().st_size < 200_000
+    for text in ends(table, tmp_path).values():
+        assert "s.parquet: column text unpacks from" in text

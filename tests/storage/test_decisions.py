@@ -9,7 +9,6 @@ import pytest
 
 from ncclean.base.schema import CAUSES, DECISIONS
 from ncclean.base.stores import location
-from ncclean.errors import InputError
 from ncclean.explaining.cause_table import read_causes
 from ncclean.selection.decided import Decisions
 from ncclean.storage.catalog import connect
@@ -29,11 +28,10 @@ def table(**columns):
 
 
 @pytest.mark.parametrize("number", [99_999, 10**30, -1, float("inf"), 1.5, [1]])
-def test_lines_whose_caption_number_no_caption_has_are_refused(number, tmp_path):
+def test_lines_whose_caption_number_no_caption_has_are_refused(number, tmp_path, refused):
     file = tmp_path / "d.jsonl"
     file.write_text(json.dumps({**ROW, "caption_number": number}))
-    with pytest.raises(InputError, match=r"d\.jsonl, row 1"):
-        read_decisions(str(file))
+    refused(read_decisions, str(file))
 
 
 @pytest.mark.parametrize(
@@ -46,20 +44,18 @@ def test_lines_whose_caption_number_no_caption_has_are_refused(number, tmp_path)
         {"uid": [{"x": 1}]},
     ],
 )
-def test_rows_that_are_no_decisions_are_refused(columns, tmp_path):
+def test_rows_that_are_no_decisions_are_refused(columns, tmp_path, refused):
     pq.write_table(table(**columns), tmp_path / "d.parquet")
-    with pytest.raises(InputError, match=r"d\.parquet"):
-        read_decisions(str(tmp_path / "d.parquet"))
+    refused(read_decisions, str(tmp_path / "d.parquet"))
 
 
 @pytest.mark.parametrize(("schema", "read"), [(DECISIONS, read_decisions), (CAUSES, read_causes)])
-def test_a_few_bytes_that_stand_for_millions_of_rows_are_not_read(schema, read, tmp_path):
+def test_a_few_bytes_that_stand_for_millions_of_rows_are_not_read(schema, read, tmp_path, refused):
     """Repeated values take no bytes: a table of one megabyte would fill ten gigabytes."""
     count = 5_000_000
     nulls = pa.table([pa.nulls(count, field.type) for field in schema], schema)
     pq.write_table(nulls, tmp_path / "t.parquet")
-    with pytest.raises(InputError, match=r"t\.parquet .* announces 5,000,000 rows"):
-        read(str(tmp_path / "t.parquet"))
+    refused(read, str(tmp_path / "t.parquet"))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +88,7 @@ def test_lines_of_a_journal_that_are_no_decisions_are_passed_over(change, tmp_pa
 LAST, BEYOND = "9999-12-31T23:30:00+00:00", "9999-12-31T23:30:00-23:00"  # the year 10000 in UTC
 
 
-def test_times_beyond_the_calendar_are_no_decisions(tmp_path):
+def test_times_beyond_the_calendar_are_no_decisions(tmp_path, refused):
     out = tmp_path / "d.parquet"
     journal = tmp_path / ".ncclean" / "d.parquet.jsonl"
     journal.parent.mkdir()
@@ -110,17 +106,15 @@ def test_times_beyond_the_calendar_are_no_decisions(tmp_path):
     assert read_decisions(str(out)) == kept
     lines = tmp_path / "lines.jsonl"
     lines.write_text(json.dumps({"uid": "a", "decision": "drop", "time": BEYOND}))
-    with pytest.raises(InputError, match="row 1"):
-        read_decisions(str(lines))
+    refused(read_decisions, str(lines))
 
 
 @pytest.mark.parametrize("time", [2**62, -(2**62)])
-def test_a_time_that_python_lacks_is_refused(time, tmp_path):
+def test_a_time_that_python_lacks_is_refused(time, tmp_path, refused):
     path = tmp_path / "d.parquet"
     times = pa.array([time], pa.int64()).cast(pa.timestamp("us", "UTC"))
     pq.write_table(table(time=times), path)
-    with pytest.raises(InputError, match=r"d\.parquet cannot be read"):
-        read_decisions(str(path))
+    refused(read_decisions, str(path))
 
 
 def test_decisions_in_other_zones_are_in_the_order_of_time(tmp_path):

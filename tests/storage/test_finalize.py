@@ -9,7 +9,6 @@ from upath import UPath
 
 from ncclean.base import schema
 from ncclean.data.shards import ShardRef
-from ncclean.errors import InputError
 from ncclean.scoring.calibration import Calibration, fill_calibrated
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions, ShardStats
@@ -137,14 +136,13 @@ def test_killed_while_parts_are_removed(layout, monkeypatch, killed_after):
     }
 
 
-def test_a_table_that_is_gone_with_its_parts_is_one_sentence(layout):
+def test_a_table_that_is_gone_with_its_parts_is_one_sentence(layout, refused):
     run = scored(layout)
     finalize(run, calibration())
     files = [layout.out] if layout.is_single_file else list(layout.out.glob("*.parquet"))
     for path in files:
         path.unlink()
-    with pytest.raises(InputError, match="is gone, and so are its parts; use --overwrite"):
-        finalize(run, calibration())
+    refused(finalize, run, calibration())
 
 
 def test_the_temporary_file_of_a_killed_writer_goes_with_its_part(layout):
@@ -170,14 +168,13 @@ def test_the_metadata_says_how_the_table_was_made(layout):
     assert metadata["ncclean_version"] == "9"
 
 
-def test_the_shift_of_shuffled_pairs_is_the_mean_of_the_mismatches(tmp_path):
+def test_the_shift_of_shuffled_pairs_is_the_mean_of_the_mismatches(tmp_path, refused):
     run = scored(ScoreLayout(UPath(tmp_path / "s")))
     shuffled = calibrate(run, "shuffled")
     assert shuffled.shift == pytest.approx(0.1, abs=1e-5)
     assert shuffled.shift_source == "shuffled"
     assert calibrate(run, 0.3).shift == 0.3
-    with pytest.raises(InputError, match="'noise' is not known"):
-        calibrate(run, "noise")
+    refused(calibrate, run, "noise")
     run.record_noise_shift(0.22)
     assert calibrate(run, "noise").shift == 0.22
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from upath import UPath
 
-from ncclean.errors import InputError, ResumeError
+from ncclean.errors import InputError
 from ncclean.storage import finalize as stage
 from ncclean.storage import lease, parts, table_file
 from ncclean.storage.calibration import calibrate
@@ -96,10 +96,9 @@ def test_only_new_shards_are_scored(out):
     "lists",
     [[PRESENT, ["b", "d", "f"]], [PRESENT, ["x", "b", "g", "d"], ["b", "c", "d", "x"], PRESENT]],
 )
-def test_what_is_gone_leaves_the_table_and_its_files(out, tmp_path, lists):
+def test_what_is_gone_leaves_the_table_and_its_files(out, tmp_path, lists, refused):
     score(out, lists[0])
-    with pytest.raises(ResumeError, match=r"shard a is missing now.*--drop-missing"):
-        score(out, lists[1])
+    refused(score, out, lists[1])
     for names in lists[1:]:
         run = score(out, names, drop_missing=True)
         assert set(run.done) == set(names)
@@ -109,19 +108,11 @@ def test_what_is_gone_leaves_the_table_and_its_files(out, tmp_path, lists):
     assert_same_table(read(out), expected)
 
 
-def test_the_message_counts_what_comes_and_goes(out):
+def test_a_changed_shard_and_a_renamed_one_are_refused(out, refused):
     score(out, OLD)
-    change = score(out, ["d", "f", "g"], drop_missing=True).change
-    assert change.counts() == "1 new shard, 2 kept, 2 dropped"
-
-
-def test_a_changed_shard_and_a_renamed_one_are_refused(out):
-    score(out, OLD)
-    with pytest.raises(ResumeError, match="shard b has changed since it was scored"):
-        score(out, [*refs(["b"], "v2"), *OLD[1:]], drop_missing=True)
+    refused(score, out, [*refs(["b"], "v2"), *OLD[1:]], drop_missing=True)
     deeper = [type(ref)(f"corpus/{ref.name}", ref.url, 10, "v1") for ref in refs(OLD)]
-    with pytest.raises(ResumeError, match="shard b is called corpus/b now, since another one"):
-        score(out, [*deeper, *refs(["new/b"])], drop_missing=True)
+    refused(score, out, [*deeper, *refs(["new/b"])], drop_missing=True)
 
 
 def test_shards_that_broke_off_are_tried_again_when_the_corpus_has_grown(out, tmp_path):
@@ -134,12 +125,6 @@ def test_shards_that_broke_off_are_tried_again_when_the_corpus_has_grown(out, tm
     assert_same_table(read(out), once(tmp_path, out, PRESENT))
     left = {path.name for path in ScoreLayout(out).work.iterdir()}
     assert left == {"run.json", "shards.parquet"}
-
-
-def test_a_broken_shard_can_be_dropped(out, tmp_path):
-    score(out, OLD, broken="d")
-    score(out, ["b", "f", "g"], drop_missing=True)
-    assert_same_table(read(out), once(tmp_path, out, ["b", "f", "g"]))
 
 
 @pytest.mark.parametrize("others", [["b", "d"], ["d"]])
@@ -182,12 +167,11 @@ def test_a_shard_comes_back_when_dropping_it_was_killed_anywhere(tmp_path, monke
     assert deaths > 10
 
 
-def test_a_table_without_its_list_of_shards_is_in_the_way(out):
+def test_a_table_without_its_list_of_shards_is_in_the_way(out, refused):
     score(out, OLD)
     ScoreLayout(out).shard_list.unlink()
     for options in ({}, {"embeddings": "e"}, {"overwrite": True}):
-        with pytest.raises(InputError, match="is in the way: no record lists it"):
-            score(out, PRESENT, **options)
+        refused(score, out, PRESENT, **options)
     assert len(read(out)) > 0
 
 
@@ -213,12 +197,11 @@ def test_a_number_stays_with_its_shard(tmp_path):
     assert (folder / "img_emb" / "img_emb_3.npy").read_bytes() == first
 
 
-def test_a_users_file_where_a_new_part_would_be_is_in_the_way(tmp_path):
+def test_a_users_file_where_a_new_part_would_be_is_in_the_way(tmp_path, refused):
     out = UPath(tmp_path / "s")
     score(out, OLD)
     (tmp_path / "s" / ".ncclean" / "part-c.parquet").write_text("mine")
-    with pytest.raises(InputError, match=r"part-c.parquet is in the way"):
-        score(out, PRESENT)
+    refused(score, out, PRESENT)
     assert (tmp_path / "s" / ".ncclean" / "part-c.parquet").read_text() == "mine"
     score(out, OLD)
 
@@ -232,7 +215,7 @@ def test_overwriting_a_grown_run_removes_all_that_it_wrote(out):
     assert [shard.name for shard in again.identity.shards] == ["q"]
 
 
-def test_files_that_do_not_go_together_are_not_read(out, monkeypatch):
+def test_files_that_do_not_go_together_are_not_read(out, monkeypatch, refused):
     score(out, OLD)
     with monkeypatch.context() as patched:
         patched.setattr(stage, "_remove", lambda *rest: 1 / 0)
@@ -241,10 +224,8 @@ def test_files_that_do_not_go_together_are_not_read(out, monkeypatch):
     if out.suffix == ".parquet":
         assert table_files([str(out)]) == [str(out)]
         return
-    with pytest.raises(InputError, match=r"its writing was interrupted.*--finalize-only"):
-        table_files([str(out)])
-    with pytest.raises(InputError, match=r"s is being written, or its writing was interrupted"):
-        table_files([f"{out}/*.parquet"])
+    refused(table_files, [str(out)])
+    refused(table_files, [f"{out}/*.parquet"])
     score(out, PRESENT)
     assert len(table_files([f"{out}/*.parquet"])) == len(table_files([str(out)]))
     assert len(table_files([str(out)])) > 1
@@ -280,17 +261,15 @@ def test_what_a_planted_list_names_is_not_removed(tmp_path):
     assert all(path.read_text() == "mine" for path in mine)
 
 
-def test_rows_that_are_gone_are_not_made_up_for(tmp_path):
+def test_rows_that_are_gone_are_not_made_up_for(tmp_path, refused):
     out = UPath(tmp_path / "s.parquet")
     score(out, OLD)
     (tmp_path / "once").mkdir()
     score(UPath(tmp_path / "once" / "t.parquet"), ["b"])
     shutil.copy(tmp_path / "once" / "t.parquet", tmp_path / "s.parquet")
-    with pytest.raises(InputError, match=r"s.parquet has 0 rows of shard d, and \d+ were scored"):
-        score(out, PRESENT)
+    refused(score, out, PRESENT)
     os.truncate(out, 1000)
-    with pytest.raises(InputError, match=r"s.parquet is damaged"):
-        score(out, PRESENT)
+    refused(score, out, PRESENT)
 
 
 @pytest.mark.parametrize("name", ["s.parquet", "s"])

@@ -1,11 +1,15 @@
 """Where a score table lies, and what may be removed of it."""
 
+import re
+
 import pytest
 from upath import UPath
 
+import ncclean
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.made_files import MadeFiles, OwnPlace
 from ncclean.storage.run_record import RUN
 from ncclean.storage.score_run import RunIdentity, ScoreRun
 from tests.storage.scored_runs import score
@@ -61,19 +65,97 @@ def test_a_table_that_no_manifest_lists_is_in_the_way(tmp_path, name, table, ove
     assert not layout.work.exists()
 
 
-def test_a_folder_for_a_file_and_a_file_for_a_folder_are_refused(tmp_path):
+def test_a_folder_for_a_file_and_a_file_for_a_folder_are_refused(tmp_path, refused):
     (tmp_path / "s.parquet").mkdir()
     (tmp_path / "s").write_text("mine")
-    for name, message in [("s.parquet", "is a folder"), ("s", "is a file")]:
+    for name in ("s.parquet", "s"):
         layout = ScoreLayout(UPath(tmp_path / name))
         for use in (layout.check_usable, lambda layout=layout: begin(layout)):
-            with pytest.raises(InputError, match=message):
-                use()
+            refused(use)
 
 
-def test_overwriting_a_folder_keeps_tables_of_the_users(tmp_path):
-    layout = ScoreLayout(UPath(tmp_path / "s"))
-    begin(layout)
-    (tmp_path / "s" / "clean.parquet").write_text("mine")
-    begin(layout, overwrite=True)
-    assert (tmp_path / "s" / "clean.parquet").read_text() == "mine"
+# Where a run may remove files: in its output and its working folder, and through no link.
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Of a run that writes a table, with its working folder beside it."""
+    (tmp_path / "s.parquet.work").mkdir()
+    return OwnPlace(UPath(tmp_path / "s.parquet"), UPath(tmp_path / "s.parquet.work"))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_own"),
+    [
+        ("s.parquet", True),
+        ("s.parquet.work/parts/a.parquet", True),
+        ("s.parquet2", False),
+        ("other.parquet", False),
+        ("s.parquet.work/../other.parquet", False),
+        ("", False),
+    ],
+)
+def test_the_output_and_what_lies_in_the_working_folder(place, tmp_path, name, is_own):
+    assert place.holds(UPath(f"{tmp_path}/{name}")) == is_own
+
+
+def test_nothing_behind_a_link(place, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "s.parquet.work" / "parts").symlink_to(tmp_path / "mine")
+    assert not place.holds(UPath(tmp_path / "s.parquet.work" / "parts" / "a.parquet"))
+
+
+def test_a_list_names_files_below_the_output_alone(tmp_path):
+    files = MadeFiles(UPath(tmp_path))
+    files.add([".", "a", "b/c", f"{tmp_path}/d", "/etc/passwd", "s3://bucket/e"])
+    assert list(files.paths()) == [UPath(tmp_path), UPath(tmp_path / "a"), UPath(tmp_path / "b/c")]
+
+
+def test_names_are_listed_once(tmp_path):
+    files = MadeFiles(UPath(tmp_path / "out"))
+    paths = [UPath(tmp_path / "out" / "a"), UPath(tmp_path / "out" / "b"), UPath(tmp_path / "c")]
+    assert files.new_names(paths) == ["a", "b"]
+    files.add(["a"])
+    assert files.new_names(paths) == ["b"]
+
+
+# What is not data lies where loaders of whole folders do not look.
+
+MODEL = {"model": "demo", "shift": 0.2}
+
+
+def visible(folder):
+    """The files that Hugging Face's `load_dataset` takes for data: no name on the way is hidden."""
+    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    shown = [file for file in files if not any(part.startswith(".") for part in file.parts)]
+    return sorted(map(str, shown))
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory):
+    """A folder for each command that writes data: `synth`, `inject-noise`, `score` and `export`."""
+    folder = tmp_path_factory.mktemp("outputs")
+    names = ("synth", "noisy", "scores", "export")
+    synth, noisy, scores, export = (str(folder / name) for name in names)
+    ncclean.synth(synth, pairs=40, shard_size=20, held_out=0, workers=1)
+    ncclean.inject_noise([synth], noisy, noise=["ncr=0.2"], workers=1)
+    ncclean.score([synth], scores, **MODEL)
+    ncclean.select([scores], str(folder / "all.parquet"), where="true")
+    ncclean.export(str(folder / "all.parquet"), export, shards=[synth], samples_per_shard=30,
+                   scores=[scores], columns=["similarity"], workers=1)  # fmt: skip
+    return folder
+
+
+@pytest.mark.parametrize("name", ["synth", "noisy"])
+def test_a_folder_of_shards_has_shards_alone(outputs, name):
+    assert visible(outputs / name) == ["00000.tar", "00001.tar"]
+
+
+def test_an_export_has_the_statistics_of_img2dataset_and_datacomp_beside_its_shards(outputs):
+    statistics = ["00000_stats.json", "00001_stats.json", "sizes.json"]
+    assert visible(outputs / "export") == sorted(["00000.tar", "00001.tar", *statistics])
+
+
+def test_a_folder_of_a_table_has_tables_alone(outputs):
+    (name,) = visible(outputs / "scores")
+    assert re.fullmatch(r"part-00000-[0-9a-f]{8}\.parquet", name)

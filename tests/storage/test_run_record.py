@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from upath import UPath
 
 from ncclean.base import stores
-from ncclean.errors import InputError, ResumeError
+from ncclean.errors import InputError
 from ncclean.storage.entries import Entries
 from ncclean.storage.run_record import RunRecord
 
@@ -57,19 +57,18 @@ def test_the_same_run_goes_on_with_its_entries(out):
         assert record.entries == [{"kind": "shard", "shard": "a", "pairs": 3}]
 
 
-def test_another_run_is_refused_with_the_differences_and_loses_nothing(out):
+def test_another_run_is_refused_with_the_differences_and_loses_nothing(out, refused):
     with begin(out) as record:
         record.append("shard", shard="a")
         write(out / "a.tar")
     other = {"seed": 1, "shards": [{"name": "a", "size": 1}]}
-    with pytest.raises(ResumeError, match="--seed was 0, is 1; shard b is missing now"):
-        begin(out, other)
+    refused(begin, out, other)
     with begin(out) as record:
         assert len(record.entries) == 1
     assert present(out) == {str(out / "a.tar")}
 
 
-def test_compare_may_allow_what_the_entries_make_harmless(out):
+def test_compare_may_allow_what_the_entries_make_harmless(out, refused):
     done = []
 
     def compare(before, now):
@@ -82,8 +81,7 @@ def test_compare_may_allow_what_the_entries_make_harmless(out):
         assert record.resumed
         record.append("shard", shard="a")
     done.append("a")
-    with pytest.raises(ResumeError, match="shard a has changed"):
-        begin(out, repaired, compare=compare)
+    refused(begin, out, repaired, compare=compare)
 
 
 def test_entries_are_put_into_one_file_and_go_on(out):
@@ -99,17 +97,15 @@ def test_entries_are_put_into_one_file_and_go_on(out):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_file_in_the_way_stays_and_nothing_is_begun(out, overwrite):
+def test_a_file_in_the_way_stays_and_nothing_is_begun(out, overwrite, refused):
     write(out / "b.tar", b"mine")
-    with pytest.raises(InputError, match=r"b\.tar is in the way: no record lists it"):
-        begin(out, overwrite=overwrite)
+    refused(begin, out, overwrite=overwrite)
     assert (out / "b.tar").read_bytes() == b"mine"
     assert not (out / "_work").exists()
 
 
-def test_taken_is_asked_where_there_is_no_record_and_only_there(out):
-    with pytest.raises(InputError, match="other is in the way"):
-        begin(out, taken=lambda: out / "other")
+def test_taken_is_asked_where_there_is_no_record_and_only_there(out, refused):
+    refused(begin, out, taken=lambda: out / "other")
     with begin(out, taken=lambda: None):
         pass
     with begin(out, taken=lambda: out / "other") as record:
@@ -132,18 +128,17 @@ def test_overwrite_removes_what_the_record_lists_and_nothing_else(out):
     assert present(out) == {str(out / name) for name in users}
 
 
-def test_overwrite_stops_at_a_file_of_the_users_before_it_removes_anything(out):
+def test_overwrite_stops_at_a_file_of_the_users_before_it_removes_anything(out, refused):
     begin(out).close()
     for name in ("a.tar", "c.tar"):
         write(out / name)
-    with pytest.raises(InputError, match=r"c\.tar is in the way"):
-        begin(out, {"seed": 0, "shards": [{"name": "c"}]}, overwrite=True)
+    refused(begin, out, {"seed": 0, "shards": [{"name": "c"}]}, overwrite=True)
     assert present(out) == {str(out / "a.tar"), str(out / "c.tar")}
     with begin(out) as record:
         assert record.resumed
 
 
-def test_a_removal_that_was_killed_is_finished_by_the_same_command(out, monkeypatch):
+def test_a_removal_that_was_killed_is_finished_by_the_same_command(out, monkeypatch, refused):
     """Without it, the old run would go on, though its files are gone."""
     with begin(out) as record:
         record.append("shard", shard="a")
@@ -154,21 +149,11 @@ def test_a_removal_that_was_killed_is_finished_by_the_same_command(out, monkeypa
         with pytest.raises(ZeroDivisionError):
             begin(out, {"seed": 1, "shards": []}, overwrite=True)
     (out / "a.tar").unlink()
-    with pytest.raises(InputError, match=r"half removed: .*b\.tar and 0 other files.*--overwrite"):
-        begin(out, {"seed": 1, "shards": []})
+    refused(begin, out, {"seed": 1, "shards": []})
     assert present(out) == {str(out / "b.tar")}
     with begin(out, {"seed": 2, "shards": []}, overwrite=True) as record:
         assert not record.resumed
     assert present(out) == set()
-
-
-def test_a_removal_that_was_killed_at_its_end_leaves_room_for_any_run(out):
-    begin(out).close()
-    path = out / "_work" / "record.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"cleared": True}))
-    assert RunRecord.load(path, "copy") is None
-    with begin(out, {"seed": 2, "shards": []}) as record:
-        assert not record.resumed
 
 
 def test_made_files_are_listed_once_and_before_they_are_there(out):
@@ -196,29 +181,6 @@ def test_a_moved_output_is_cleared_where_it_is_now(tmp_path):
     begin(moved, overwrite=True).close()
     assert present(moved) == set()
     assert (out / "step_1.pt").read_bytes() == b"another run's"
-
-
-def test_a_single_file_is_its_own_base(tmp_path):
-    out = UPath(tmp_path / "table.parquet")
-    record = RunRecord.open(tmp_path / "table.parquet.work" / "r.json", "sum", {}, base=out)
-    record.made(out, tmp_path / "elsewhere.txt")
-    record.close()
-    for path in (out, tmp_path / "elsewhere.txt", tmp_path / "mine.parquet"):
-        path.write_text("x")
-    RunRecord.clear(tmp_path / "table.parquet.work" / "r.json", "sum", base=out)
-    left = sorted(path.name for path in tmp_path.glob("*.*") if path.is_file())
-    assert left == ["elsewhere.txt", "mine.parquet"]
-    assert list((tmp_path / "table.parquet.work").iterdir()) == []
-
-
-def test_a_record_names_no_file_outside_by_dots(tmp_path):
-    path = tmp_path / "out" / "r.json"
-    RunRecord.open(UPath(path), "copy", {}).close()
-    (tmp_path / "precious.txt").write_text("x")
-    Entries(UPath(path).with_suffix(".entries")).add({"kind": "made", "files": ["../precious.txt"]})
-    RunRecord.clear(UPath(path), "copy")
-    assert (tmp_path / "precious.txt").exists()
-    assert not path.exists()
 
 
 def plant(folder, names, identity=None, *, is_cleared=False):
@@ -277,11 +239,10 @@ def test_keys_of_a_store_outside_of_the_output_stay(tmp_path):
     place.fs.store.clear()
 
 
-def test_a_planted_record_that_was_cleared_removes_nothing_unasked(tmp_path):
+def test_a_planted_record_that_was_cleared_removes_nothing_unasked(tmp_path, refused):
     path = plant(tmp_path / "out", ["mine.txt"], is_cleared=True)
     (tmp_path / "out" / "mine.txt").write_text("x")
-    with pytest.raises(InputError, match="half removed"):
-        RunRecord.open(path, "copy", {"seed": 1})
+    refused(RunRecord.open, path, "copy", {"seed": 1})
     assert (tmp_path / "out" / "mine.txt").exists()
 
 
@@ -297,77 +258,50 @@ def test_what_is_removed_is_said(out, caplog):
 
 
 @pytest.mark.parametrize("content", ["my notes\n", "hello", "[1]\n", '{"kind": "walk"}\n'])
-def test_a_file_of_the_same_name_that_is_no_record_stays(tmp_path, content):
+def test_a_file_of_the_same_name_that_is_no_record_stays(tmp_path, content, refused):
     path = UPath(tmp_path / "r.json")
     path.write_text(content)
-    with pytest.raises(InputError, match="is not a record"):
-        RunRecord.open(path, "copy", {}, overwrite=True)
+    refused(RunRecord.open, path, "copy", {}, overwrite=True)
     assert path.read_text() == content
 
 
-def test_a_record_behind_a_link_is_not_written(tmp_path):
+def test_a_record_behind_a_link_is_not_written(tmp_path, refused):
     """It would be emptied, whatever it is."""
     (tmp_path / "precious.txt").write_text("x")
     (tmp_path / "r.json").symlink_to(tmp_path / "precious.txt")
-    with pytest.raises(InputError, match="is not a record"):
-        RunRecord.open(UPath(tmp_path / "r.json"), "copy", {}, overwrite=True)
+    refused(RunRecord.open, UPath(tmp_path / "r.json"), "copy", {}, overwrite=True)
     (tmp_path / "r.json").unlink()
     (tmp_path / "r.lease").symlink_to(tmp_path / "precious.txt")
-    with pytest.raises(InputError, match=r"r\.lease is in the way"):
-        RunRecord.open(UPath(tmp_path / "r.json"), "copy", {}, overwrite=True)
+    refused(RunRecord.open, UPath(tmp_path / "r.json"), "copy", {}, overwrite=True)
     assert (tmp_path / "precious.txt").read_text() == "x"
 
 
-def test_a_pipe_is_no_record(tmp_path):
+def test_a_pipe_is_no_record(tmp_path, refused):
     os.mkfifo(tmp_path / "r.json")
     for read in (RunRecord.open, RunRecord.load):
         arguments = [UPath(tmp_path / "r.json"), "copy"] + [{}] * (read == RunRecord.open)
-        with pytest.raises(InputError, match="not a file"):
-            read(*arguments)
+        refused(read, *arguments)
 
 
 @pytest.mark.parametrize("shards", [None, 3, [1], [{"size": 1}], [{"name": {"a": 1}}]])
-def test_odd_values_of_a_planted_record_are_a_sentence(tmp_path, shards):
+def test_odd_values_of_a_planted_record_are_a_sentence(tmp_path, shards, refused):
     path = plant(tmp_path / "out", [], {"seed": 0, "shards": shards})
 
     def files(run):
         return [UPath(tmp_path) / "out" / (shard["name"] + ".tar") for shard in run["shards"]]
 
-    with pytest.raises(InputError, match="is not a record"):
-        RunRecord.clear(path, "copy", files=files)
+    refused(RunRecord.clear, path, "copy", files=files)
     path = plant(tmp_path / "out", 5)
-    with pytest.raises(InputError, match="is not a record"):
-        RunRecord.load(path, "copy")
+    refused(RunRecord.load, path, "copy")
 
 
-def test_nesting_without_end_is_no_record(tmp_path):
+def test_nesting_without_end_is_no_record(tmp_path, refused):
     path = plant(tmp_path / "out", [])
     (path.with_suffix(".entries") / "000001.json").write_text("[" * 100_000)
     with RunRecord.load(path, "copy") as record:
         assert record.entries == []
     path.write_text("[" * 100_000)
-    with pytest.raises(InputError, match="is not a record"):
-        RunRecord.load(path, "copy")
-
-
-def test_folders_are_never_removed(tmp_path):
-    out = UPath(tmp_path / "out")
-    with begin(out) as record:
-        record.made(out / "data")
-    (tmp_path / "out" / "data" / "inside").mkdir(parents=True)
-    begin(out, overwrite=True).close()
-    assert (tmp_path / "out" / "data" / "inside").is_dir()
-
-
-def test_temporary_files_of_a_killed_writer_go_with_the_files(tmp_path):
-    out = UPath(tmp_path / "out")
-    begin(out).close()
-    ours, mine = out / ".a.tar.4242.tmp", [out / ".c.tar.4242.tmp", out / ".a.tar.x.tmp"]
-    for path in (ours, *mine):
-        write(path)
-    begin(out, overwrite=True).close()
-    assert not ours.exists()
-    assert all(path.exists() for path in mine)
+    refused(RunRecord.load, path, "copy")
 
 
 def test_load_gives_the_record_as_it_is(out):
@@ -380,13 +314,7 @@ def test_load_gives_the_record_as_it_is(out):
         assert record.entries == [{"kind": "shard", "shard": "a"}]
 
 
-def test_clear_without_a_record_removes_nothing(out):
-    write(out / "a.tar")
-    RunRecord.clear(out / "_work" / "record.json", "copy", base=out)
-    assert present(out) == {str(out / "a.tar")}
-
-
-def test_a_record_of_another_command_is_refused(out):
+def test_a_record_of_another_command_is_refused(out, refused):
     begin(out).close()
     path = out / "_work" / "record.json"
     for opened in (
@@ -394,17 +322,15 @@ def test_a_record_of_another_command_is_refused(out):
         lambda: RunRecord.load(path, "score", base=out),
         lambda: RunRecord.clear(path, "score", base=out),
     ):
-        with pytest.raises(InputError, match="belongs to `ncclean copy`"):
-            opened()
+        refused(opened)
     with begin(out) as record:
         assert record.resumed
 
 
-def test_a_record_of_an_older_version_is_refused_and_kept(tmp_path):
+def test_a_record_of_an_older_version_is_refused_and_kept(tmp_path, refused):
     path = UPath(tmp_path / "r.json")
     path.write_text('{"kind": "run", "model": {}, "options": {}}\n')
-    with pytest.raises(InputError, match="this version of ncclean"):
-        RunRecord.open(path, "score", {}, overwrite=True)
+    refused(RunRecord.open, path, "score", {}, overwrite=True)
     assert path.read_text().startswith('{"kind": "run"')
 
 
@@ -418,14 +344,6 @@ def test_two_runs_on_one_output_are_refused(tmp_path):
         assert reader.identity == IDENTITY
         with pytest.raises(RuntimeError, match="closed"):
             reader.append("shard")
-
-
-def test_a_refused_run_lets_go_of_the_record(tmp_path):
-    out = UPath(tmp_path / "out")
-    begin(out).close()
-    with pytest.raises(ResumeError):
-        begin(out, {"seed": 5, "shards": []})
-    begin(out).close()
 
 
 @settings(max_examples=40, deadline=None)

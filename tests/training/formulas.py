@@ -67,11 +67,12 @@ def gradient_ascent(v, t, scale, forget):
     return smoothed / 2 - clip(v[forget], t[forget], scale)
 
 
-def softclip(v, t, scale, temperature):
+def softclip(v, t, scale, temperature, softness=0.5):
     logits = scale * v @ t.T
     total = 0
     for own, each in ((v.detach(), logits), (t.detach(), logits.T)):
-        target = 0.5 * torch.eye(len(own)) + 0.5 * (own @ own.T / temperature).softmax(1)
+        soft = (own @ own.T / temperature).softmax(1)
+        target = (1 - softness) * torch.eye(len(own)) + softness * soft
         total = total - (target * each.log_softmax(1)).sum(1).mean() / 2
     return total
 

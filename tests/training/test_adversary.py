@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from ncclean.errors import TrainingError
 from ncclean.training.objectives.base import GlobalBatch, Phase
 from ncclean.training.optimizers import Adversaries
 from ncclean.training.process_group import Ranks
@@ -59,9 +58,8 @@ def test_a_phase_without_adversaries_has_none():
     assert adversaries(Judged(), other) is None
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_step():
+def test_a_loss_that_is_not_finite_stops_before_the_step(refused):
     objective = Judged(float("inf"))
     made = adversaries(objective)
-    with pytest.raises(TrainingError, match="loss of the adversaries is nan in phase two"):
-        made.step({"image": torch.ones(1)}, BATCH)
+    refused(made.step, {"image": torch.ones(1)}, BATCH)
     assert objective.weight.item() == 0

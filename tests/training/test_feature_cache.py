@@ -5,7 +5,6 @@ import torch
 
 from ncclean.data.shards import resolve_shards
 from ncclean.data.weighted_loader import LoaderOptions, WeightedLoader
-from ncclean.errors import InputError
 from ncclean.training.batches import CachedFeatures, encode_features
 
 
@@ -54,6 +53,5 @@ def test_an_epoch_can_be_taken_up_at_any_step(cached):
     assert [batch.uids for batch in cached.epoch(5, 3)] == whole[3:]
 
 
-def test_too_few(loader, demo_estimator):
-    with pytest.raises(InputError, match=r"too few for --batch-size 5000"):
-        CachedFeatures(demo_estimator, loader, 5000)
+def test_too_few(loader, demo_estimator, refused):
+    refused(CachedFeatures, demo_estimator, loader, 5000)

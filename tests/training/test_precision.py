@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from ncclean.errors import InfeasibleError, TrainingError
 from ncclean.scoring.double import doubled
 from ncclean.training.objectives.base import Objective, whole_model
 from ncclean.training.objectives.ncu_prompt import NegativePrefixes, NegativePrompt
@@ -81,7 +80,7 @@ def test_an_overflow_is_skipped_until_the_loss_scale_fits(tmp_path):
     assert norms[-1] is not None
 
 
-def test_a_gradient_that_no_loss_scale_mends_is_an_error(tmp_path):
+def test_a_gradient_that_no_loss_scale_mends_is_an_error(tmp_path, refused):
     estimator = tiny_estimator("fp16")
     objective = Steep(1.0)
     objective.phases = whole_model(1e-3, 20)
@@ -92,13 +91,12 @@ def test_a_gradient_that_no_loss_scale_mends_is_an_error(tmp_path):
 
     objective.terms = terms
     start = {name: value.clone() for name, value in estimator.model.state_dict().items()}
-    with pytest.raises(TrainingError, match="the gradient is not finite"):
-        train(tmp_path, objective=objective, estimator=estimator)
+    refused(train, tmp_path, objective=objective, estimator=estimator)
     for name, value in estimator.model.state_dict().items():
         assert torch.equal(value, start[name])
 
 
-def test_no_float64_where_the_device_has_none(monkeypatch):
+def test_no_float64_where_the_device_has_none(monkeypatch, refused):
     class Apple(torch.Tensor):
         """A tensor on a device without float64."""
 
@@ -119,7 +117,10 @@ def test_no_float64_where_the_device_has_none(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "double", refuse)
     # Two rows share the only column that either may use: each alone would fit.
     mask = torch.tensor([[1, 0, 0], [1, 0, 0], [1, 1, 1]])
-    with pytest.raises(InfeasibleError, match="2 rows"):
-        masked_sinkhorn(
-            torch.rand(3, 3), mask, torch.full((3,), 1 / 3), torch.tensor([0.4, 0.3, 0.3])
-        )
+    refused(
+        masked_sinkhorn,
+        torch.rand(3, 3),
+        mask,
+        torch.full((3,), 1 / 3),
+        torch.tensor([0.4, 0.3, 0.3]),
+    )

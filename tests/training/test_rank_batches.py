@@ -9,7 +9,6 @@ import torch
 from ncclean.data.decode import Preprocessing
 from ncclean.data.options import LoaderOptions
 from ncclean.data.shards import resolve_shards
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.tar_count import count_samples
 from ncclean.data.train_batch import TrainBatch, joined
 from ncclean.data.weighted_loader import WeightedLoader
@@ -17,7 +16,8 @@ from ncclean.storage.run_folder import open_record
 from ncclean.training import finetune
 from ncclean.training.batches import RankBatches
 from ncclean.training.finetune import counts_of, pieces_of
-from ncclean.training.process_group import Ranks
+from ncclean.training.process_group import Ranks, rank_device
+from tests.factories import rendered
 
 BATCH = 24  # of all ranks
 SPEC = Preprocessing(size=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -26,7 +26,7 @@ SPEC = Preprocessing(size=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     out = tmp_path_factory.mktemp("pieces") / "shards"
-    write_corpus(out, CorpusOptions(pairs=250, shard_size=40, broken=0.02, seed=5), workers=1)
+    rendered(out, pairs=250, shard_size=40, broken=0.02, seed=5)
     return resolve_shards([str(out)])
 
 
@@ -136,8 +136,28 @@ def test_samples_are_counted_once_for_all_starts_of_a_run(shards, tmp_path, monk
 
 
 def test_unusable_samples_of_a_batch_are_replaced_by_different_ones(tmp_path):
-    corpus = CorpusOptions(pairs=240, shard_size=240, broken=0.4, seed=5)
-    write_corpus(tmp_path / "shards", corpus, workers=1)
+    rendered(tmp_path / "shards", pairs=240, shard_size=240, broken=0.4, seed=5)
     [one] = ranks_of(resolve_shards([str(tmp_path / "shards")]), 1, 1, chunk=240)
     for batch in one.epoch(0):
         assert max(Counter(batch.uids).values()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("device", "rank", "expected"),
+    [
+        ("auto", "1", "cuda:1"),
+        ("cuda", "3", "cuda:1"),
+        ("cpu", "1", "cpu"),
+        ("cuda:0", "1", "cuda:0"),
+    ],
+)
+def test_each_process_of_a_machine_takes_a_gpu(monkeypatch, device, rank, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    assert rank_device(device) == expected
+
+
+def test_without_a_gpu_the_choice_is_left_to_the_estimator(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert rank_device("auto") == "auto"

@@ -12,7 +12,6 @@ from open_clip.model import CLIP
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ncclean.errors import InputError, ResumeError, TrainingError
 from ncclean.models.text_tower import encode_text, token_lengths
 from ncclean.training import trainer
 from ncclean.training.batch_step import BatchStep
@@ -232,20 +231,18 @@ class FailingThird(Objective):
 
 @pytest.mark.parametrize("slope", [0.0, math.inf])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_loss_that_is_not_finite_changes_nothing(tmp_path, slope, precision):
+def test_a_loss_that_is_not_finite_changes_nothing(tmp_path, slope, precision, refused):
     """Though it is noticed when the gradients of the next step are there."""
     stopped = FailingThird(slope)
     before = train(
         tmp_path / "two", objective=stopped, estimator=tiny_estimator(precision), stop_after=2
     )
     estimator, objective = tiny_estimator(precision), FailingThird(slope)
-    with pytest.raises(TrainingError, match=r"'bad one' of failing is (inf|nan) in phase"):
-        train(tmp_path / "three", objective=objective, estimator=estimator)
+    refused(train, tmp_path / "three", objective=objective, estimator=estimator)
     assert (stopped.calls, objective.calls) == (3, 4)
     assert largest_difference(before, estimator.model.state_dict()) == 0
     assert [record["step"] for record in read_results(tmp_path / "three")] == [1, 2]
-    with pytest.raises(TrainingError):
-        train(tmp_path / "saved", objective=FailingThird(slope), save_steps=1)
+    refused(train, tmp_path / "saved", objective=FailingThird(slope), save_steps=1)
     assert load_checkpoint(tmp_path / "saved" / "checkpoints")[0].total_steps == 2
 
 
@@ -388,14 +385,13 @@ def test_the_log_has_the_seconds_that_steps_waited_for_their_batches(tmp_path, m
     assert waits == {1: 0.5, 4: 1.5, 8: 2.0}
 
 
-def test_checkpoints_are_retained_and_checked(tmp_path):
+def test_checkpoints_are_retained_and_checked(tmp_path, refused):
     train(tmp_path, save_steps=1, keep=3)
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert kept == [f"step_{n:08d}.pt" for n in (6, 7, 8)]
     newest = tmp_path / "checkpoints" / kept[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
-    with pytest.raises(ResumeError, match="cannot be read"):
-        train(tmp_path, resume=True)
+    refused(train, tmp_path, resume=True)
 
 
 def test_moving_average(tmp_path):
@@ -415,13 +411,9 @@ def test_moving_average(tmp_path):
     assert 0 < (mean - start).norm() < (end - start).norm()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"parts": 0}, "parts"), ({"ema_decay": 1.0}, "--ema"), ({"keep": 0}, "keep")],
-)
-def test_options_out_of_range(tmp_path, options, message):
-    with pytest.raises(InputError, match=message):
-        train(tmp_path, **options)
+@pytest.mark.parametrize("options", [{"parts": 0}, {"ema_decay": 1.0}, {"keep": 0}])
+def test_options_out_of_range(tmp_path, options, refused):
+    refused(train, tmp_path, **options)
 
 
 def averaged_after(folder, resume=False, stop_after=None):

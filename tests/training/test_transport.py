@@ -134,33 +134,26 @@ def test_rows_and_columns_without_mass_need_no_room():
     assert torch.allclose(plan, torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]), atol=1e-4)
 
 
-def test_infeasible_rows_and_columns_are_named():
+def test_infeasible_rows_and_columns_are_named(refused):
     cost, third, half = torch.rand(2, 3), torch.full((3,), 1 / 3), torch.full((2,), 0.5)
-    with pytest.raises(InfeasibleError, match=r"row 1 holds 0\.5, but .* leaves it no columns"):
-        masked_sinkhorn(cost, torch.tensor([[1, 1, 1], [0, 0, 0]]), half, third)
-    with pytest.raises(InfeasibleError, match=r"column 2 holds 0.333333, but .* no rows"):
-        masked_sinkhorn(cost, torch.tensor([[1, 1, 0], [1, 1, 0]]), half, third)
-    with pytest.raises(InfeasibleError, match=r"row 0 holds 0.5, but the columns .* hold 0.333333"):
-        masked_sinkhorn(cost, torch.tensor([[1, 0, 0], [1, 1, 1]]), half, third)
+    refused(masked_sinkhorn, cost, torch.tensor([[1, 1, 1], [0, 0, 0]]), half, third)
+    refused(masked_sinkhorn, cost, torch.tensor([[1, 1, 0], [1, 1, 0]]), half, third)
+    refused(masked_sinkhorn, cost, torch.tensor([[1, 0, 0], [1, 1, 1]]), half, third)
     mask = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 0, 1], [1, 0, 1]])
     columns = torch.tensor([0.2, 0.6, 0.2])
-    with pytest.raises(InfeasibleError, match=r"column 1 holds 0.6, but the rows .* hold 0.5"):
-        masked_sinkhorn(torch.rand(4, 3), mask, torch.full((4,), 0.25), columns)
-    with pytest.raises(InfeasibleError, match=r"the rows hold 1 and the columns 0\.9"):
-        masked_sinkhorn(cost, torch.ones(2, 3), half, third * 0.9)
+    refused(masked_sinkhorn, torch.rand(4, 3), mask, torch.full((4,), 0.25), columns)
+    refused(masked_sinkhorn, cost, torch.ones(2, 3), half, third * 0.9)
     mask = torch.tensor([[[1, 1, 1], [1, 1, 1]], [[0, 0, 0], [1, 1, 1]]])
-    with pytest.raises(InfeasibleError, match="for problem 1: row 0"):
-        masked_sinkhorn(torch.rand(2, 2, 3), mask, half, third)
+    refused(masked_sinkhorn, torch.rand(2, 2, 3), mask, half, third)
     assert issubclass(InfeasibleError, NccleanError)
     assert issubclass(InfeasibleError, ValueError)
 
 
-def test_rows_that_hold_too_much_together_are_named():
+def test_rows_that_hold_too_much_together_are_named(refused):
     """Rows 1 and 3 hold a half, their only columns 0 and 1 two fifths; each alone would fit."""
     mask = torch.ones(4, 5)
     mask[1, 2:] = mask[3, 2:] = 0
-    with pytest.raises(InfeasibleError, match=r"2 rows \(1, 3\) hold 0.5, but .* hold 0.4"):
-        masked_sinkhorn(torch.rand(4, 5), mask, torch.full((4,), 0.25), torch.full((5,), 0.2))
+    refused(masked_sinkhorn, torch.rand(4, 5), mask, torch.full((4,), 0.25), torch.full((5,), 0.2))
 
 
 def test_exactly_the_infeasible_are_reported():

@@ -1,6 +1,8 @@
 """What a function yields in another process, and how that process may end."""
 
 import os
+import signal
+import subprocess
 import sys
 import time
 
@@ -80,3 +82,18 @@ def test_an_entry_of_the_path_that_is_no_string_does_not_matter(monkeypatch, tmp
     monkeypatch.setattr("sys.path", [*sys.path, tmp_path])
     monkeypatch.setattr("ncclean.workers.call.SERVER", type(worker.SERVER)())
     assert numbers(3, "") == [0, 1, 2]
+
+
+# A process within its limits.
+
+LOOP = """
+from ncclean.workers.worker import limit_seconds
+limit_seconds(0.2)
+while True:
+    pass
+"""
+
+
+def test_a_process_without_progress_is_ended():
+    """Not by who waits for it, which would wait for ever."""
+    assert subprocess.run([sys.executable, "-c", LOOP], timeout=60).returncode == -signal.SIGPROF

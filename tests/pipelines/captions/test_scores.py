@@ -1,6 +1,9 @@
 """Several captions of an image: from the shards to scores, neighbours and selections."""
 
+import json
+
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -10,8 +13,10 @@ from ncclean_pipelines.select import Select
 
 import ncclean
 from ncclean.base.schema import PLACE_COLUMNS
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_pairs
 from ncclean.scoring.clip_loss import neg_clip_loss
-from tests.pipelines.captions.sources import KEYS, LAYOUTS, score, write_parquet
+from tests.pipelines.captions.sources import KEYS, LAYOUTS, score, write_parquet, write_tar
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
 
@@ -42,14 +47,6 @@ def test_layouts_agree(pairs, table, tmp_path):
     other = pq.read_table(tmp_path / "s.parquet")
     for name in set(table.column_names) - {"uid", *PLACE_COLUMNS}:
         assert other.column(name).equals(table.column(name)), name
-
-
-def test_a_list_gives_rows_without_being_asked_for(pairs, tmp_path):
-    lists = [(key, image, [text, *more], []) for key, image, text, more in pairs[:20]]
-    score(write_parquet(lists, tmp_path / "p"), tmp_path / "s.parquet", None)
-    table = pq.read_table(tmp_path / "s.parquet")
-    assert len(table) == sum(len(texts) for *_, texts, _ in lists)
-    assert table.column("caption_key").null_count == len(table)
 
 
 def test_captions_of_an_image_are_no_candidates_of_each_other(scored, table):
@@ -107,19 +104,72 @@ def test_the_image_is_no_near_duplicate_of_itself(pairs, scored, tmp_path):
     assert len(found) - copies < len(kept) < len(found)
 
 
-def test_best_caption(scored, table, tmp_path):
-    out = tmp_path / "b.parquet"
-    settings = {"best_caption": True, "score": "neg_clip_loss", "where": "caption_number < 2"}
-    ncclean.select(str(scored / "s.parquet"), str(out), **settings)
-    kept = pq.read_table(out).to_pylist()
-    best = {}
-    for row in table.to_pylist():
-        if row["caption_number"] < 2:
-            best.setdefault(row["key"], []).append((row["neg_clip_loss"], row["caption_number"]))
-    assert {row["key"]: row["caption_number"] for row in kept} == {
-        key: max(options)[1] for key, options in best.items()
+# Entries without a text in lists of captions: a row each, from every layout, and no sample.
+
+
+LISTS = {
+    "0": ["a red square", ""],
+    "1": [None, "a blue circle", "  ", "a green star"],
+    "2": ["", None],
+    "3": ["two dogs"],
+}
+ROWS = [
+    ("0", 0, "a red square", "ok", None),
+    ("0", 1, None, "caption_missing", "empty"),
+    ("1", 0, None, "caption_missing", None),
+    ("1", 1, "a blue circle", "ok", None),
+    ("1", 2, None, "caption_missing", "empty"),
+    ("1", 3, "a green star", "ok", None),
+    ("2", 0, None, "caption_missing", "empty"),
+    ("2", 1, None, "caption_missing", None),
+    ("3", 0, "two dogs", "ok", None),
+]
+
+
+def tar(images, folder):
+    return write_tar([(key, images[key], LISTS[key], []) for key in LISTS], folder)
+
+
+def parquet(images, folder):
+    folder.mkdir()
+    captions = pa.array(LISTS.values(), pa.list_(pa.string()))
+    columns = {"key": list(LISTS), "jpg": [images[key] for key in LISTS], "captions": captions}
+    pq.write_table(pa.table(columns), folder / "c.parquet")
+    return folder
+
+
+def karpathy(images, folder):
+    folder.mkdir()
+    entries = []
+    for key, captions in LISTS.items():
+        (folder / f"{key}.jpg").write_bytes(images[key])
+        sentences = [{} if text is None else {"raw": text} for text in captions]
+        entries.append({"filename": f"{key}.jpg", "sentences": sentences})
+    (folder / "c.json").write_text(json.dumps({"images": entries}))
+    return folder / "c.json"
+
+
+@pytest.mark.parametrize("write", [tar, parquet, karpathy])
+def test_each_is_a_row_that_is_neither_selected_nor_exported(write, pairs, tmp_path):
+    images = {key: image for key, (_, image, *_) in zip(LISTS, pairs, strict=False)}
+    source, scores = write(images, tmp_path / "source"), tmp_path / "s.parquet"
+    summary = score(source, scores, None)
+    assert (summary.rows, summary.ok) == (9, 4)
+    table = pq.read_table(scores)
+    names = ("key", "caption_number", "text", "status", "error")
+    assert list(zip(*(table[name].to_pylist() for name in names), strict=True)) == ROWS
+    scored = [value is not None for value in table["similarity"].to_pylist()]
+    assert scored == [status == "ok" for *_, status, _ in ROWS]
+
+    kept = ncclean.select(str(scores), str(tmp_path / "k.parquet"), where="true")
+    assert kept.summary.dropped_by_reason == {"caption_missing": 5}
+    best = ncclean.select(str(scores), str(tmp_path / "b.parquet"), best_caption=True)
+    assert best.summary.kept == 3
+
+    ncclean.export(str(tmp_path / "k.parquet"), str(tmp_path / "out"), shards=str(source))
+    (shard,) = resolve_pairs([str(tmp_path / "out")])
+    texts = {sample.key: sorted(sample.metadata["captions"]) for sample in read_samples(shard)}
+    assert texts == {
+        key: sorted(text for text in LISTS[key] if text and text.strip()) for key in "013"
     }
-    assert {row["caption_rank"] for row in kept} == {0}
-    fifth = tmp_path / "f.parquet"
-    ncclean.select(str(scored / "s.parquet"), str(fifth), **settings, keep_fraction=0.2)
-    assert len(pq.read_table(fifth)) == len(kept) // 5
+    assert [s.metadata["other_captions"] for s in read_samples(shard)] == [[], [], []]

@@ -14,7 +14,6 @@ from ncclean.data.reader import read_samples
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.weighted_loader import WeightedLoader
-from ncclean.errors import InputError
 from ncclean.training.objectives.options import DisnclOptions, ObjectiveOptions
 from tests.pipelines.captions.sources import KEYS, LAYOUTS
 
@@ -128,20 +127,26 @@ def test_a_sample_of_the_captions_in_each_epoch(with_selection, scored, table, s
     assert batches(scored / "source", chosen, 6, captions="sample")[1] == seen
 
 
-def test_the_best_of_captions_that_nobody_compared(scored, tmp_path):
-    with pytest.raises(InputError, match="--captions best needs a --selection"):
-        ncclean.finetune(
-            shards=str(scored / "source"), out=str(tmp_path / "o"), model="demo", captions="best",
-            method="clip",
-        )  # fmt: skip
+def test_the_best_of_captions_that_nobody_compared(scored, tmp_path, refused):
+    refused(
+        ncclean.finetune,
+        shards=str(scored / "source"),
+        out=str(tmp_path / "o"),
+        model="demo",
+        captions="best",
+        method="clip",
+    )
 
 
-def test_draws_do_not_go_with_features_that_are_computed_once(tmp_path):
-    with pytest.raises(InputError, match="use --captions all or best"):
-        Finetune(
-            shards=["x"], out="y", method="disncl", loader=LoaderOptions(captions="sample"),
-            objective=ObjectiveOptions(disncl=DisnclOptions(freeze_towers=True)),
-        )  # fmt: skip
+def test_draws_do_not_go_with_features_that_are_computed_once(tmp_path, refused):
+    refused(
+        Finetune,
+        shards=["x"],
+        out="y",
+        method="disncl",
+        loader=LoaderOptions(captions="sample"),
+        objective=ObjectiveOptions(disncl=DisnclOptions(freeze_towers=True)),
+    )
 
 
 def test_a_run_on_all_captions(scored, selection, tmp_path):

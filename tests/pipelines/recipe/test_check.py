@@ -88,28 +88,26 @@ def test_a_column_that_no_stage_produces_is_named_with_the_line(tmp_path, stage,
     assert column in str(raised.value)
 
 
-def test_columns_come_from_all_tables_that_a_stage_reads(tmp_path):
+def test_columns_come_from_all_tables_that_a_stage_reads(tmp_path, refused):
     joined = SCORE + (
         "  neighbours:\n    embeddings: ${score.embeddings}\n"
         "  n:\n    command: evaluate noise\n    scores: ${score}\n    join: ${neighbours}\n"
         "    column: [lemon_score]\n    rule: better_captions > 3\n"
     )
     check_columns(made(joined, tmp_path))
-    with pytest.raises(RecipeError, match="'lemon_score'"):
-        check_columns(made(joined.replace("    join: ${neighbours}\n", ""), tmp_path))
+    refused(check_columns, made(joined.replace("    join: ${neighbours}\n", ""), tmp_path))
 
 
-def test_a_table_from_outside_is_asked_for_its_columns(tmp_path):
+def test_a_table_from_outside_is_asked_for_its_columns(tmp_path, refused):
     pq.write_table(pa.table({"uid": ["a"], "beauty": [0.5]}), tmp_path / "t.parquet")
     text = "stages:\n  select:\n    scores: {}\n    score: {}\n    threshold: 1\n"
     check_columns(made(text.format(tmp_path / "t.parquet", "beauty"), tmp_path))
     wrong = made(text.format(tmp_path / "t.parquet", "age"), tmp_path)
-    with pytest.raises(RecipeError, match=r"line 4: .*'age'"):
-        check_columns(wrong)
+    refused(check_columns, wrong)
     check_columns(wrong, look=False)
 
 
-def test_joined_tables_of_stages_and_from_outside(tmp_path):
+def test_joined_tables_of_stages_and_from_outside(tmp_path, refused):
     uids = {"uid": ["a"], "similarity": [0.5], "beauty": [0.5]}
     pq.write_table(pa.table(uids), tmp_path / "dfn.parquet")
     text = SCORE + (
@@ -126,14 +124,13 @@ def test_joined_tables_of_stages_and_from_outside(tmp_path):
     assert ("join", Reads.JOINED, f"{tmp_path}/dfn.parquet") in list(
         inputs_of(recipe.stages["select"])
     )
-    for right, wrong, message in (
-        ("beauty > 1", "ugliness > 1", "line 11: where: .*ugliness"),
-        ("rank(dfn.similarity)", "rank(dfn.size)", "line 13: score: dfn has no column 'size'"),
-        ("rank(dfn.similarity)", "rank(a, b)", "line 13: score: rank takes one"),
-        ("dfn.beauty", "dfn.ugliness", "line 14: .*ugliness"),
-        ("{mix: 0.5}", "{max: 0.5}", "line 20: .*max"),
-        ("'n=${neighbours}'", "'dfn=${neighbours}'", "line 10: .*two tables called dfn"),
+    for right, wrong in (
+        ("beauty > 1", "ugliness > 1"),
+        ("rank(dfn.similarity)", "rank(dfn.size)"),
+        ("rank(dfn.similarity)", "rank(a, b)"),
+        ("dfn.beauty", "dfn.ugliness"),
+        ("{mix: 0.5}", "{max: 0.5}"),
+        ("'n=${neighbours}'", "'dfn=${neighbours}'"),
     ):
         assert right in text
-        with pytest.raises(RecipeError, match=message):
-            check_columns(made(text.replace(right, wrong), tmp_path / "run"))
+        refused(check_columns, made(text.replace(right, wrong), tmp_path / "run"))

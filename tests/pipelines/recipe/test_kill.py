@@ -65,28 +65,3 @@ def test_killed_three_times_and_resumed(tmp_path):
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
     for path in (many / "stages").glob("*.jsonl"):
         assert is_done(many, path.stem), path.name
-
-
-@pytest.mark.slow
-def test_killed_while_it_replaces_a_training(tmp_path):
-    """The checkpoints of the earlier options must not be taken for those of the new ones."""
-    write_corpus(tmp_path / "shards", CorpusOptions(pairs=200, shard_size=100), 1)
-    recipe = tmp_path / "r.yaml"
-    text = whole(tmp_path / "shards")
-    recipe.write_text(text)
-    subprocess.run(command(recipe, tmp_path / "many"), check=True)
-    changed = text.replace("noise-probability", "osa")  # another selection, same settings
-    recipe.write_text(changed)
-    process = subprocess.Popen(command(recipe, tmp_path / "many"))
-    while process.poll() is None and is_done(tmp_path / "many", "repaired"):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not is_done(tmp_path / "many", "repaired")
-    subprocess.run(command(recipe, tmp_path / "many"), check=True)
-    subprocess.run(command(recipe, tmp_path / "one"), check=True)
-    weights, expected = (
-        load_file(tmp_path / run / "repaired" / "open_clip_model.safetensors")
-        for run in ("many", "one")
-    )
-    assert all(torch.equal(weights[name], expected[name]) for name in expected)

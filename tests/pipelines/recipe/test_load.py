@@ -85,15 +85,14 @@ def test_engine_options_are_for_all_score_stages():
     assert recipe.stages["other"].command.cluster.workers == 2
 
 
-def test_set_wins_over_the_file(tmp_path):
+def test_set_wins_over_the_file(tmp_path, refused):
     path = tmp_path / "small.yaml"
     path.write_text("vars:\n  data: /a\nstages:\n  score:\n    shards: ${data}\n")
     recipe = load_recipe(path, FOLDER, ["data=/b", "score.block_size=100"])
     assert recipe.name == "small"
     assert recipe.stages["score"].command.shards == ["/b"]
     assert recipe.stages["score"].command.options.block_size == 100
-    with pytest.raises(RecipeError, match=r"^--set score\.block_size: block_size: input should be"):
-        load_recipe(path, FOLDER, ["score.block_size=many"])
+    refused(load_recipe, path, FOLDER, ["score.block_size=many"])
 
 
 SCORE = HEAD + "  score:\n    shards: /s\n"
@@ -218,10 +217,9 @@ def test_two_stages_that_write_to_one_place_are_refused_with_the_line(one, first
     )
 
 
-def test_a_stage_must_not_write_where_another_does_by_default():
+def test_a_stage_must_not_write_where_another_does_by_default(refused):
     text = f"stages:\n  one:\n    {EXPORT}\n  two:\n    {EXPORT}\n    out: ${{run}}/one\n"
-    with pytest.raises(RecipeError, match=r"line 10: the stages 'one' and 'two' both write to"):
-        made(text, FOLDER)
+    refused(made, text, FOLDER)
 
 
 def test_evaluations_may_share_a_folder():
@@ -237,31 +235,27 @@ def load(tmp_path, text, *changes):
     return load_recipe(tmp_path / "r.yaml", FOLDER, changes)
 
 
-def test_a_recipe_names_no_function_by_itself(tmp_path):
+def test_a_recipe_names_no_function_by_itself(tmp_path, refused):
     """It may be anybody's, and what it names would be imported and called."""
-    with pytest.raises(RecipeError, match=r"line 7: columns runs Python code.*--set score.columns"):
-        load(tmp_path, COLUMNS)
+    refused(load, tmp_path, COLUMNS)
     recipe = load(tmp_path, COLUMNS, "score.columns=[mine:simple]")
     assert list(recipe.stages["score"].values["columns"]) == ["mine:simple"]
     by_variable = COLUMNS.replace("[os:getcwd]", "${size}")
-    with pytest.raises(RecipeError, match="runs Python code"):
-        load(tmp_path, by_variable)
+    refused(load, tmp_path, by_variable)
     recipe = load(tmp_path, by_variable, "size=mine:simple")
     assert list(recipe.stages["score"].values["columns"]) == ["mine:simple"]
 
 
 @pytest.mark.parametrize("value", ["${a%d}${a%d}", '["${a%d}", "${a%d}"]'])
-def test_variables_that_double_each_other_do_not_fill_the_memory(tmp_path, value):
+def test_variables_that_double_each_other_do_not_fill_the_memory(tmp_path, value, refused):
     lines = ["vars:", "  a0: xxxxxxxxxx"]
     lines += [f"  a{n}: {value % (n - 1, n - 1)}" for n in range(1, 60)]
-    with pytest.raises(RecipeError, match="more than"):
-        load(tmp_path, "\n".join(lines) + "\nstages:\n  score: {shards: /s}\n")
+    refused(load, tmp_path, "\n".join(lines) + "\nstages:\n  score: {shards: /s}\n")
 
 
 @pytest.mark.parametrize("text", ["[" * 20_000, "a: &a [*a]", "? [a]\n: b", "stages: 2020-13-45"])
-def test_yaml_that_is_no_recipe(tmp_path, text):
-    with pytest.raises(RecipeError, match=r"r\.yaml"):
-        load(tmp_path, text)
+def test_yaml_that_is_no_recipe(tmp_path, text, refused):
+    refused(load, tmp_path, text)
 
 
 @pytest.mark.parametrize("folder", [FOLDER, Path("/data/runs/r")])

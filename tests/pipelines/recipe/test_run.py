@@ -9,19 +9,22 @@ import pytest
 from ncclean_pipelines.recipe.run import run
 
 from ncclean.base.progress import Silent
-from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError, NccleanError
+from ncclean.errors import InputError
 from ncclean.recipes.folder import RunFolder
-from ncclean.recipes.source import RecipeError
+from tests.factories import rendered
 
 from .recipes import made, whole
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    out = tmp_path_factory.mktemp("recipe") / "shards"
-    write_corpus(out, CorpusOptions(pairs=120, shard_size=40, noise={"ncr": 0.2}, seed=3), 1)
-    return out
+    return rendered(
+        tmp_path_factory.mktemp("recipe") / "shards",
+        pairs=120,
+        shard_size=40,
+        noise={"ncr": 0.2},
+        seed=3,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -95,26 +98,23 @@ def test_an_output_that_is_gone_is_made_again(shards, copied):
     assert again.ran == ("clean", "kept")
 
 
-def test_from_runs_a_stage_and_all_after_it(shards, copied):
+def test_from_runs_a_stage_and_all_after_it(shards, copied, refused):
     again = run(made(whole(shards, only=4), copied), start_from="clean")
     assert again.ran == ("clean", "kept")
-    with pytest.raises(InputError, match="--from clear: no such stage; the stages are score"):
-        run(made(whole(shards, only=4), copied), start_from="clear")
+    refused(run, made(whole(shards, only=4), copied), start_from="clear")
 
 
-def test_nothing_starts_if_a_later_stage_is_wrong(shards, tmp_path):
+def test_nothing_starts_if_a_later_stage_is_wrong(shards, tmp_path, refused):
     text = whole(shards).replace("    method: noise-probability", "    where: hight > 3")
-    with pytest.raises(RecipeError, match=r"line 17: where: .*hight"):
-        run(made(text, tmp_path / "run"))
+    refused(run, made(text, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_stage_that_fails_is_named_and_logged(shards, tmp_path):
+def test_a_stage_that_fails_is_named_and_logged(shards, tmp_path, refused):
     text = whole(shards, only=3).replace(
         "    method: noise-probability", "    where: error('boom') = 1"
     )
-    with pytest.raises(NccleanError, match=r"^r, stage 'clean': the selection failed: .*boom"):
-        run(made(text, tmp_path / "run"))
+    refused(run, made(text, tmp_path / "run"))
     assert "boom" in (tmp_path / "run" / "logs" / "clean.log").read_text()
     record = RunFolder(tmp_path / "run").record("clean")
     assert record is not None
@@ -142,10 +142,9 @@ def test_a_second_run_in_the_folder_is_kept_out(shards, tmp_path):
         run(made(whole(shards, only=1), tmp_path / "run"))
 
 
-def test_a_record_that_is_none_is_refused(shards, copied):
+def test_a_record_that_is_none_is_refused(shards, copied, refused):
     (copied / "stages" / "score.json").write_text("{}\n")
-    with pytest.raises(InputError, match=r"score\.json is not a record that this version"):
-        run(made(whole(shards, only=1), copied))
+    refused(run, made(whole(shards, only=1), copied))
 
 
 def test_places_outside_of_the_run_are_named_before_anything_starts(shards, tmp_path):

@@ -7,10 +7,9 @@ import pytest
 from ncclean_pipelines.recipe.run import run
 
 import ncclean
-from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, write_retrieval_set, write_zeroshot_set
-from ncclean.errors import InputError
 from ncclean.evaluation import models_on_sets
+from tests.factories import rendered
 
 from .recipes import made
 
@@ -62,7 +61,7 @@ CASES = {
 def data(tmp_path_factory):
     """Shards with scores and a selection, and two held-out sets."""
     folder = tmp_path_factory.mktemp("data")
-    write_corpus(folder / "shards", CorpusOptions(pairs=40, shard_size=20, seed=3), 1)
+    rendered(folder / "shards", pairs=40, shard_size=20, seed=3)
     table = str(folder / "scores.parquet")
     ncclean.score(str(folder / "shards"), table, model="demo", precision="fp32", shift=0.2)
     ncclean.select(table, str(folder / "clean.parquet"), where="row < 12")
@@ -121,7 +120,7 @@ def own_files(tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_files_that_were_there_first(data, tmp_path, name):
+def test_files_that_were_there_first(data, tmp_path, name, refused):
     case = CASES[name]
     put_notes(tmp_path)
     if case.takes_folder:
@@ -131,8 +130,7 @@ def test_files_that_were_there_first(data, tmp_path, name):
         return
     # Another folder is to be named; asking again, in whatever way, does not change that.
     for changed, start_from in ((False, None), (False, None), (True, None), (True, "stage")):
-        with pytest.raises(InputError, match="is in the way"):
-            run(recipe(case, data, tmp_path, changed=changed), start_from=start_from)
+        refused(run, recipe(case, data, tmp_path, changed=changed), start_from=start_from)
         assert_notes_are_there(tmp_path)
         assert own_files(tmp_path) == set()
 
@@ -158,14 +156,13 @@ def test_a_changed_run_and_one_from_the_stage(data, first_start, tmp_path, name)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.slow
-def test_an_interrupted_run(data, first_start, tmp_path, name, changed):
+def test_an_interrupted_run(data, first_start, tmp_path, name, changed, refused):
     case = CASES[name]
     with pytest.raises(KeyboardInterrupt):
         run(recipe(case, data, tmp_path), Stops())
     put_notes(tmp_path)
     if name == "adapt":  # it writes nothing before it is done, and so does not go on
-        with pytest.raises(InputError, match="is in the way"):
-            run(recipe(case, data, tmp_path, changed=changed))
+        refused(run, recipe(case, data, tmp_path, changed=changed))
         assert_notes_are_there(tmp_path)
         return
     assert run(recipe(case, data, tmp_path, changed=changed)).ran == ("stage",)
@@ -208,7 +205,7 @@ def test_two_evaluations_in_one_folder_keep_their_results(data, tmp_path):
     assert first & second == zeroshot
 
 
-def test_a_result_file_in_whose_place_the_user_has_one(data, tmp_path):
+def test_a_result_file_in_whose_place_the_user_has_one(data, tmp_path, refused):
     """It is refused; a changed recipe must not take it for what the stage made."""
     notes = tmp_path / "notes.json"
     notes.write_text('{"mine": 1}')
@@ -218,8 +215,7 @@ def test_a_result_file_in_whose_place_the_user_has_one(data, tmp_path):
             f"    data: {data}/z\n    out: {notes}\n"
         )
         for start_from in (None, "z"):
-            with pytest.raises(InputError, match="is in the way"):
-                run(made(text, tmp_path / "run"), start_from=start_from)
+            refused(run, made(text, tmp_path / "run"), start_from=start_from)
             assert notes.read_text() == '{"mine": 1}'
 
 

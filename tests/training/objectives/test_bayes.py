@@ -3,14 +3,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.special import digamma
+from scipy.special import digamma, polygamma
 
-from ncclean.errors import InputError
+from ncclean.training.objectives.base import pair_keys
 from ncclean.training.objectives.bayes import (
     BayesOptions,
+    PairMemory,
     averaged,
     gibbs_sample,
     normalized_weights,
+    sample_log_gamma,
     sample_log_weights,
     weighted_contrastive_loss,
 )
@@ -181,11 +183,56 @@ def test_the_moving_average():
     assert torch.allclose(found, torch.tensor([0.25 + 0.75 * 3, 5.0]))
 
 
-def test_options_out_of_range():
-    with pytest.raises(InputError, match="--bayes-mode takes paper, strict, proper_prior"):
-        BayesOptions(mode="loose")
-    with pytest.raises(InputError, match="--a-neg must be above 0"):
-        BayesOptions(a_neg=0)
-    with pytest.raises(InputError, match="--moving-average must be below 1"):
-        BayesOptions(moving_average=1.0)
+def test_options_out_of_range(refused):
+    refused(BayesOptions, mode="loose")
+    refused(BayesOptions, a_neg=0)
+    refused(BayesOptions, moving_average=1.0)
     assert BayesOptions(mode="proper_prior", b_neg=2).rates == (5, 2)
+
+
+@pytest.mark.parametrize("shape", [0.3, 1.0, 6.0, 10.0])
+def test_logarithms_have_the_moments_of_their_closed_form(shape):
+    """log Gamma(a, rate b) has mean psi(a) - log b and variance psi'(a)."""
+    n = 200_000
+    rate = torch.full((n,), math.log(4.0), dtype=torch.float64)
+    drawn = sample_log_gamma(shape, rate, torch.Generator().manual_seed(0))
+    deviation = math.sqrt(polygamma(1, shape))
+    assert drawn.mean().item() == pytest.approx(
+        digamma(shape) - math.log(4), abs=4 * deviation / math.sqrt(n)
+    )
+    assert drawn.std().item() == pytest.approx(deviation, rel=0.02)
+
+
+def test_tiny_shapes_and_huge_rates_do_not_underflow():
+    """Half of Gamma(1e-3) lies below e^-690, most of it where float32 is 0."""
+    drawn = sample_log_gamma(1e-3, torch.full((10_000,), 500.0), torch.Generator().manual_seed(0))
+    assert torch.isfinite(drawn).all()
+    assert -1300 < drawn.median() < -1100
+
+
+def test_keys_are_those_of_the_uids():
+    keys = pair_keys(["a", "b", "a"])
+    assert keys.dtype == torch.int64
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_remembers_by_key_and_grows():
+    memory = PairMemory(2)
+    keys = pair_keys([str(i) for i in range(3000)])
+    values = torch.arange(6000.0).view(3000, 2)
+    memory.remember(keys[:5], values[:5])
+    memory.remember(keys, values)
+    assert len(memory) == 3000
+    assert torch.equal(memory.recall(keys.flip(0)), values.flip(0))
+    assert memory.recall(pair_keys(["unseen"])).isnan().all()
+    memory.remember(torch.tensor([7, 7]), torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
+    assert memory.recall(torch.tensor([7])).tolist() == [[2.0, 2.0]]
+
+
+def test_survives_a_checkpoint(tmp_path):
+    memory = PairMemory(1)
+    memory.remember(torch.tensor([3, -9]), torch.tensor([[0.5], [1.5]]))
+    torch.save(memory.state_dict(), tmp_path / "m.pt")
+    other = PairMemory(1)
+    other.load_state_dict(torch.load(tmp_path / "m.pt", weights_only=True))
+    assert other.recall(torch.tensor([-9, 3])).tolist() == [[1.5], [0.5]]

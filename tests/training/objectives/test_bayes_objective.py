@@ -1,14 +1,15 @@
+import math
+
 import pytest
 import torch
 
-from ncclean.errors import InputError
 from ncclean.training.objectives.base import GlobalBatch, whole_model
 from ncclean.training.objectives.bayes import Bayes, BayesOptions
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.decl import Decl
+from ncclean.training.objectives.decl import Decl, draw_log_u, loss_of_sums
 from ncclean.training.run_files import read_results
 from tests.training.batches import train
-from tests.training.objectives.samples import embeddings
+from tests.training.objectives.samples import embeddings, extremes
 
 PHASES = whole_model(1e-3, 1)
 SCALE = torch.tensor(10.0)
@@ -44,7 +45,7 @@ def test_concentrated_priors_give_the_clip_loss():
     assert found.item() == pytest.approx(clip_loss(image, text, SCALE).item(), abs=0.02)
 
 
-def test_memory_is_of_both_directions_and_changes_the_next_draw():
+def test_memory_is_of_both_directions_and_changes_the_next_draw(refused):
     image, text = embeddings(2)
     with_memory = Bayes(PHASES, BayesOptions(mode="proper_prior", moving_average=0.9))
     without = Bayes(PHASES, BayesOptions(mode="proper_prior"))
@@ -56,8 +57,7 @@ def test_memory_is_of_both_directions_and_changes_the_next_draw():
     assert torch.isfinite(kept).all()
     assert (kept[:, 0] != kept[:, 1]).all()
     assert loss_of(with_memory, image, text, facts) != loss_of(without, image, text, facts)
-    with pytest.raises(InputError, match="uids"):
-        loss_of(with_memory, image, text, batch(keys=False))
+    refused(loss_of, with_memory, image, text, batch(keys=False))
 
 
 def test_statistics_of_the_weights():
@@ -130,3 +130,43 @@ def test_blocks_of_rows_draw_numbers_of_their_own():
     objective = Bayes(PHASES, BayesOptions())
     blocks = [objective._weighed(same, same, SCALE, 0, None, slice(n, n + 3)) for n in (0, 3)]
     assert not torch.allclose(blocks[0][1], blocks[1][1])
+
+
+def log_sum(logits):
+    return logits.logsumexp(dim=1)
+
+
+def loss_of_logits(logits, log_u):
+    return loss_of_sums(logits.diagonal(), log_sum(logits), log_u)
+
+
+def test_draws_have_the_rate_of_the_sum():
+    logits = torch.tensor([[2.0, 3.0]]).log().repeat(40_000, 1)
+    u = draw_log_u(log_sum(logits), generator=torch.Generator().manual_seed(0)).exp()
+    assert u.mean().item() == pytest.approx(0.2, abs=4 * 0.2 / 200)
+    assert u.var().item() == pytest.approx(0.04, rel=0.05)
+
+
+def test_memory_and_its_bound():
+    logits = torch.zeros(3, 2)
+    remembered = torch.tensor([float("nan"), math.log(0.5), 90.0])
+    drawn = draw_log_u(log_sum(logits), generator=torch.Generator().manual_seed(1)).exp()
+    kept = draw_log_u(
+        log_sum(logits), remembered, moving_average=0.75, generator=torch.Generator().manual_seed(1)
+    ).exp()
+    assert torch.allclose(kept[0], drawn[0])
+    assert torch.allclose(kept[1], 0.75 * 0.5 + 0.25 * drawn[1])
+    assert kept[2].item() == pytest.approx(25)  # u sum_j s_ij is at most 50
+
+
+def test_smooth_and_finite():
+    logits = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    log_u = draw_log_u(log_sum(logits.detach())).double()
+    assert torch.autograd.gradcheck(lambda x: loss_of_logits(x, log_u), (logits,))
+    image, text = extremes(2)
+    logits = 100 * image @ text.T
+    stale = torch.full((4,), 200.0)
+    loss = loss_of_logits(logits, draw_log_u(log_sum(logits.detach()), stale))
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert torch.isfinite(image.grad).all()

@@ -1,9 +1,13 @@
 """The defaults of the objectives are those of their papers and of docs/objectives.md."""
 
 import dataclasses
+import math
+import re
+from pathlib import Path
 
 import pytest
 
+from ncclean.training.objectives.base import whole_model
 from ncclean.training.objectives.options import (
     BayesOptions,
     DisnclOptions,
@@ -11,6 +15,8 @@ from ncclean.training.objectives.options import (
     ObjectiveOptions,
 )
 from ncclean.training.options import TrainOptions
+from ncclean.training.run_files import read_results
+from tests.training.batches import train
 
 DEFAULTS = {
     NcuOptions: {
@@ -51,3 +57,20 @@ def test_options_do_not_change(options):
     one = options()
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(one, dataclasses.fields(one)[0].name, None)
+
+
+# The example of docs/objectives.md trains.
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "objectives.md"
+
+
+def test_the_example_of_the_documentation_trains(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    scope: dict[str, object] = {}
+    exec(compile(code, str(PAGE), "exec"), scope)
+    train(tmp_path, objective=scope["Rotated"](whole_model(1e-3, 1)))
+    results = read_results(tmp_path)
+    assert len(results) == 4
+    for record in results:
+        assert math.isfinite(record["loss/centre"])
+        assert record["loss"] > record["loss/contrastive"]

@@ -2,13 +2,26 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
+from ncclean.training.objectives.disncl import Disncl, control_terms
 from ncclean.training.objectives.disncl_losses import (
+    PAIRS,
+    Decoders,
+    Discriminator,
+    Discriminators,
+    adversarial_bound,
     all_negatives_loss,
+    jsd_bound,
     ranking_loss,
     soft_alignment_loss,
     soft_margin,
+    unexplained_share,
 )
+from ncclean.training.objectives.options import DisnclOptions
+from ncclean.training.run_files import read_results
+from tests.training.batches import train
 
 H = torch.tensor([[1.0, 0.0], [0.5, 1.0]])
 FIRST = torch.tensor([True, False])
@@ -133,3 +146,195 @@ def test_smooth_where_it_should_be():
             lambda h, masked=masked: soft_alignment_loss(h, clean, 0.2, 1.0, mask_noisy=masked),
             (similarity,),
         )
+
+
+def test_bound_by_hand():
+    zero = torch.zeros(5)
+    assert jsd_bound(zero, zero).item() == pytest.approx(-1.38629, abs=5e-6)
+    found = jsd_bound(torch.tensor([1.0, 3.0]), torch.tensor([-2.0]))
+    expected = -(math.log1p(math.exp(-1)) + math.log1p(math.exp(-3))) / 2 - math.log1p(math.exp(-2))
+    assert found.item() == pytest.approx(expected, abs=1e-6)
+    none = torch.zeros(0, requires_grad=True)
+    assert jsd_bound(none, none) == 0
+    assert jsd_bound(none, none).requires_grad
+
+
+def test_what_the_encoder_sees_of_an_adversary():
+    joint, shuffled = torch.tensor([-400.0]), torch.tensor([0.0])
+    assert adversarial_bound(joint, shuffled, bounded=False).item() == pytest.approx(
+        -400 - math.log(2)
+    )
+    assert adversarial_bound(joint, shuffled, bounded=True) == 0
+    assert adversarial_bound(torch.tensor([2.0]), shuffled, True).item() == pytest.approx(
+        math.log1p(math.exp(2))
+    )
+
+
+def test_smooth_and_finite():
+    joint, shuffled = (torch.randn(4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradcheck(jsd_bound, (joint, shuffled))
+    assert torch.isfinite(jsd_bound(torch.tensor([-1e4, 1e4]), torch.tensor([1e4, -1e4])))
+
+
+def test_rolled_first_layer_is_the_whole_one_on_rolled_pairs():
+    torch.manual_seed(0)
+    discriminator = Discriminator(3, 4).eval()
+    first, second = torch.randn(6, 3), torch.randn(6, 4)
+
+    def plainly(a, b):
+        hidden = F.leaky_relu(discriminator.input(torch.cat([a, b], dim=1)), 0.2)
+        return discriminator.output(F.leaky_relu(discriminator.hidden(hidden), 0.2))[:, 0]
+
+    joint, shuffled = discriminator(first, second)
+    assert torch.allclose(joint, plainly(first, second), atol=1e-6)
+    assert torch.allclose(shuffled, plainly(first, second.roll(1, dims=0)), atol=1e-6)
+
+
+def test_a_discriminator_tells_dependence_from_independence():
+    """The bound rises well above -2 ln 2 on dependent pairs, and not on independent ones."""
+    bounds = []
+    for dependent in (True, False):
+        torch.manual_seed(0)
+        discriminator = Discriminator(4, 4, 32)
+        optimizer = torch.optim.Adam(discriminator.parameters(), 3e-3)
+        for _ in range(150):
+            first = torch.randn(256, 4)
+            second = first + 0.2 * torch.randn(256, 4) if dependent else torch.randn(256, 4)
+            bound = jsd_bound(*discriminator(first, second))
+            optimizer.zero_grad()
+            (-bound).backward()
+            optimizer.step()
+        bounds.append(bound.item())
+    assert bounds[0] > -1.0
+    assert bounds[1] == pytest.approx(-2 * math.log(2), abs=0.05)
+
+
+def test_eight_separate_ones_that_see_directions_only():
+    discriminators = Discriminators(5, 7, 16).eval()
+    assert len(discriminators) == 8
+    assert len({id(p) for p in discriminators.parameters()}) == 8 * 6
+    generator = torch.Generator().manual_seed(0)
+    widths = {"image": 5, "text": 5}
+    parts = {
+        name: torch.randn(3, widths.get(name, 7), generator=generator)
+        for name in {part for pair in PAIRS.values() for part in pair}
+    }
+    longer = {name: 100 * part for name, part in parts.items()}
+    for name in PAIRS:
+        for a, b in zip(
+            discriminators.logits(name, parts), discriminators.logits(name, longer), strict=True
+        ):
+            assert torch.allclose(a, b, atol=1e-5)
+
+
+def parts(pairs: int = 6, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    names = [f"{side}{half}" for side in ("image", "text") for half in ("", "_invariant")]
+    names += ["image_exclusive", "text_exclusive"]
+    made = {name: torch.randn(pairs, 5, generator=generator, dtype=dtype) for name in names}
+    made["text_invariant"] = made["image_invariant"] + 0.05 * made["text_invariant"]
+    return {name: part.requires_grad_() for name, part in made.items()}
+
+
+def decoders(form: str = "directions") -> Decoders:
+    torch.manual_seed(0)
+    return Decoders(5, 5, 8, form=form)
+
+
+@pytest.mark.parametrize("form", ["directions", "raw"])
+def test_a_decoder_that_gives_the_mean_leaves_all_unexplained(form):
+    made = decoders(form)
+    for decoder in made.values():
+        nn.init.zeros_(decoder[-1].weight)
+        nn.init.zeros_(decoder[-1].bias)
+    given = parts()
+    assert unexplained_share(made, given).item() == pytest.approx(2, abs=1e-5)
+    longer = {name: 7 * part for name, part in given.items()}
+    assert unexplained_share(made, longer).item() == pytest.approx(2, abs=1e-5)
+
+
+def test_the_halves_and_the_decoders_learn_and_the_features_do_not():
+    given, made = parts(), decoders()
+    unexplained_share(made, given).backward()
+    assert given["image"].grad is None
+    assert given["text"].grad is None
+    for half in ("image_invariant", "image_exclusive", "text_invariant", "text_exclusive"):
+        assert given[half].grad.abs().max() > 0
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in made.parameters())
+
+
+def test_lengths_of_halves_do_not_matter_unless_they_are_seen():
+    given = parts()
+    longer = {name: 3 * part if "_" in name else part for name, part in given.items()}
+    for form, same in (("directions", True), ("raw", False)):
+        made = decoders(form)
+        before, after = unexplained_share(made, given), unexplained_share(made, longer)
+        assert torch.allclose(before, after, atol=1e-5) == same
+
+
+def test_gradients():
+    given, made = parts(3, torch.float64), decoders().double()
+    names = ("image_invariant", "image_exclusive", "text_invariant", "text_exclusive")
+
+    def loss(*halves):
+        return unexplained_share(made, {**given, **dict(zip(names, halves, strict=True))})
+
+    assert torch.autograd.gradcheck(loss, tuple(given[name] for name in names))
+
+
+def test_few_clean_pairs():
+    """No pair, one, or equal ones: finite, and attached to the graph."""
+    given = parts()
+    for chosen in (given["image"][:0], given["image"][:1], given["image"][:1].expand(4, 5)):
+        few = {name: part[: len(chosen)] for name, part in given.items()} | {"image": chosen}
+        share = unexplained_share(decoders(), few)
+        assert torch.isfinite(share)
+        share.backward()
+    mismatched = {**given, "text_invariant": -given["image_invariant"]}
+    terms = control_terms(mismatched, decoders(), DisnclOptions())
+    assert set(terms) == {"align", "soft", "reconstruction"}
+    assert all(term == 0 for term in terms.values())
+
+
+def test_decoders_train_in_phase_two_at_the_heads_rate():
+    objective = Disncl(DisnclOptions(disentangle="reconstruction"), learning_rate=3e-4)
+    first, second = objective.phases
+    assert "decoders" not in first.learning_rates
+    assert second.learning_rates["decoders"] == second.learning_rates["heads"] == 3e-4
+
+
+def test_the_control_trains_resumes_and_saves_no_decoders(tmp_path):
+    disncl = DisnclOptions(dim=16, hidden_dim=8, warmup_epochs=1, disentangle="reconstruction")
+    options = {"method": "disncl", "settings": {"disncl": disncl}, "save_steps": 2}
+    whole = train(tmp_path / "whole", **options)
+    train(tmp_path / "broken", stop_after=7, **options)
+    resumed = train(tmp_path / "broken", resume=True, **options)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    own = [
+        torch.load(max((tmp_path / run / "checkpoints").iterdir()), weights_only=True)["own"]
+        for run in ("whole", "broken")
+    ]
+    assert set(own[0]) == {"heads", "decoders"}
+    for name in own[0]:
+        assert all(torch.equal(own[0][name][key], own[1][name][key]) for key in own[0][name])
+    results = read_results(tmp_path / "whole")
+    assert "loss/reconstruction" in results[-1]
+    assert not {"loss/invariant", "loss/overlap"} & set(results[-1])
+
+
+def test_a_dimension_counts_by_its_share_of_the_variance():
+    """Features of variance 9 and 1; the decoders know the first dimension and not the second."""
+    signs = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    features = signs * torch.tensor([3.0, 1.0]) + 7
+    made = Decoders(2, 2, form="raw")
+    embeddings = {}
+    for side in ("image", "text"):
+        made[side] = torch.nn.Linear(4, 2, bias=False)
+        with torch.no_grad():
+            made[side].weight.zero_()[0, 0] = 1.0
+        embeddings |= {
+            side: features,
+            f"{side}_invariant": signs * torch.tensor([3.0 / 5**0.5, 0.0]),
+            f"{side}_exclusive": torch.zeros(4, 2),
+        }
+    assert unexplained_share(made, embeddings).item() == pytest.approx(2 * 0.1)

@@ -7,7 +7,7 @@ from open_clip.coca_model import CoCa
 from open_clip.model import CLIP, CustomTextCLIP
 from torch import nn
 
-from ncclean.errors import InputError, ModelError
+from ncclean.errors import ModelError
 from ncclean.models.text_tower import token_lengths
 from ncclean.training.objectives.ncu import Ncu, start_tokens
 from ncclean.training.objectives.ncu_prompt import NegativePrefixes, NegativePrompt, insert_tokens
@@ -141,12 +141,10 @@ def test_the_tokenizer_tells_whether_there_is_a_start_token(model):
         assert made.modules(model)["prompt"].start == start
 
 
-def test_prompts_must_fit(model):
-    with pytest.raises(InputError, match="at most 17"):
-        NegativePrompt.for_model(model, length=18)
+def test_prompts_must_fit(model, refused):
+    refused(NegativePrompt.for_model, model, length=18)
     assert NegativePrompt.for_model(model, length=17)(model, tokenizer(["a dog"])).isfinite().all()
-    with pytest.raises(InputError, match="at least one"):
-        NegativePrompt.for_model(model, length=0)
+    refused(NegativePrompt.for_model, model, length=0)
 
 
 class HFTextEncoder(nn.Module):
@@ -158,11 +156,10 @@ class HFTextEncoder(nn.Module):
         self.context_length = 20
 
 
-def test_hugging_face_towers_are_refused():
+def test_hugging_face_towers_are_refused(refused):
     model = nn.Module()
     model.text = HFTextEncoder()
-    with pytest.raises(ModelError, match=r"HFTextEncoder .* negative prompt"):
-        NegativePrompt.for_model(model)
+    refused(NegativePrompt.for_model, model)
     with pytest.raises(ModelError, match="HFTextEncoder"):
         NegativePrompt(32)(model, tokenizer(["a dog"]))
 
