@@ -19,7 +19,7 @@ from .progress import SILENT, Progress
 from .shared_options import CaptionKey, Donors, Overwrite, Shards
 
 if TYPE_CHECKING:
-    from ncclean.storage.injection_summary import NoiseSummary
+    from ncclean.storage.injection import NoiseSummary
 
 
 @dataclass(frozen=True, kw_only=True)

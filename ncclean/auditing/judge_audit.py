@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ncclean.auditing.answered import Answered
+from ncclean.auditing.answers import Answered
 from ncclean.auditing.intervals import Cells, found_share, mismatched_share, variances
 from ncclean.auditing.two_phase import MATCH, MISMATCH, NEITHER
 from ncclean.base.estimates import UNKNOWN, Estimate, flattened

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ncclean.auditing.answered import Answered
 from ncclean.auditing.answers import (
     ANSWERS,
+    Answered,
     Answers,
     Counts,
     Design,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -10,13 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.data.embeddings.facts import SOURCES, facts_of
-from ncclean.data.embeddings.registry import LAYOUTS
-from ncclean.data.images.registry import has_rows
+from ncclean.data.embeddings.units import LAYOUTS
+from ncclean.data.images.folders import Folder, entries_of
+from ncclean.data.images.registry import has_rows, layout_of
+from ncclean.data.images.tables import TableLayout
 from ncclean.data.member_samples import caption_keys
 from ncclean.data.parquet_table import read_table
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
+from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError, ShardError
 
 
@@ -84,3 +88,38 @@ def read_texts(shard: ShardRef, caption_key: CaptionKeys = None) -> Iterator[str
     wanted = () if has_rows(shard) else None  # files of images need not be read
     for sample in read_samples(shard, caption_key, wanted=wanted):
         yield from (caption.text for caption in sample.captions if caption.text is not None)
+
+
+_SAMPLES = 20  # that are looked at
+_MOST_NAMES, _LONGEST_NAME = 20, 60
+
+
+def names_there(shard: ShardRef) -> list[str]:
+    """List where captions may be: the columns of a table, or a shard's extensions and json fields.
+
+    Some of them, where there are many; none if the shard cannot be read.
+    """
+    try:
+        names = [name[:_LONGEST_NAME] for name in _names(shard)]
+    except ShardError:
+        return []
+    distinct = list(dict.fromkeys(names))
+    more = ["..."] if len(distinct) > _MOST_NAMES else []
+    return distinct[:_MOST_NAMES] + more
+
+
+def _names(shard: ShardRef) -> list[str]:
+    layout = layout_of(shard)
+    if isinstance(layout, TableLayout):
+        columns = layout.columns(shard.url)
+        return columns if isinstance(columns, list) else columns.names
+    if shard.layout == Folder.name:
+        entries = itertools.islice(entries_of(shard.url, shard.span), _SAMPLES)
+        extensions = [entry.extension for entry in entries]
+        reader = read_samples(shard)
+    else:
+        extensions = []
+        reader = TarSamples(shard)
+    samples = list(itertools.islice(reader, _SAMPLES))
+    extensions += [extension for sample in samples for extension in sample.members]
+    return [*extensions, *(name for sample in samples for name in sample.metadata)]

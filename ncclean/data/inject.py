@@ -23,14 +23,15 @@ from ncclean.data.sample_groups import caption_members, is_image, json_object
 from ncclean.data.samples import TRUTH, Sample, SkipReason, noise_of, of_caption
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar import LocatedSamples
-from ncclean.data.tar_members import (
+from ncclean.data.tar_ranges import (
+    RangeWriter,
+    from_start,
     member_bytes,
     read_content,
     read_header,
     read_member,
     with_content,
 )
-from ncclean.data.tar_ranges import RangeWriter, from_start
 from ncclean.data.tar_walk import TarMember
 from ncclean.errors import ShardError
 

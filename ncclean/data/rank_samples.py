@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ncclean.data.counting import count_samples
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.options import Captions
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys, Sample, SkipReason, noise_of
 from ncclean.data.selection import SelectedSample, Selection
 from ncclean.data.shards import ShardRef, match_shards
-from ncclean.data.tar_count import count_samples
 from ncclean.errors import ShardError
 
 

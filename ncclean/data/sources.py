@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from ncclean.base import stores
-from ncclean.data.embeddings.registry import LAYOUTS
-from ncclean.data.embeddings.units import find_embeddings, resolve_embeddings
+from ncclean.data.embeddings.units import LAYOUTS, find_embeddings, resolve_embeddings
 from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS
 from ncclean.data.images.resolve import check_formats, has_images, resolve_images
 from ncclean.data.lance_table import is_lance

@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import BinaryIO
 
-from ncclean.data.member_names import with_shorter_keys
 from ncclean.data.member_samples import Contents, CutMember, MemberSamples, too_large
-from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_caption, is_image, sample_member
+from ncclean.data.sample_groups import (
+    CAPTION_EXTENSIONS,
+    is_caption,
+    is_image,
+    sample_member,
+    with_shorter_keys,
+)
 from ncclean.data.samples import CaptionKeys, Place, Sample, SkipReason, Unread
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_walk import BLOCK, TAR_ERRORS, TarMember, TarWalk

@@ -12,8 +12,8 @@ from upath import UPath
 from ncclean.base.config import CalibrationOptions, ScoreOptions
 from ncclean.base.estimates import Estimate
 from ncclean.base.progress import SILENT, Progress
+from ncclean.data.counting import estimate_samples
 from ncclean.data.embeddings.units import resolve_embeddings, vector_keys
-from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef
 from ncclean.data.sources import are_embeddings
 from ncclean.errors import InputError

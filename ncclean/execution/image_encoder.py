@@ -24,10 +24,9 @@ from ncclean.data.open_image import ImageRejected
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ModelError, ShardError
-from ncclean.execution.allocator import keep_freed_memory
 from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.column_sources import BatchColumns, ColumnSources
-from ncclean.execution.device_faults import BatchSize
+from ncclean.execution.device_faults import BatchSize, keep_freed_memory
 from ncclean.execution.encoded_shard import EncodedShard, scattered
 from ncclean.execution.encoder import Encoding, OnProgress, Speed
 from ncclean.execution.sample_rows import row_of

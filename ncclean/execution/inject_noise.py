@@ -7,20 +7,29 @@ shards with it. Both take a shard at a time, in any order and by any number of p
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
+import gzip
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import IO, cast
 
 import numpy as np
 import pyarrow as pa
 from upath import UPath
 
 from ncclean.base import stores
+from ncclean.base.atomic import published
 from ncclean.base.config import TaskOptions
 from ncclean.base.formats import counted
 from ncclean.base.progress import SILENT, Progress
 from ncclean.data.captions import error_of, read_captions
-from ncclean.data.estimate import estimate_samples
+from ncclean.data.counting import estimate_samples
+from ncclean.data.images.as_tar import open_as_tar
+from ncclean.data.inject import SampleEdit, write_noisy
 from ncclean.data.moved_pairs import gather_moved, side_by_side
 from ncclean.data.noise import NoisePlan, plan_noise
 from ncclean.data.noise_files import FilePlaces, write_noise_file
@@ -34,20 +43,21 @@ from ncclean.data.shard_index import (
     pairs_of,
     samples_in,
 )
-from ncclean.data.shards import ShardRef
-from ncclean.errors import InputError
-from ncclean.execution.noise_shards import pack_images, write_shard
+from ncclean.data.shards import WEBDATASET, ShardRef
+from ncclean.data.tar_ranges import RangeWriter, local_tar
+from ncclean.errors import InputError, ShardError
 from ncclean.runners.opened import open_runner
 from ncclean.runners.process_runner import processes_worth
 from ncclean.runners.runner import Runner
 from ncclean.storage.injection import (
     Injection,
     InjectionIdentity,
+    NoiseSummary,
     ShardRecord,
     keep_table,
     kept_table,
+    summarize,
 )
-from ncclean.storage.injection_summary import NoiseSummary, summarize
 
 # `synth` has stream 0: with one seed, noise in what it rendered would meet the same pairs again.
 _STREAM = 1
@@ -251,3 +261,64 @@ def _check_apart(out: UPath, identity: InjectionIdentity, new_file: UPath | None
     taken = inputs.union(map(stores.canonical, targets))
     if new_file is not None and stores.canonical(str(new_file)) in taken:
         raise InputError(f"--write-noise-file {new_file} is one of the shards; choose another")
+
+
+def write_shard(
+    shard: ShardRef,
+    index: pa.Table,
+    edits: dict[int, SampleEdit],
+    unchanged: dict[str, int],
+    target: str,
+    caption_key: str | None,
+) -> ShardRecord | str:
+    """Write and publish a shard with noise; returns a sentence if its bytes cannot be read.
+
+    Of its index the columns `FACTS` are needed.
+    """
+    pairs = pairs_of(index)["row"].to_numpy()
+    rows = pairs[is_first(pairs)].tolist()
+    try:
+        with (
+            published(stores.location(target)) as aside,
+            _local(shard, caption_key) as source,
+            aside.open("wb") as file,
+            _compressing(file, target) as sink,
+        ):
+            rewritten = write_noisy(source, shard, rows, edits, sink, caption_key)
+    except ShardError as error:
+        return str(error)
+    return ShardRecord(
+        samples=samples_in(index),
+        pairs=len(pairs),
+        noisy=dict(Counter(kind for edit in edits.values() for kind in edit.kinds if kind)),
+        unchanged=unchanged,
+        error=error_of(index),
+        **dataclasses.asdict(rewritten),
+    )
+
+
+def _local(
+    shard: ShardRef, caption_key: str | None
+) -> contextlib.AbstractContextManager[IO[bytes]]:
+    is_remote = shard.layout == WEBDATASET and stores.is_url(shard.url)
+    return local_tar(functools.partial(open_as_tar, shard, caption_key), is_remote, [])
+
+
+@contextlib.contextmanager
+def _compressing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
+    """A sink that compresses if the name says so; the same bytes whenever it is written."""
+    if not name.endswith((".gz", ".tgz")):
+        yield file
+        return
+    with gzip.GzipFile("", "wb", 6, file, mtime=0) as sink:
+        yield cast(IO[bytes], sink)
+
+
+def pack_images(shard: ShardRef, caption_key: str | None, images: pa.Table, target: UPath) -> None:
+    """Copy images of a compressed shard, which has no random access, to a file of their own."""
+    with published(target) as aside, _local(shard, caption_key) as source, aside.open("wb") as sink:
+        out = RangeWriter(sink)
+        out.read_from(source)
+        for image in images.to_pylist():
+            out.copy(image["begin"], image["end"])
+        out.flush()

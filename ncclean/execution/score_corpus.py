@@ -27,8 +27,8 @@ from ncclean.base.config import WeightFunction as Function
 from ncclean.base.formats import counted
 from ncclean.base.progress import SILENT, Progress
 from ncclean.base.store_errors import explain
-from ncclean.data.caption_places import names_there
-from ncclean.data.estimate import estimate_samples
+from ncclean.data.captions import names_there
+from ncclean.data.counting import estimate_samples
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError

@@ -11,7 +11,7 @@ from typing import Any
 
 from ncclean.base.config import ScoreOptions
 from ncclean.base.progress import Progress
-from ncclean.data.estimate import estimate_samples
+from ncclean.data.counting import estimate_samples
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from upath import UPath
 
 from ncclean.base import stores
-from ncclean.base.file_names import WORKING_FOLDER
+from ncclean.base.file_names import WORKING_FOLDER, short_name
 from ncclean.data.images.folders import Folder
 from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.registry import has_rows, layout_of
@@ -22,7 +22,6 @@ from ncclean.data.images.tables import TableLayout
 from ncclean.data.images.text_rows import SEPARATED, TextRows
 from ncclean.data.shards import WEBDATASET, ShardRef, distinct_names
 from ncclean.errors import InputError
-from ncclean.exporting.safe_paths import safe_path
 
 Layout = Literal["auto", "webdataset", "folder", "csv", "parquet"]
 PARQUET = ".parquet"
@@ -362,3 +361,21 @@ def _roots(shards: Sequence[ShardRef]) -> tuple[tuple[str, str], ...]:
 def has_files(shard: ShardRef) -> bool:
     """Whether the images of a shard may be files of their own."""
     return has_rows(shard) or shard.layout == Folder.name
+
+
+# No part that is hidden, that leads upwards, or that another system takes for something else.
+_PART = re.compile(r"[^./\\\0-\x1f:*?\"<>|][^/\\\0-\x1f:*?\"<>|]*")
+_HASH_BYTES = 8
+_LONGEST = 1000  # characters
+
+
+def safe_path(path: str) -> str:
+    """The path itself if it leads downwards in plain names, else one name that ends in its hash."""
+    parts = path.split("/")
+    is_plain = all(_PART.fullmatch(part) and short_name(part) == part for part in parts)
+    text = path.encode("utf-8", "replace").decode()  # without lone surrogates
+    if is_plain and len(path) <= _LONGEST and text == path:
+        return path
+    digest = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES)
+    plain = re.sub(r"[^\w-]+", "_", text)[-60:].strip("_")
+    return f"{plain or 'image'}-{digest.hexdigest()}"

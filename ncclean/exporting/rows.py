@@ -29,8 +29,8 @@ from ncclean.data.sample_groups import usual_caption
 from ncclean.data.samples import TRUTH, CaptionKeys, Sample
 from ncclean.data.shards import ShardRef
 from ncclean.exporting.captions import ExportedCaptions, exported_truth
+from ncclean.exporting.out_layout import safe_path
 from ncclean.exporting.plan import Segment
-from ncclean.exporting.safe_paths import safe_path
 
 IMAGE = "image"  # the column of images where the input has none
 _CAPTION = CAPTION_COLUMNS[0]

@@ -17,8 +17,15 @@ from ncclean.data.sample_groups import LARGEST_TEXT, caption_members, json_objec
 from ncclean.data.samples import Sample
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import LocatedSamples
-from ncclean.data.tar_members import END_OF_ARCHIVE, member_bytes, member_header, read_header
-from ncclean.data.tar_ranges import RangeWriter, from_start, local_tar
+from ncclean.data.tar_ranges import (
+    END_OF_ARCHIVE,
+    RangeWriter,
+    from_start,
+    local_tar,
+    member_bytes,
+    member_header,
+    read_header,
+)
 from ncclean.data.tar_walk import BLOCK, TAR_ERRORS, TarMember, TarWalk
 from ncclean.errors import ShardError
 from ncclean.exporting.captions import ExportedCaptions, exported_captions

@@ -18,7 +18,7 @@ import pyarrow as pa
 from ncclean.base.progress import SILENT, Progress
 from ncclean.data.embeddings.facts import SOURCES
 from ncclean.data.embeddings.pairs import EmbeddedPairs, read_pairs, unit_vectors
-from ncclean.data.embeddings.registry import LAYOUTS
+from ncclean.data.embeddings.units import LAYOUTS
 from ncclean.data.parquet_table import read_table
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef

@@ -19,8 +19,7 @@ from ncclean.base.atomic import remove_leftovers
 from ncclean.base.progress import SILENT, Progress
 from ncclean.scoring.calibration import Calibration
 from ncclean.storage.calibration import final_metadata
-from ncclean.storage.leftovers import Leftovers
-from ncclean.storage.made_files import remove_with_leftovers
+from ncclean.storage.made_files import Leftovers, remove_with_leftovers
 from ncclean.storage.parts import embedding_files
 from ncclean.storage.score_run import ScoreRun
 from ncclean.storage.table_file import ShardRows, TableFile, write_table_file

@@ -18,7 +18,7 @@ from ncclean.base import stores
 from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.storage.leftovers import Leftovers
+from ncclean.storage.made_files import Leftovers
 from ncclean.storage.run_record import RUN, exists, refusal
 from ncclean.storage.shard_records import ShardList
 from ncclean.storage.tables import FINALIZING, tables_at

@@ -20,11 +20,11 @@ from ncclean.base.config import ClusterOptions
 from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.base.progress import SILENT, Progress
 from ncclean.base.stores import absolute
+from ncclean.data.counting import count_samples
 from ncclean.data.options import LoaderOptions, SourceOptions
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
 from ncclean.data.sources import resolve_pairs
-from ncclean.data.tar_count import count_samples
 from ncclean.data.weighted_loader import ALL_ROWS, WeightedLoader
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ncclean.base.options import Reads
-from ncclean.data.estimate import estimate_samples
+from ncclean.data.counting import estimate_samples
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import NccleanError
 from ncclean.execution.cost import Rates, estimate

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ncclean.auditing.answered import Answered
+from ncclean.auditing.answers import Answered
 from ncclean.auditing.intervals import Cells, mismatched_share
 from ncclean.auditing.judge_audit import answers_needed, audit_judge
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ncclean.auditing.answered import Answered
+from ncclean.auditing.answers import Answered
 from ncclean.auditing.intervals import Cells, found_share, mismatched_share, variances
 from ncclean.auditing.two_phase import Problem
 

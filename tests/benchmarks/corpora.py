@@ -27,7 +27,7 @@ from ncclean.data.samples import Sample
 from ncclean.data.shards import resolve_shards
 from ncclean.data.synthetic import sample_scene, write_caption, write_corpus
 from ncclean.data.synthetic.scene import generator
-from ncclean.data.tar_members import add_member
+from ncclean.data.tar_ranges import add_member
 from ncclean.models.estimator import Estimator
 
 _WORDS = range(8, 26)

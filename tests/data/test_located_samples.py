@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import LocatedSamples, TarSamples
-from ncclean.data.tar_members import read_content
+from ncclean.data.tar_ranges import read_content
 from ncclean.errors import ShardError
 from tests import hostile
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean.data.caption_places import names_there
+from ncclean.data.captions import names_there
 from ncclean.data.embeddings.pairs import images_of, unit_vectors
 from ncclean.data.inject import ImageSource, SampleEdit
 from ncclean.data.moved_pairs import gather_moved

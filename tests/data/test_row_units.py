@@ -8,8 +8,8 @@ import pytest
 from ncclean.data.decoding import DecodedSample
 from ncclean.data.images import text_rows
 from ncclean.data.images.layout import ImageLayout
-from ncclean.data.images.row_units import cut_rows
 from ncclean.data.images.text_rows import TextRows
+from ncclean.data.images.text_tables import cut_rows
 from ncclean.data.member_samples import hashed_uid
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import Caption, Sample, SkipReason

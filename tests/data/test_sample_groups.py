@@ -14,7 +14,7 @@ from ncclean.data.shard_index import images_of, index_shard, pairs_of
 from ncclean.data.shards import resolve_shards
 from ncclean.data.sources import resolve_sources
 from ncclean.data.tar import LocatedSamples, TarSamples
-from ncclean.data.tar_members import read_content
+from ncclean.data.tar_ranges import read_content
 
 
 def write(path, names, shift=0):

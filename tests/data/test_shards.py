@@ -7,7 +7,7 @@ import pytest
 from ncclean.data.captions import error_of
 from ncclean.data.shard_index import images_of, index_shard, is_packed_index, pairs_of, samples_in
 from ncclean.data.shards import resolve_shards
-from ncclean.data.tar_members import read_content
+from ncclean.data.tar_ranges import read_content
 from ncclean.errors import InputError
 from tests import hostile
 

@@ -83,7 +83,7 @@ def test_units_do_not_part_the_rows_of_an_image(tmp_path, monkeypatch):
     path = tmp_path / "t.csv"
     path.write_text("path,text\n" + "".join(f"{name}.jpg,c\n" for name in names))
     assert [cut[:2] for cut in cuts(path)] == [(0, 11), (11, 13)]
-    monkeypatch.setattr("ncclean.data.images.row_units.MOST_ROWS", 2)
+    monkeypatch.setattr("ncclean.data.images.text_tables.MOST_ROWS", 2)
     found = cuts(path)
     assert [cut[:2] for cut in found] == [(0, 7), (7, 13)]
     data = path.read_bytes()

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from webdataset.tariterators import base_plus_ext
 
-from ncclean.data.member_names import split_name
 from ncclean.data.member_samples import Contents, hashed_uid, sample_uid, take_captions
+from ncclean.data.sample_groups import split_name
 from ncclean.data.samples import Sample, SkipReason
-from ncclean.data.tar_members import (
+from ncclean.data.tar_ranges import (
     BLOCK,
     END_OF_ARCHIVE,
     add_member,

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from ncclean.data.counting import count_samples
 from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
-from ncclean.data.tar_count import count_samples
 from ncclean.data.weighted_loader import LoaderOptions, WeightedLoader
 from ncclean.errors import InputError
 from tests import hostile

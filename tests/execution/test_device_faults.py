@@ -136,7 +136,7 @@ def test_an_error_of_the_device_ends_the_run_and_fails_no_shard(
 _FAULTS = """
 import resource
 import numpy as np
-from ncclean.execution.allocator import keep_freed_memory
+from ncclean.execution.device_faults import keep_freed_memory
 
 keep_freed_memory()
 before = 0

@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 import torch
 
+from ncclean.data.counting import count_samples
 from ncclean.data.decode import Preprocessing
 from ncclean.data.options import LoaderOptions
 from ncclean.data.shards import resolve_shards
-from ncclean.data.tar_count import count_samples
 from ncclean.data.train_batch import TrainBatch, joined
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.storage.run_folder import open_record

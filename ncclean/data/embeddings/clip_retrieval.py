@@ -12,11 +12,10 @@ import pyarrow as pa
 
 from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, Vectors
 from ncclean.data.embeddings.vectors import npy_shape, read_npy
-from ncclean.data.layout import SourceFile
+from ncclean.data.layout import Source, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import table_rows
 from ncclean.data.shards import ShardRef
-from ncclean.data.source import Source
 from ncclean.errors import InputError, ShardError
 
 _METADATA, _IMAGES, _TEXTS = "metadata", "img_emb", "text_emb"

@@ -15,10 +15,9 @@ from ncclean.base import stores
 from ncclean.base.regular_files import check_is_file
 from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, Vectors, required
 from ncclean.data.embeddings.vectors import BROKEN, Header, check_matrix, read_header
-from ncclean.data.layout import SourceFile
+from ncclean.data.layout import Source, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef
-from ncclean.data.source import Source
 from ncclean.errors import ShardError, one_line
 
 _TABLE, _ARCHIVE = ".parquet", ".npz"

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from ncclean.data.embeddings.facts import SOURCES, facts_of
 from ncclean.data.embeddings.layout import Keys, Vectors
-from ncclean.data.embeddings.registry import LAYOUTS
+from ncclean.data.embeddings.units import LAYOUTS
 from ncclean.data.parquet_table import read_table
 from ncclean.data.samples import CaptionKeys, SkipReason
 from ncclean.data.shards import ShardRef

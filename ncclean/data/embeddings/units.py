@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ncclean.data.embeddings.layout import Keys
-from ncclean.data.embeddings.registry import LAYOUTS
-from ncclean.data.layout import SourceFile, units_of
+from ncclean.data.embeddings.clip_retrieval import ClipRetrieval
+from ncclean.data.embeddings.column_vectors import LanceVectors, ParquetVectors
+from ncclean.data.embeddings.datacomp import DataComp
+from ncclean.data.embeddings.layout import EmbeddingLayout, Keys
+from ncclean.data.layout import Source, SourceFile, units_of
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef, expand, places
-from ncclean.data.source import Source
 from ncclean.errors import InputError, ShardError
 
 # Names of the image's and the caption's vectors that are taken without being told.
@@ -95,3 +96,12 @@ def _keys_there(shards: Sequence[ShardRef], candidates: Sequence[Keys]) -> Keys:
             f"--embedding-keys IMG,TEXT; there are {', '.join(there) or 'none'}"
         )
     raise InputError(str(failure))
+
+
+_LAYOUTS: tuple[EmbeddingLayout, ...] = (
+    ClipRetrieval(),
+    DataComp(),
+    ParquetVectors(),
+    LanceVectors(),
+)
+LAYOUTS = {layout.name: layout for layout in _LAYOUTS}

@@ -19,7 +19,7 @@ from ncclean.data.member_samples import sample_uid
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
-from ncclean.data.tar_members import add_member
+from ncclean.data.tar_ranges import add_member
 from ncclean.errors import ShardError
 
 _PLAIN = re.compile(r"(?!__)[^./\0\n][^/\0\n]*(/[^./\0\n][^/\0\n]*)*")

@@ -14,13 +14,12 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from ncclean.base import stores
+from ncclean.data.images.folders import image_files, subfolders
 from ncclean.data.images.layout import OutForm, RowLayout
-from ncclean.data.images.listing import image_files, subfolders
 from ncclean.data.images.text_rows import BrokenRow, Row
-from ncclean.data.layout import Cut, Facts, SourceFile
+from ncclean.data.layout import Cut, Facts, Source, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef
-from ncclean.data.source import Source
 from ncclean.errors import InputError, ShardError
 
 _PLACE = re.compile(r"\{c?\}")

@@ -7,19 +7,26 @@ import hashlib
 import itertools
 import os
 import posixpath
+import stat
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from ncclean.base import stores
 from ncclean.data.images.files import UnitFiles, UnreadableFile
 from ncclean.data.images.layout import ImageLayout, OutForm, Reading
-from ncclean.data.images.listing import Entry, entries_of, has_image_files
-from ncclean.data.layout import SourceFile
+from ncclean.data.layout import Source, SourceFile
 from ncclean.data.member_samples import Contents, MemberSamples, too_large
 from ncclean.data.options import SourceOptions
-from ncclean.data.sample_groups import is_image, utf8
+from ncclean.data.sample_groups import (
+    CAPTION_EXTENSIONS,
+    IMAGE_EXTENSIONS,
+    UNREAD_EXTENSIONS,
+    is_image,
+    utf8,
+)
 from ncclean.data.samples import CaptionKeys, Place, Sample, SkipReason, Unread
 from ncclean.data.shards import ShardRef
-from ncclean.data.source import Source
+from ncclean.errors import InputError, ShardError
 
 
 class Folder(ImageLayout):
@@ -106,3 +113,129 @@ class FolderSamples(MemberSamples):
         except UnreadableFile as error:
             is_of_image = is_image(entry.extension)
             return Unread(error.reason if is_of_image else SkipReason.CAPTION_MISSING, str(error))
+
+
+# What img2dataset writes of a whole folder.
+_NOT_OF_A_SAMPLE = "_stats.json"
+_CAPTIONS = frozenset((*CAPTION_EXTENSIONS, "json"))
+_EXTENSIONS = IMAGE_EXTENSIONS | UNREAD_EXTENSIONS | _CAPTIONS
+
+
+class Entry(NamedTuple):
+    """A file that belongs to the sample `key`. `version` changes when its bytes do."""
+
+    key: str
+    extension: str
+    name: str
+    size: int
+    version: str
+
+
+def entries_of(
+    folder: str,
+    span: tuple[str, str] | None = None,
+    caption_keys: Sequence[str] = (),
+    image_key: str | None = None,
+) -> Iterator[Entry]:
+    """The files of the folder itself that make samples, by key, those of the first to last key.
+
+    A key is a name up to its last dot; files with the endings `caption_keys` and `image_key`, which
+    may have dots in them, are captions and pictures, too. Raises `ShardError` if the folder cannot
+    be listed.
+    """
+    named = (*caption_keys, *([image_key] if image_key is not None else []))
+    extensions, longer = _EXTENSIONS.union(named), tuple(name for name in named if "." in name)
+    files = (entry for entry in _files(folder) if _is_meant(entry.name, extensions, longer))
+    for file in sorted(files, key=lambda file: _split(file.name, longer)):
+        key, extension = _split(file.name, longer)
+        if span is not None and not span[0] <= key <= span[1]:
+            continue
+        size, version = file.size, file.version
+        if size is None:
+            size, version = _facts(f"{folder}/{file.name}")
+        if size is not None:
+            yield Entry(key, extension.lower(), file.name, size, version or "")
+
+
+def image_files(folder: str) -> Iterator[Entry]:
+    """The images in the folder itself. Raises `ShardError` if it cannot be listed."""
+    for file in _files(folder):
+        if _is_meant(file.name, IMAGE_EXTENSIONS):
+            size, version = file.size, file.version
+            if size is None:
+                size, version = _facts(f"{folder}/{file.name}")
+            if size is not None:
+                key, extension = _split(file.name)
+                yield Entry(key, extension.lower(), file.name, size, version or "")
+
+
+def has_image_files(folder: str) -> bool:
+    """Whether images lie in the folder itself. Raises `ShardError` if it cannot be listed."""
+    return any(_is_meant(file.name, IMAGE_EXTENSIONS) for file in _files(folder))
+
+
+def is_image_name(place: str) -> bool:
+    """Whether a file of this name is an image that is read."""
+    return _is_meant(place.rpartition("/")[2], IMAGE_EXTENSIONS)
+
+
+def has_captioned_images(folder: str) -> bool:
+    """Whether an image of the folder itself has its caption beside it. Raises as the above."""
+    names = [file.name for file in _files(folder)]
+    images, captions = (
+        {_split(name)[0] for name in names if _is_meant(name, extensions)}
+        for extensions in (IMAGE_EXTENSIONS, _CAPTIONS)
+    )
+    return not images.isdisjoint(captions)
+
+
+def unread_image(folder: str) -> str | None:
+    """A picture in the folder itself of a format that is not read. Raises as `has_image_files`."""
+    names = (file.name for file in _files(folder) if _is_meant(file.name, UNREAD_EXTENSIONS))
+    return next(names, None)
+
+
+def subfolders(folder: str) -> list[str]:
+    """The folders in a folder that are not hidden, sorted; links to folders are not followed."""
+    entries = (entry for entry in _entries(folder) if entry.is_folder)
+    return [f"{folder}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
+
+
+def _files(folder: str) -> Iterator[stores.Entry]:
+    return (entry for entry in _entries(folder) if not entry.is_folder)
+
+
+def _entries(folder: str) -> list[stores.Entry]:
+    try:
+        return stores.listing(folder, is_there=True)
+    except InputError as error:
+        raise ShardError(str(error)) from error
+
+
+def _facts(path: str) -> tuple[int | None, str]:
+    """Size and version of a local file; no size for a folder."""
+    try:
+        facts = os.stat(path)
+    except OSError:  # a link to nothing or to itself: said when it is read
+        return 0, ""
+    return None if stat.S_ISDIR(facts.st_mode) else facts.st_size, str(facts.st_mtime_ns)
+
+
+def _is_meant(name: str, extensions: Collection[str], longer: Sequence[str] = ()) -> bool:
+    is_ours = not name.startswith(".") and not name.endswith(_NOT_OF_A_SAMPLE)
+    extension = _split(name, longer)[1].lower()
+    return is_ours and (extension in extensions or extension.rpartition(".")[2] in extensions)
+
+
+def _split(name: str, longer: Sequence[str] = ()) -> tuple[str, str]:
+    """Key and extension: one of the `longer` ones, which have dots, else the last one.
+
+    A text named after the whole name of its image, `001.jpg.txt`, has the extension `jpg.txt`.
+    """
+    ending = next((one for one in longer if name.lower().endswith(f".{one}")), None)
+    if ending is not None and len(name) > len(ending) + 1:
+        return name[: -len(ending) - 1], name[-len(ending) :]
+    key, _, extension = name.rpartition(".")
+    stem, _, picture = key.rpartition(".")
+    is_of_picture = extension in CAPTION_EXTENSIONS and picture.lower() in IMAGE_EXTENSIONS
+    return (stem, f"{picture}.{extension}") if is_of_picture and stem else (key, extension)

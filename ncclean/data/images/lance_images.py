@@ -12,11 +12,10 @@ from ncclean.data.images.layout import RowLayout
 from ncclean.data.images.tables import name_images
 from ncclean.data.images.text_rows import BrokenRow, Row, row_keys
 from ncclean.data.lance_table import ENDING, is_lance, lance_batches, lance_columns, lance_pieces
-from ncclean.data.layout import Cut, Facts, SourceFile
+from ncclean.data.layout import Cut, Facts, Source, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import vector_columns
 from ncclean.data.shards import ShardRef
-from ncclean.data.source import Source
 from ncclean.errors import ShardError
 
 _BATCH_ROWS = 64

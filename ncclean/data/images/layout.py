@@ -20,11 +20,10 @@ from ncclean.data.images.columns import IMAGE_COLUMNS, KEY_COLUMNS, is_path_colu
 from ncclean.data.images.files import UnitFiles
 from ncclean.data.images.samples import TableSamples
 from ncclean.data.images.text_rows import BrokenRow, Row
-from ncclean.data.layout import Layout, SourceFile
+from ncclean.data.layout import Layout, Source, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.samples import CaptionKeys, FurtherMembers, Sample
 from ncclean.data.shards import ShardRef
-from ncclean.data.source import Source
 from ncclean.errors import ShardError
 
 _HIVE = re.compile(r"(\w+)=([^/=]*)")

@@ -24,11 +24,10 @@ from ncclean.base import stores
 from ncclean.data.images.columns import MOST_ROWS
 from ncclean.data.images.layout import RowLayout, folder_beside
 from ncclean.data.images.text_rows import BrokenRow, Row, open_text
-from ncclean.data.layout import Cut, Facts, SourceFile
+from ncclean.data.layout import Cut, Facts, Source, SourceFile
 from ncclean.data.noise import FROM_FILE
 from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef, sizes_and_versions
-from ncclean.data.source import Source
 from ncclean.errors import ShardError, one_line
 
 ENDING = "_caps.txt"

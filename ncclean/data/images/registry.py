@@ -4,18 +4,34 @@ from __future__ import annotations
 
 from ncclean.data.images.arrow_images import ArrowImages
 from ncclean.data.images.class_folders import ClassFolders
-from ncclean.data.images.coco import Coco
 from ncclean.data.images.folders import Folder
-from ncclean.data.images.json_table import JsonTable, RedCaps
-from ncclean.data.images.karpathy import Karpathy
+from ncclean.data.images.json_layouts import Coco, JsonTable, Karpathy, RedCaps
 from ncclean.data.images.lance_images import LanceImages
-from ncclean.data.images.layout import ImageLayout, RowLayout
+from ncclean.data.images.layout import ImageLayout, Reading, RowLayout
 from ncclean.data.images.npc import Npc
 from ncclean.data.images.parquet_images import ParquetImages
-from ncclean.data.images.tars import Tars
 from ncclean.data.images.text_tables import TextTable
-from ncclean.data.shards import ShardRef
+from ncclean.data.layout import Source
+from ncclean.data.options import SourceOptions
+from ncclean.data.shards import SUFFIXES, WEBDATASET, ShardRef, is_tar, tars_in
+from ncclean.data.tar import TarSamples
 from ncclean.errors import ShardError
+
+
+class Tars(ImageLayout):
+    """Tars, ordinary or compressed, each of which is a shard."""
+
+    name = WEBDATASET
+    endings = SUFFIXES
+
+    def sources(self, source: Source, options: SourceOptions) -> list[str]:
+        return [source.url] if is_tar(source.url) else tars_in(source.url)
+
+    def samples(self, shard: ShardRef, reading: Reading) -> TarSamples:
+        return TarSamples(
+            shard, reading.caption_key, reading.opened, whole=reading.whole, wanted=reading.wanted
+        )
+
 
 TARS = Tars()
 LAYOUTS: tuple[ImageLayout, ...] = (

@@ -7,17 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ncclean.base import stores
 from ncclean.data.images.columns import PATH_COLUMNS
-from ncclean.data.images.json_layout import JSON
+from ncclean.data.images.folders import is_image_name, subfolders, unread_image
+from ncclean.data.images.json_layouts import JSON
 from ncclean.data.images.json_list import first_entries
 from ncclean.data.images.layout import ImageLayout
-from ncclean.data.images.listing import is_image_name, subfolders, unread_image
 from ncclean.data.images.registry import LAYOUTS, table_at
 from ncclean.data.images.tables import METADATA, TEXTS, TableLayout
-from ncclean.data.layout import SourceFile, units_of
+from ncclean.data.layout import Source, SourceFile, units_of
 from ncclean.data.options import SourceOptions
 from ncclean.data.sample_groups import HEIC_NOT_READ
 from ncclean.data.shards import ShardRef, expand, places
-from ncclean.data.source import Source
 from ncclean.errors import InputError, ShardError
 
 _QUESTIONS = 16  # files that are looked into at a time

@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from ncclean.data.images.arrow_rows import is_byte_list
 from ncclean.data.images.columns import IMAGE_COLUMNS, STRUCT_FIELDS, is_path_column
+from ncclean.data.images.folders import has_captioned_images, has_image_files
 from ncclean.data.images.layout import OutForm, RowLayout
-from ncclean.data.images.listing import has_captioned_images, has_image_files
 from ncclean.data.images.text_rows import COMPRESSED, LINES, SEPARATED
+from ncclean.data.layout import Source
 from ncclean.data.nested_fields import head_of
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import vector_columns
-from ncclean.data.source import Source
 from ncclean.errors import InputError, ShardError
 
 PARQUET = ".parquet"

@@ -11,9 +11,9 @@ import torch
 
 import ncclean
 from ncclean.base.config import ScoreOptions
+from ncclean.data.counting import estimate_samples
 from ncclean.data.decode import ImageDecoder
 from ncclean.data.decoding import decoded_shard
-from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask

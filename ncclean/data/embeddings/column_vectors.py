@@ -1,4 +1,4 @@
-"""Parquet files with a column of vectors for images, and one for captions."""
+"""Parquet files and Lance data sets with a column of vectors for images, and one for captions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, Vectors, required
-from ncclean.data.layout import SourceFile
+from ncclean.data.lance_table import is_lance
+from ncclean.data.layout import Source, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import read_table, table_rows, vector_columns
 from ncclean.data.shards import ShardRef
-from ncclean.data.source import Source
 from ncclean.errors import ShardError
 
 _ENDING = ".parquet"
@@ -86,3 +86,14 @@ def _vectors(column: pa.ChunkedArray) -> Vectors:
     matrix = np.full((len(lengths), dim), np.nan, flat.dtype)
     matrix[fits] = flat.reshape(-1, dim)
     return Vectors(matrix, lengths)
+
+
+class LanceVectors(ParquetVectors):
+    """Columns of lists of floats, as in Parquet."""
+
+    name = "lance-vectors"
+    files = "Lance data sets"
+    keys_of = "Lance"
+
+    def files_of(self, source: Source, options: SourceOptions) -> list[SourceFile]:
+        return [SourceFile(self, source.url)] if is_lance(source.url) else []
