@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from ncclean_pipelines.command import Command, Result, build, help_text
 from ncclean_pipelines.progress import SILENT
-from ncclean_pipelines.registry import COMMANDS
-from typer.core import TyperCommand
+from ncclean_pipelines.registry import COMMANDS, PURPOSES
+from typer.core import TyperCommand, TyperGroup
 
 from ncclean.base.option_values import parse_settings
 from ncclean.base.options import parameters
@@ -23,15 +23,29 @@ from .errors import SOME_FAILED, one_sentence, set_up_logging
 from .parameters import JSON, QUIET, SET, keyword, parsed, typer_parameter
 from .printing import print_json, print_shown
 
+_WIDTH = 100
+
+
+class ByPurpose(TyperGroup):
+    """The commands, listed by what people do with them."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each purpose."""
+        for purpose, names in PURPOSES.items():
+            rows = [(name, self.commands[name].get_short_help_str(_WIDTH)) for name in names]
+            with formatter.section(purpose):
+                formatter.write_dl(rows)
+
+
 app = typer.Typer(
     name="ncclean",
+    cls=ByPurpose,
     help="Find the mismatched pairs of an image-text corpus, and repair what they did to a model.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-_WIDTH = 100
 _GROUPS = {
     "evaluate": "Measure how good scores and models are.\n\n"
     "Example: `ncclean evaluate noise scores.parquet`"

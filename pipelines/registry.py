@@ -10,3 +10,14 @@ from .stages import COMMANDS as SINGLE
 
 _ALL: tuple[type[Command], ...] = (Clean, Run, *SINGLE, Demo)
 COMMANDS: dict[str, type[Command]] = {kind.name: kind for kind in _ALL}
+
+# What people come for, and the commands that do it, as `ncclean --help` lists them.
+PURPOSES: dict[str, tuple[str, ...]] = {
+    "All in one": ("clean", "run", "demo"),
+    "Score a corpus": ("score", "merge", "annotate", "neighbours"),
+    "Look at the scores": ("query", "report", "explain"),
+    "Judge pairs": ("audit", "review"),
+    "Get the corpus back": ("select", "export"),
+    "Train and repair models": ("finetune", "adapt"),
+    "Measure": ("evaluate", "synth", "inject-noise"),
+}

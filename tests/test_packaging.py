@@ -160,6 +160,20 @@ def test_imports_point_one_way():
     assert not upward, upward
 
 
+def test_the_core_knows_no_extra():
+    """What each promises is in docs/architecture.md."""
+    extras = {"explaining", "judging", "reviewing", "report", "recipes"}
+    named = modules()
+    imported = [
+        f"{name} imports {target}"
+        for name, path in named.items()
+        if name.startswith("ncclean.") and name.split(".")[1] not in extras
+        for target in arrows(name, path, named)
+        if target.split(".")[1] in extras
+    ]
+    assert not imported
+
+
 def test_only_the_front_door_knows_of_the_pipelines():
     """`ncclean.score(...)` is the command as a function, looked up in ncclean_pipelines when it is
     first used: importing the library loads none of it, and nothing inside depends on it."""

@@ -15,6 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ncclean_cli.app import app
+from ncclean_pipelines.registry import COMMANDS, PURPOSES
+from typer.testing import CliRunner
 from upath import UPath
 
 from ncclean.data.synthetic.heldout import write_heldout
@@ -520,3 +523,11 @@ def test_torch_is_not_loaded(embeddings, tmp_path):
         [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
     )
     assert result.stderr.strip() == "{'faiss'}"
+
+
+def test_the_help_lists_every_command_once_by_its_purpose():
+    listed = [name for names in PURPOSES.values() for name in names]
+    assert sorted(listed) == sorted({name.split()[0] for name in COMMANDS})
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert all(f"{purpose}:\n" in shown for purpose in PURPOSES)
+    assert all(re.search(rf"^  {name}  +\w", shown, re.M) for name in listed)
