@@ -1,4 +1,4 @@
-"""What `ncclean audit --judge` prints."""
+"""The text that `ncclean audit --judge` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ncclean audit --answers` prints."""
+"""The text that `ncclean audit --answers` prints."""
 
 from __future__ import annotations
 

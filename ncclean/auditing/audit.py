@@ -1,4 +1,4 @@
-"""What an audit measured: noise rate, rules, strata, and the judge beside people."""
+"""Figures that an audit measured: noise rate, rules, strata, and the judge beside people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good a judge is, by people's answers, and how many more answers an interval takes."""
+"""A judge's quality by people's answers, and the number of further answers an interval takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which command wrote a file: a mark inside it says so, in any format.
+"""Marks inside files, of any format, that say which command wrote them.
 
 One rule for the files that commands write without a record of the run: what the same command wrote
 is replaced, anything else is refused unless a person says `--overwrite`. The mark is a few words in

@@ -1,4 +1,4 @@
-"""What went wrong with a file or an object store: for good or for a while, in one sentence."""
+"""Errors of files and object stores in one sentence each, for good or for a while."""
 
 from __future__ import annotations
 

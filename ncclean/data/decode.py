@@ -137,7 +137,7 @@ class ImageDecoder:
             return rejected
 
     def turn_of(self, header: Image.Image) -> Image.Transpose | None:
-        """How an image is turned upright before it is cropped; None if it is not."""
+        """The turn that makes an image upright before it is cropped; None if it needs none."""
         return turn_of(header) if self._exif else None
 
     def takes_fast_path(self, header: Image.Image) -> bool:

@@ -1,4 +1,4 @@
-"""What layouts of images and of embeddings share: they find sources, and cut them into shards."""
+"""The base of layouts of images and of embeddings, which find sources and cut them into shards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SourceFile(NamedTuple):
 
 
 class Layout(ABC):
-    """How files hold pairs.
+    """A way in which files hold pairs.
 
     The layouts are asked in the order of a registry: the first that finds something in a source
     reads it.

@@ -120,7 +120,7 @@ class Contents(Group):
         return [(None, usual_caption(self.metadata, JSON_CAPTIONS))]
 
     def _named(self, key: str) -> object:
-        """What a caption key names: a member, its lines, or a field of the json."""
+        """The value that a caption key names: a member, its lines, or a field of the json."""
         if key in self.members:
             return self.members[key]
         text = self.members.get(without_lines(key))
@@ -130,7 +130,7 @@ class Contents(Group):
 
 
 class CaptionsLeft:
-    """How many captions a shard may have beside the first of each image: its bytes account for.
+    """The number of captions that a shard's bytes account for, beside the first of each image.
 
     A few packed bytes may stand for millions, which all become rows.
     """

@@ -106,7 +106,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def turn_of(header: Image.Image) -> Image.Transpose | None:
-    """How to turn an image upright, by the orientation of its EXIF; None if it is.
+    """The turn that makes an image upright, by the orientation of its EXIF; None if it needs none.
 
     Cameras of phones store pictures as the sensor lies. Of TIFF, Pillow turns them by itself; EXIF
     behind the pixels of a PNG is not looked for.

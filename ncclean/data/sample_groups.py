@@ -1,4 +1,4 @@
-"""Which members of a shard make a sample: the one rule that scoring, export and injection share.
+"""The one rule of scoring, export and injection for which members of a shard make a sample.
 
 A sample is the members that share a key. It is finished when its image and caption have been read
 and the next key begins; one that lacks either waits, in case its members are interleaved with
@@ -265,7 +265,7 @@ def sample_member(name: str) -> tuple[str, str] | None:
 
 
 def picture_of(extensions: Collection[str], image_key: str | None = None) -> str | None:
-    """Which of a sample's members is its picture, by their extensions in the order of the shard.
+    """The extension of a sample's picture, from those of its members in the order of the shard.
 
     The one that `image_key` names; without that, the first whose name is the key and a picture's
     extension, before one of another name such as `001.depth.png`.

@@ -45,7 +45,7 @@ OF_CAPTIONS = (
 
 
 class Place(NamedTuple):
-    """Where a sample lies in its shard, as far as its layout can tell.
+    """The position of a sample in its shard, as far as its layout can tell.
 
     `image_path` is the file of the image, as the source names it. In an uncompressed tar, the image
     is `image_size` bytes from `image_offset` on, and `sample_size` bytes from `sample_offset` on

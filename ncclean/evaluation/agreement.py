@@ -1,4 +1,4 @@
-"""How well a score agrees with people's: Kendall's tau and pairwise accuracy, with intervals.
+"""The agreement of a score with people's: Kendall's tau and pairwise accuracy, with intervals.
 
 tau_b = (C - D) / sqrt((C + D + Tx) (C + D + Ty)) and tau_c = 2 (C - D) / (n^2 (m - 1) / m), with C
 concordant and D discordant pairs of judgements, Tx and Ty those tied in one of the two, and m the

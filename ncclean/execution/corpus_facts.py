@@ -1,4 +1,4 @@
-"""What is gathered from a corpus before it is scored, since every pair is compared with it.
+"""Facts gathered from a corpus before it is scored, with which every pair is compared.
 
 From embeddings the pool of `ncclean.scoring.pool` and the projections of
 `ncclean.scoring.canonical`, which take a pass over all of them; from captions the word classes of

@@ -1,4 +1,4 @@
-"""What goes wrong with a device: which errors are its own, and memory that does not suffice."""
+"""Errors of a device: which are its own, and memory that does not suffice."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Engine(Protocol):
         ...
 
     def runner(self) -> Runner:
-        """What runs tasks without a model, such as writing the final table; no shard is scored."""
+        """The runner of tasks without a model, such as writing the table; no shard is scored."""
         ...
 
     def close(self) -> None:

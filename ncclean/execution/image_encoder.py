@@ -193,7 +193,7 @@ class ImageEncoder:
         return noise_shift(self.estimator, seed, tolerance)
 
     def _settings(self) -> ReaderSettings:
-        """What readers do with the shards."""
+        """The settings of readers."""
         options, tokenize = self._options, self.estimator.tokenize
         return ReaderSettings(
             preprocessing=self.estimator.preprocessing,

@@ -1,4 +1,4 @@
-"""What a worker on Ray shows to those who watch: Ray's metrics, and the log of its process."""
+"""The view of a worker on Ray for those who watch: Ray's metrics, and the log of its process."""
 
 from __future__ import annotations
 

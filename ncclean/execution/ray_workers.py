@@ -42,7 +42,7 @@ _MEMORY_MARGIN = 2 << 30
 
 
 class Place(NamedTuple):
-    """Where a worker runs: its node and GPUs, and how to name them to a person."""
+    """The node and the GPUs of a worker, and how to name them to a person."""
 
     node: str
     gpus: str
@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a worker tells of itself when it has loaded the model; `memory` in bytes, at most."""
+    """Facts that a worker tells when it has loaded the model; `memory` in bytes, at most."""
 
     identity: ModelIdentity
     device: str
@@ -74,7 +74,7 @@ class ShardWorker:
         self._metrics = WorkerMetrics(name, str(self.place()))
 
     def place(self) -> Place:
-        """Where this worker runs; answers while the model is being loaded."""
+        """The node and GPUs of this worker; answers while the model is being loaded."""
         context = ray.get_runtime_context()
         gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
         return Place(context.get_node_id(), gpus, ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

@@ -58,7 +58,7 @@ _SECONDS, _SECONDS_TOGETHER, _SECONDS_ALONE = 1.5, 0.5, 4.0
 
 @dataclass(frozen=True)
 class ReaderSettings:
-    """What a reader does with each shard. `arena` is the number and the shape of blocks.
+    """Settings of a reader for all shards. `arena` is the number and the shape of blocks.
 
     `fields` of the samples are wanted as columns, and `with_pairs` the captions and fields of each
     block. Without `tokenize`, the parent tokenizes.
@@ -96,7 +96,7 @@ class Block:
 
 @dataclass(frozen=True)
 class ShardRows:
-    """What is known of a shard once it has been read.
+    """Columns and facts of a shard once it has been read.
 
     `facts` are (n,) columns of the score table, of which m rows can be scored: `images` are (m,)
     numbers of their images, and `image_signals` (m,) signals of them. `tokens` are those of the m
@@ -337,7 +337,7 @@ class _ForkingDecoder:
         self._decoder = decoder
 
     def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
-        """What the decoder makes of each image, or an `ImageRejected` that says how it ended."""
+        """Decode images; in place of one, an `ImageRejected` that says how its decoder ended."""
         seconds = _SECONDS_TOGETHER if len(images) > 1 else _SECONDS_ALONE
         try:
             return in_a_fork(functools.partial(self._decoder.decode_many, images), seconds)

@@ -95,7 +95,7 @@ def described(
 
 @dataclass(frozen=True)
 class _Facts:
-    """What is said of a group: `excess` is the number of wrong pairs beyond the rate outside."""
+    """Figures of a group: `excess` is the number of wrong pairs beyond the rate outside."""
 
     pairs: int
     rate: Estimate

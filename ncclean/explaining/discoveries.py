@@ -1,4 +1,4 @@
-"""Which groups have more wrong pairs than comparable ones, with few false discoveries.
+"""Groups with more wrong pairs than comparable ones, with few false discoveries.
 
 The values v in [0, 1] are probabilities of being wrong, estimates themselves. Notation, for group g
 with n pairs: q the mean of v, e the mean expected of comparable pairs outside.
@@ -41,7 +41,7 @@ def heterogeneity(excess: np.ndarray, variance: np.ndarray) -> float:
     squares = (excess - np.median(excess)) ** 2
 
     def spread(tau2: float) -> float:
-        """How much wider groups differ than with this variance, in the median."""
+        """The median ratio by which groups differ more than with this variance."""
         return float(np.median(squares / (variance + tau2 + _TINY**2))) - _MEDIAN
 
     # Of numbers from -1 to 1, half are within 1 of the median.

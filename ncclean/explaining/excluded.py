@@ -96,7 +96,7 @@ def _check_condition(connection: duckdb.DuckDBPyConnection, cause: Cause, option
 
 
 def _beyond_a_pair(connection: duckdb.DuckDBPyConnection, condition: str) -> str | None:
-    """What a condition holds besides columns, constants, comparisons and simple functions."""
+    """Parts of a condition besides columns, constants, comparisons and simple functions."""
     tree = parse(connection, f"SELECT {condition}")
     if tree is None or not is_expression(tree):
         return "it is not an expression"

@@ -1,4 +1,4 @@
-"""How causes may be mended: captions shifted back, or a word exchanged for another.
+"""Ways to mend causes: captions shifted back, or a word exchanged for another.
 
 Decisions that give shifted captions back to their images lie beside the table of causes. They are
 those of `ncclean.storage.decisions`, with the shard and the key of each pair: an export takes them

@@ -1,4 +1,4 @@
-"""What may be wrong with a pair: columns with its probability, and the evidence beside it.
+"""Kinds of errors of a pair: columns with the probability, and the evidence beside it.
 
 The probability is high where the pair is wrong, and where scores of its kind are low for another
 reason. Each piece of evidence is blind to one such reason:

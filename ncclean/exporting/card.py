@@ -65,7 +65,7 @@ def _with_patterns(value: Any, layout: OutLayout) -> Any:
 
 
 def card_digest(layout: OutLayout) -> str | None:
-    """What tells the card of an output; None if there is none."""
+    """A digest of the card of an output; None if there is none."""
     card = exported_card(layout)
     return None if card is None else _digest(card.encode())
 

@@ -1,4 +1,4 @@
-"""What a selection takes of a shard: samples, their captions, and the columns added to them."""
+"""The part of a shard that a selection takes: samples, captions, and columns added to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ncclean.storage.quoting import identifier
 
 @dataclass(slots=True)
 class Choice:
-    """What a selection takes of a sample: how often, which captions, and what is added.
+    """The part of a sample that a selection takes: how often, which captions, and what is added.
 
     `numbers` are those of its captions, the best first; None where the sample has but one. `mended`
     are the texts that replace captions, and `fields` the columns to add, by number of the caption.

@@ -1,4 +1,4 @@
-"""Which samples of which input shards go into which exported shard, and how often."""
+"""The plan of an export: samples of input shards to exported shards, and how often."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class ExportedRow:
 
 
 class _Place(NamedTuple):
-    """Where a caption lies in a row: its number, the column, and the entry of a list."""
+    """The place of a caption in a row: its number, the column, and the entry of a list."""
 
     number: int
     column: str

@@ -1,4 +1,4 @@
-"""What a judge's answers come to: counts, reasons, tokens, and the words that it calls wrong."""
+"""The results of a judge's answers: counts, reasons, tokens, and the words that it calls wrong."""
 
 from __future__ import annotations
 

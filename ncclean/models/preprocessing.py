@@ -1,4 +1,4 @@
-"""Which preprocessing a model's images get: it goes with the weights, not with their file.
+"""The preprocessing of a model's images, which goes with the weights, not with their file.
 
 Released weights state mean, deviation, interpolation and resize mode, and so does the configuration
 of a model. A bare file of weights states nothing: it takes those on which the released weights of

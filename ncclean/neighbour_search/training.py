@@ -226,7 +226,7 @@ def duplicate_recall(stages: Stages, exact: Nearest, side: str, threshold: float
 
 
 def _rank(stages: Stages, direction: Direction, ids: np.ndarray) -> tuple[np.ndarray, int]:
-    """How many lists the sample visits before those of (q, k) ids, at most as many as returned."""
+    """Lists that the sample visits before those of (q, k) ids, at most as many as returned."""
     lists = InvertedLists.load(stages.work, direction.index)
     asked = np.asarray(stages.work.load("queries")[direction.query])
     probed = nearest_lists(asked, lists.centroids, MAX_NPROBE)

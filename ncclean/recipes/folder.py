@@ -179,6 +179,6 @@ def _no_link(path: str, flags: int) -> int:
 
 
 def single_files(made: Iterable[str]) -> list[UPath]:
-    """Those of the paths that are files; folders have a record of their own, or are named."""
+    """The paths that are files; folders have a record of their own, or are named."""
     places = map(stores.location, made)
     return [place for place in places if stores.is_url(place) or place.is_file()]

@@ -94,7 +94,7 @@ class ScoreTable:
         return cls(connection, facts_of_run, columns, joined, scores.partners, further)
 
     def places(self, pairs: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Place]:
-        """Where samples lie, by shard and row."""
+        """The places of samples, by shard and row."""
         values = self.rows(
             f"SELECT shard, row, {', '.join(PLACE_COLUMNS)} FROM pairs "
             "WHERE list_contains(?, shard) AND list_contains(?, row)",

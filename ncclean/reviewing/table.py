@@ -321,7 +321,7 @@ class ReviewTable:
         return [rows[place] for (place,) in places]
 
     def place_of(self, shard: str, key: str) -> Place:
-        """Where a sample lies, as far as the table says it."""
+        """The place of a sample, as far as the table says it."""
         columns = [name if name in self._there else f"NULL AS {name}" for name in PLACE_COLUMNS]
         rows = self._run(
             f"SELECT {', '.join(columns)} FROM pairs WHERE shard = ? AND key = ? "

@@ -1,4 +1,4 @@
-"""Which score to calibrate on, the cosine or `neg_clip_loss`, by what needs no labels.
+"""The choice of the score to calibrate on, the cosine or `neg_clip_loss`, without labels.
 
 `neg_clip_loss` compares a pair with its rivals, so it depends on where wrong captions come from. If
 they belong to other images of the corpus, these images are among the rivals and push the score of

@@ -1,4 +1,4 @@
-"""What to say of a noise rate that is not known, or not well enough. Imports nothing heavy."""
+"""Sentences about a noise rate that is not known, or not well enough. Imports nothing heavy."""
 
 from __future__ import annotations
 

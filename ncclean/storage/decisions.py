@@ -1,4 +1,4 @@
-"""What people decided about pairs: Parquet files, JSON lines, and journals of reviews under way.
+"""Decisions of people about pairs: Parquet files, JSON lines, and journals of reviews under way.
 
 A decision is appended to a journal and synced before it is acknowledged. The journal lies in the
 hidden working folder beside its `decisions.parquet`, and is written into that file at the end of

@@ -70,7 +70,7 @@ def _in_threads(function: Callable[..., None], tasks: Iterable[tuple[Any, ...]])
 
 
 def _leftovers(run: ScoreRun, files: Sequence[TableFile]) -> Leftovers:
-    """What writing the table leaves, and what a run that was killed has left."""
+    """Files that writing the table leaves, and those of a run that was killed."""
     shards = run.listed.shards.values()
     names = [one.file for one in shards if one.file] + [file.name for file in files]
     dropped = [one.number for one in shards if one.position is None]

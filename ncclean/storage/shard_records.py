@@ -1,4 +1,4 @@
-"""What is known of each shard of a scoring run.
+"""The records of the shards of a scoring run.
 
 The part of a shard carries its record in its own Parquet metadata: a part in place says that the
 shard is done. Once the rows are in the table, `shards.parquet` holds the record instead. It lists

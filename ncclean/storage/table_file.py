@@ -114,7 +114,7 @@ def _row_groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _pieces(shards: Sequence[ShardRows]) -> Iterator[_Piece]:
-    """Where the rows of shards are, those of one row group that follow one another together."""
+    """The places of rows of shards; those of one row group that follow one another are together."""
     last: _Piece | None = None
     tables: dict[str, _Rows] = {}
     for one in shards:
@@ -146,7 +146,7 @@ def _follows(one: _Piece, other: _Piece) -> bool:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Where the rows of each shard are in a table: the first and one past the last."""
+    """The places of each shard's rows in a table: the first and one past the last."""
 
     spans: dict[str, tuple[int, int]]
     ends: np.ndarray  # of its row groups

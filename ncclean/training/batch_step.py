@@ -206,7 +206,7 @@ class BatchStep:
         return chosen
 
     def _inputs(self, batch: TrainBatch) -> dict[str, torch.Tensor]:
-        """What the towers read of a batch, or the objective in their place."""
+        """The inputs that the towers read of a batch, or the objective in their place."""
         if batch.features is not None:
             return dict(zip(("images", "texts"), batch.features, strict=True))
         tokens = batch.tokens

@@ -45,7 +45,7 @@ class RunFiles:
             yield files
 
     def recorded(self, *paths: Path) -> list[UPath]:
-        """Where files of the folder will be in the end."""
+        """Final paths of the files of the folder."""
         return [self.out / path.relative_to(self.local).as_posix() for path in paths]
 
     def push(self) -> None:

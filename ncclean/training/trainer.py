@@ -276,7 +276,7 @@ class Trainer:
         }
 
     def _facts(self, step: int) -> dict[str, Any] | None:
-        """What the log says of a step beside its numbers; the next batch changes it.
+        """Facts of a step for the log, beside its numbers; the next batch changes them.
 
         None if the step has no line.
         """

@@ -33,7 +33,7 @@ class WorkerFailed(ShardError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a worker may take: bytes of memory, and seconds of a processor without progress."""
+    """Limits of a worker: bytes of memory, and seconds of a processor without progress."""
 
     memory: int = worker.MEMORY_BYTES
     seconds: float = 6.0

@@ -185,7 +185,7 @@ def in_a_fork(work: Callable[[], T], seconds: float) -> T:
 
 
 def _data_bytes() -> int:
-    """What counts for the limit of memory so far."""
+    """Bytes that count for the limit of memory so far."""
     with contextlib.suppress(OSError), open("/proc/self/status") as status:
         for line in status:
             if line.startswith("VmData:"):

@@ -1,4 +1,4 @@
-"""Which stages have to run, and why."""
+"""The stages that have to run, and why."""
 
 from __future__ import annotations
 

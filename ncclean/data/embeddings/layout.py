@@ -30,7 +30,7 @@ class Vectors(NamedTuple):
 
 
 class EmbeddingLayout(Layout):
-    """How files hold the embeddings of pairs: a row of a Parquet file each, and vectors beside it.
+    """A way to hold embeddings of pairs in files: a row of Parquet each, and vectors beside it.
 
     A file that a shard needs may be missing: then the shard fails when it is read.
     """

@@ -265,7 +265,7 @@ def _folded(name: str) -> str:
 
 
 def _difference(asked: str, path: str, has_front: bool) -> str:
-    """In which respect a path differs from the one that was asked for."""
+    """The respect in which a path differs from the one that was asked for."""
     if has_front:
         return "folders in front"
     if asked.replace("\\", "/") == path:

@@ -132,7 +132,7 @@ class JsonList:
                     raise ShardError(f"{self._url} is broken{self._where(error)}") from None
 
     def _where(self, error: Exception, shift: int = 0) -> str:
-        """What the error says, and of which byte of the file; `shift` is added to its place."""
+        """The text of an error, with the byte of the file; `shift` is added to its place."""
         if not isinstance(error, json.JSONDecodeError):
             return f": {one_line(error)}"
         before = self._buffer[self._place : error.pos + shift]

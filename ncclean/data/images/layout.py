@@ -35,7 +35,7 @@ OutForm = Literal["webdataset", "folder", "csv", "parquet"]
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read of a shard; see `ncclean.data.reader.read_samples`."""
+    """The parts of a shard that are read; see `ncclean.data.reader.read_samples`."""
 
     caption_key: CaptionKeys = None
     opened: Callable[[], BinaryIO] | None = None
@@ -62,7 +62,7 @@ class Samples(Protocol):
 
 
 class ImageLayout(Layout):
-    """How files hold images with their captions."""
+    """A way in which files hold images with their captions."""
 
     @abstractmethod
     def sources(self, source: Source, options: SourceOptions) -> list[str]:

@@ -109,7 +109,7 @@ def _files_at(place: str, options: SourceOptions) -> Iterator[SourceFile]:
 
 
 def _of_splits(files: Sequence[SourceFile], splits: Sequence[str]) -> list[SourceFile]:
-    """What holds some of the splits. Raises `InputError` for a source that states none."""
+    """Sources that hold some of the splits. Raises `InputError` for a source that states none."""
     for one in files:
         if not one.layout.has_splits:
             raise InputError(

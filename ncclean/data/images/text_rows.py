@@ -268,7 +268,7 @@ def _json_row(text: str) -> Row | BrokenRow:
 
 
 def row_keys(names: Iterable[str]) -> dict[str, str]:
-    """What columns are called in a row, by name: in lower case, unless another column is.
+    """Names of columns in a row, by name in the file: in lower case, unless another column is.
 
     `URL` beside `url`, or after `Url`, stays `URL`.
     """
