@@ -35,6 +35,7 @@ def card_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "number": row["caption_number"],
         "shard": row["shard"],
         "key": row["key"],
+        "file": file_of(row),
         "status": shown_text(str(row["status"]), 100)[0],
         "error": _short(row["error"]),
         "pieces": marked,
@@ -46,6 +47,12 @@ def card_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "group": next((_short(row[name]) for name in _GROUPS if row[name]), None),
         "scores": {name: _value(row[name]) for name in _SCORES if row[name] is not None},
     }
+
+
+def file_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The folder and the name of a row's picture; the shard is, or begins, its folder."""
+    folder, _, name = f"{row['shard']}/{row['image_path'] or row['key']}".rpartition("/")
+    return _short(folder) or "", _short(name) or ""
 
 
 def mended_caption(row: Mapping[str, Any]) -> str | None:

@@ -62,6 +62,7 @@ class Decided:
         records = records_of(out)
         self._batch = max([0, *map(batch_of, records)])
         self._undone: list[int] = []
+        self._to_redo: list[list[tuple[str, int, str, str | None]]] = []
         self._number = 0
         self._connection.execute(
             "CREATE TABLE decided (number BIGINT, batch BIGINT, uid VARCHAR, "
@@ -81,6 +82,10 @@ class Decided:
     @property
     def can_undo(self) -> bool:
         return bool(self._undone)
+
+    @property
+    def can_redo(self) -> bool:
+        return bool(self._to_redo)
 
     def decide(
         self,
@@ -104,6 +109,7 @@ class Decided:
             for (uid, number), text in zip(pairs, texts, strict=True)
         ]
         with self._lock:
+            self._to_redo.clear()
             if not continues or not self._undone:
                 self._batch += 1
                 self._undone.append(self._batch)
@@ -117,10 +123,31 @@ class Decided:
                 return []
             batch = self._undone.pop()
             self._entries.add({"undo": batch})
-            pairs = self._connection.execute(
-                "DELETE FROM decided WHERE batch = ? RETURNING uid, caption_number", [batch]
+            rows = self._connection.execute(
+                "DELETE FROM decided WHERE batch = ? "
+                "RETURNING uid, caption_number, decision, caption",
+                [batch],
             ).fetchall()
-            return [(uid, number) for uid, number in pairs]
+            self._to_redo.append(rows)
+            return [(uid, number) for uid, number, *_ in rows]
+
+    def redo(self) -> list[Pair]:
+        """Decide again what was last undone, as one batch; returns its pairs.
+
+        Nothing can be done again once something else was decided.
+        """
+        with self._lock:
+            if not self._to_redo:
+                return []
+            *further, rows = self._to_redo
+            for decision in dict.fromkeys(decision for _, _, decision, _ in rows):
+                alike = [row for row in rows if row[2] == decision]
+                pairs = [(uid, number) for uid, number, *_ in alike]
+                self.decide(
+                    pairs, decision, [row[3] for row in alike], continues=alike[0] != rows[0]
+                )
+            self._to_redo = further
+            return [(uid, number) for uid, number, *_ in rows]
 
     def of_pairs(self, pairs: Sequence[Pair]) -> dict[Pair, tuple[str, str | None, str]]:
         """Decision, caption and reviewer of those pairs that are decided."""

@@ -19,6 +19,8 @@ from ncclean.report.thumbnails import LARGE_SIZES, encode_webp, shards_by_name
 
 _KEPT = 1_000  # pictures, some 20 KB each
 _MOST_BYTES = 60_000
+_MOST_LARGE_BYTES = 4_000_000
+_OWN_SIZE = ((4000, 90), (2000, 80), (1200, 70))  # longest side in pixels, and quality
 _FETCHERS = 32  # most of the time is spent waiting for a store
 _ENCODERS = 16  # which wait for images in the order of the page
 _PATIENCE = 300.0  # seconds; a tar of a store may be read through before its last image is found
@@ -83,6 +85,18 @@ class Pictures:
             first = expected[key] if key in expected else self._place_of(shard, key)
             future = self._begin(shard, {key: first, **expected})[key]
         return future.result(timeout=_PATIENCE)
+
+    def read_large(self, shard: str, key: str) -> bytes:
+        """A picture in its own size as WebP, up to a bound. Raises `NoPicture`."""
+        reference = self._reference(shard)
+        if reference is None:
+            raise NoPicture("the shard is not among --shards")
+        try:
+            images = self._fetcher.fetch(reference, {key: self._place_of(shard, key)})
+            data = next((data for _, data in images), None)
+            return encode_webp(data, _MOST_LARGE_BYTES, _OWN_SIZE, self._gate)[0]
+        except (NccleanError, OSError, ImageRejected) as error:
+            raise NoPicture(str(error)) from error
 
     def _reference(self, shard: str) -> ShardRef | None:
         return self._named.get(shard) or self._named.get(shard.rsplit("/", 1)[-1])

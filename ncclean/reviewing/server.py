@@ -74,6 +74,7 @@ class Server:
                 "decide": self._decide,
                 "decide-all": self._decide_all,
                 "undo": self._undo,
+                "redo": self._redo,
                 "proposals": self._proposed,
                 "done": self._finish,
             },
@@ -156,9 +157,10 @@ class Server:
 
     async def _matches(self, request: HttpRequest, wanted: Request) -> Matches | None:
         """The pairs of the request's condition, which is given up if its reader leaves."""
-        if not wanted.where:
+        condition = self._table.condition(wanted)
+        if not condition:
             return None
-        matches = asyncio.ensure_future(self._table.conditions.matches(wanted.where))
+        matches = asyncio.ensure_future(self._table.conditions.matches(condition))
         left = asyncio.ensure_future(_left(request))
         try:
             await asyncio.wait([matches, left], return_when=asyncio.FIRST_COMPLETED)
@@ -172,8 +174,10 @@ class Server:
     async def _picture(self, request: HttpRequest) -> Response:
         shard, key = request.query_params["shard"], request.query_params["key"]
         loop = asyncio.get_running_loop()
+        is_large = request.query_params.get("large") == "1"
+        read = self._pictures.read_large if is_large else self._pictures.read
         try:
-            data = await loop.run_in_executor(self._pool, self._pictures.read, shard, key)
+            data = await loop.run_in_executor(self._pool, read, shard, key)
         except (NoPicture, TimeoutError) as reason:
             return JSONResponse({"error": str(reason) or "it takes too long to read"}, 404)
         headers = {"Cache-Control": "private, max-age=3600"}
@@ -228,6 +232,11 @@ class Server:
 
         return JSONResponse(await run_in_threadpool(undo))
 
+    async def _redo(self, request: HttpRequest) -> Response:
+        await _body(request)
+        pairs = await run_in_threadpool(self._decided.redo)
+        return JSONResponse({"changed": len(pairs), **await run_in_threadpool(self._state)})
+
     async def _proposed(self, request: HttpRequest) -> Response:
         body = await _body(request)
         if self._proposals is None:
@@ -241,7 +250,10 @@ class Server:
         return JSONResponse({"changed": 0, **await run_in_threadpool(self._state)})
 
     def _state(self) -> dict[str, Any]:
-        return {"decided": self._decided.counts(), "canUndo": self._decided.can_undo}
+        decided = self._decided
+        return {
+            "decided": decided.counts(), "canUndo": decided.can_undo, "canRedo": decided.can_redo
+        }  # fmt: skip
 
 
 def _no_page(*_: object) -> Response:
@@ -310,6 +322,8 @@ def _wanted(fields: Any) -> Request:
         low=number("low"),
         high=number("high"),
         where=str(fields.get("where") or "").strip(),
+        search=str(fields.get("search") or "").strip(),
+        by_name=str(fields.get("byName", "")) in ("1", "True"),
         undecided=str(fields.get("undecided", "")) in ("1", "True"),
     )
 

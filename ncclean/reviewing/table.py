@@ -147,13 +147,19 @@ def order_by(score: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """Request of a person: a view, a score to sort by and its range, SQL, undecided pairs only."""
+    """Request of a person: a view, a score to sort by and its range, undecided pairs only.
+
+    `where` is SQL, `search` are words that captions, folders or file names hold, `by_name` sorts by
+    these.
+    """
 
     view: str = "suspects"
     score: str | None = None
     low: float | None = None
     high: float | None = None
     where: str = ""
+    search: str = ""
+    by_name: bool = False
     undecided: bool = False
 
 
@@ -243,6 +249,13 @@ class ReviewTable:
         """Close the connection and remove the temporary files."""
         self._scores.close()
 
+    def condition(self, request: Request) -> str:
+        """SQL for the words and the condition that a person typed; "" without either."""
+        named = [name for name in ("text", "image_path", "shard", "key") if name in self._there]
+        texts = f"lower(concat_ws(' ', {', '.join(map(identifier, named))}))"
+        words = [f"contains({texts}, {quoted(word)})" for word in request.search.lower().split()]
+        return " AND ".join([*words, *([f"({request.where})"] if request.where else [])])
+
     def counts(self) -> dict[str, int]:
         """Number of pairs of each view, in one pass."""
         views = list(self.views.values())
@@ -267,6 +280,9 @@ class ReviewTable:
             order = self._orders
         view = self._view(request)
         sorting = order_by(request.score) if request.score else view.order
+        if request.by_name:
+            name = "coalesce(image_path, key)" if "image_path" in self._there else "key"
+            sorting = f"concat_ws('/', shard, {name}), _number"
         undecided = (
             "(SELECT pairs.* FROM pairs ANTI JOIN decided ON pairs.uid = decided.uid "
             "AND pairs._number = decided.caption_number)"

@@ -51,6 +51,26 @@ def test_undo_is_on_disk_and_ends_at_the_start_of_the_session(tmp_path):
     assert on_disk(tmp_path) == {("a", 0): (KEEP, None)}
 
 
+def test_what_was_undone_is_done_again_until_something_else_is_decided(tmp_path):
+    decided = opened(tmp_path)
+    decided.decide([("a", 0)], CORRECT, ["right"])
+    decided.decide([("b", 0), ("c", 0)], DROP)
+    decided.undo()
+    decided.undo()
+    assert decided.redo() == [("a", 0)]
+    assert decided.can_redo
+    assert sorted(decided.redo()) == [("b", 0), ("c", 0)]
+    assert on_disk(tmp_path) == {
+        ("a", 0): (CORRECT, "right"), ("b", 0): (DROP, None), ("c", 0): (DROP, None)
+    }  # fmt: skip
+    assert not decided.can_redo
+    assert decided.redo() == []
+    decided.undo()
+    assert on_disk(tmp_path) == {("a", 0): (CORRECT, "right")}
+    decided.decide([("d", 0)], KEEP)
+    assert not decided.can_redo
+
+
 def test_pieces_of_one_batch_are_undone_together(tmp_path):
     decided = opened(tmp_path)
     decided.decide([("a", 0)], DROP)

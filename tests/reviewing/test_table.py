@@ -138,3 +138,47 @@ def test_what_was_decided_about_all_is_undone_at_once(server, decided, monkeypat
     undone = asked(server._undo, body={})
     assert undone["decided"] == {KEEP: 1}
     assert (undone["changed"], len(undone["undone"])) == (2 * IMAGES - 1, 200)
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Pairs of files in folders, in another order than that of their names."""
+    path = tmp_path / "photographs.parquet"
+    files = ["b/dog 10.jpg", "a/Dog.jpg", "a/cat.jpg", None]
+    rows = [
+        {"uid": str(n), "shard": "s", "key": f"k{n}", "row": n, "status": "ok",
+         "text": f"picture {n}, 100% it's", "similarity": float(n), "image_path": file}
+        for n, file in enumerate(files)
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    opened = ReviewTable.open([str(path)], memory_limit="400MB")
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "uids"),
+    [
+        ("dog", "01"),
+        ("a/ DOG", "1"),
+        ("cat picture", "2"),
+        ("s k3", "3"),
+        ("100% it's", "0123"),
+        ("_", ""),
+        ("dog') OR ('a' = 'a", ""),
+    ],
+)
+def test_words_are_searched_in_captions_folders_and_names(photographs, words, uids):
+    request = Request("all", search=words)
+    matches = asyncio.run(photographs.conditions.matches(photographs.condition(request)))
+    view = photographs.view(request, matches)
+    assert "".join(row["uid"] for row in photographs.page(view, 0, 9)) == uids
+
+
+def test_words_and_sql_hold_together_and_names_sort(photographs):
+    request = Request(
+        "all", search="picture", where="similarity > 0 OR similarity < 0", by_name=True
+    )
+    matches = asyncio.run(photographs.conditions.matches(photographs.condition(request)))
+    view = photographs.view(request, matches)
+    assert [row["uid"] for row in photographs.page(view, 0, 9)] == ["1", "2", "3"]

@@ -5,7 +5,7 @@ const $ = id => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const grid = $("grid");
 let request = {}, view = new AbortController(), total = 0, first = 0, last = 0, blocks = new Map(), cards = new Map();
-let at = -1, anchor = -1, chosen = new Set(), editing = null, epoch = 0, histogram = null, canUndo = false, proposing = false;
+let at = -1, anchor = -1, chosen = new Set(), editing = null, epoch = 0, histogram = null, canUndo = false, canRedo = false, proposing = false, allPairs = 0;
 
 function trouble(text) { $("trouble").textContent = text || ""; $("trouble").hidden = !text; }
 
@@ -143,12 +143,15 @@ function draw(card, n) {
   }), {once: true});
   image.src = `picture?${new URLSearchParams({shard: card.shard, key: card.key})}`;
   picture.append(image);
+  picture.addEventListener("dblclick", () => enlarge(n));
+  const file = element("p", "file", card.file[0] ? `${card.file[0]}/` : "");
+  file.append(element("b", "", card.file[1]));
   const caption = element("p", "caption");
   caption.dir = "auto";
   if (card.pieces.length) for (const [text, kind] of card.pieces) caption.append(element("span", kind, text), kind === "part" ? " " : "");
   else caption.append(element("span", "meta", "no caption"));
   if (card.leftOut) caption.append(element("span", "meta", ` … ${number(card.leftOut)} more characters`));
-  box.append(picture, caption);
+  box.append(picture, file, caption);
   if (card.words) {
     const better = element("p", "better", "better: ");
     better.append(element("b", "", card.words[1])); box.append(better);
@@ -216,8 +219,13 @@ function visible(text) { return text.replace(/[\u202a-\u202e\u2066-\u2069\u200e\
 
 function state(answer) {
   if (answer.canUndo !== undefined) canUndo = answer.canUndo;
+  if (answer.canRedo !== undefined) canRedo = answer.canRedo;
   document.querySelector("[data-do=undo]").disabled = !canUndo;
+  document.querySelector("[data-do=redo]").disabled = !canRedo;
   const counts = answer.decided || {}, parts = ["keep", "drop", "correct"].filter(k => counts[k]).map(k => `${number(counts[k])} ${k}`);
+  const done = Object.values(counts).reduce((sum, count) => sum + count, 0);
+  $("progress").max = Math.max(allPairs, done, 1); $("progress").value = done;
+  $("progress").title = `${number(done)} of ${number(allPairs)} pairs are decided`;
   $("decided").textContent = parts.length ? `decided: ${parts.join(", ")}` : "nothing decided yet";
   where();
 }
@@ -287,6 +295,51 @@ const undo = () => tell(async () => {
   if (back >= 0) await move(back, false);
 });
 
+const redo = () => tell(async () => {
+  const answer = await ask("redo", {}, {});
+  state(answer);
+  if (answer.changed) await open(Math.max(at, 0));
+});
+
+// ---- captions of one card on another -----------------------------------------------------------
+
+// Each is one decision for all cards, which u takes back at once.
+function captions(exchange, least, trouble_) {
+  const places = [...chosen].filter(n => cards.has(n)).sort((a, b) => a - b);
+  const given = places.length >= least ? exchange(places) : null;
+  if (!given) { trouble(trouble_); return; }
+  const before = new Map(places.map(n => [n, cards.get(n).text]));
+  const texts = new Map(given.map(([to, from]) => [cards.get(to), before.get(from)]));
+  chosen = new Set(given.map(([to]) => to));
+  decide("correct", card => texts.get(card));
+}
+
+const swap = () => captions(
+  places => places.length === 2 ? [[places[0], places[1]], [places[1], places[0]]] : null, 2,
+  "Select two pairs, with x, to swap their captions.");
+const shift = by => captions(
+  places => places.filter(n => places.includes(n + by)).map(n => [n, n + by]), 2,
+  "Select pairs that follow one another, with Shift and an arrow, to shift their captions by one.");
+
+// ---- one picture -------------------------------------------------------------------------------
+
+const enlarge = guarded(n => {
+  const card = cards.get(n); if (!card) return;
+  const image = element("img");
+  image.alt = ""; image.src = `picture?${new URLSearchParams({shard: card.shard, key: card.key, large: "1"})}`;
+  image.addEventListener("click", () => image.classList.toggle("own-size"));
+  $("large-picture").replaceChildren(image);
+  $("large-caption").textContent = visible(card.decision && card.decision[1] || card.text);
+  $("large").showModal();
+});
+
+const copy = guarded(async () => {
+  const card = cards.get(at); if (!card) return;
+  const path = card.file.filter(Boolean).join("/");
+  await navigator.clipboard.writeText(path);
+  $("state").textContent = `copied: ${path}`;
+});
+
 function edit() {
   const card = cards.get(at); if (!card || editing !== null) return;
   if (!card.isWhole) { trouble("This caption is too long to edit here."); return; }
@@ -335,9 +388,10 @@ const finish = guarded(async () => {
 
 const deeds = {
   keep: () => decide("keep"), drop: () => decide("drop"), mend: () => decide("correct", card => card.mended),
+  redo, swap, next: () => shift(1), previous: () => shift(-1), large: () => enlarge(at), copy, jump: () => { $("jump").showModal(); $("pair").max = total; $("pair").select(); },
   edit, closest, skip: () => { clear(); move(at + 1, false); }, undo, all, help: () => $("help").showModal(),
 };
-const keys = {k: "keep", d: "drop", r: "mend", e: "edit", c: "closest", s: "skip", u: "undo", a: "all", "?": "help"};
+const keys = {y: "redo", w: "swap", "]": "next", "[": "previous", z: "large", f: "copy", g: "jump", k: "keep", d: "drop", r: "mend", e: "edit", c: "closest", s: "skip", u: "undo", a: "all", "?": "help"};
 
 document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
@@ -349,8 +403,7 @@ document.addEventListener("keydown", event => {
   else if (event.key === "x") { chosen.has(at) ? chosen.delete(at) : chosen.add(at); anchor = at; verdict(at); where(); }
   else if (event.key === "Escape") clear();
   else if (event.key === "v") $("view").focus();
-  else if (event.key === "/") $("where").focus();
-  else if (event.key === "g") { const n = parseInt(prompt(`Go to pair, 1 to ${total}`), 10); if (n) open(Math.min(total, Math.max(1, n)) - 1, 0); }
+  else if (event.key === "/") $("search").focus();
   else if (event.key >= "1" && event.key <= "9" && event.key.length === 1) take(at, event.key - 1);
   else if (keys[event.key]) deeds[keys[event.key]]();
   else return;
@@ -374,7 +427,7 @@ $("done").addEventListener("click", finish);
 // ---- what is asked for -------------------------------------------------------------------------
 
 function changed() {
-  request = {...request, view: $("view").value, score: $("score").value || null, where: $("where").value.trim(), undecided: $("undecided").checked ? "1" : ""};
+  request = {...request, view: $("view").value, score: $("score").value || null, where: $("where").value.trim(), search: $("search").value.trim(), byName: $("by-name").checked ? "1" : "", undecided: $("undecided").checked ? "1" : ""};
   view.abort(); view = new AbortController();  // the server gives up a condition that nobody waits for
   open(0); drawn();
 }
@@ -384,9 +437,16 @@ for (const name of ["view", "score"]) {
   $(name).addEventListener("pointerdown", () => { byKeys = false; });
   $(name).addEventListener("change", () => { request.low = request.high = null; changed(); if (!byKeys) grid.focus(); });
 }
-$("where").addEventListener("keydown", event => { if (event.key === "Enter") { changed(); grid.focus(); } });
-$("where").addEventListener("change", changed);
-$("undecided").addEventListener("change", changed);
+for (const name of ["where", "search"]) {
+  $(name).addEventListener("keydown", event => { if (event.key === "Enter") { changed(); grid.focus(); } });
+  $(name).addEventListener("change", changed);
+}
+for (const name of ["undecided", "by-name"]) $(name).addEventListener("change", changed);
+$("jump").addEventListener("close", () => {
+  grid.focus();
+  const n = parseInt($("pair").value, 10);
+  if ($("jump").returnValue === "go" && n) open(Math.min(total, Math.max(1, n)) - 1, 0);
+});
 $("clear").addEventListener("click", () => { request.low = request.high = null; paint(); changed(); });
 
 let from = null;
@@ -405,7 +465,7 @@ function brush(to) {
 
 for (const [name, title] of data.views) { const option = element("option", "", title); option.value = name; $("view").append(option); }
 $("score").append(new Option("as the view has it", ""), ...Object.entries(data.scores).map(([name, label]) => new Option(label, name)));
-ask("views").then(counts => { for (const option of $("view").options) option.textContent += ` (${number(counts[option.value])})`; }).catch(() => {});
+ask("views").then(counts => { allPairs = counts.all; $("progress").max = Math.max(allPairs, $("progress").value, 1); for (const option of $("view").options) option.textContent += ` (${number(counts[option.value])})`; }).catch(() => {});
 document.querySelector("[data-do=closest]").hidden = !data.proposes;
 grid.focus();
 changed();
