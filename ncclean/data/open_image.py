@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
 from typing import Any
@@ -11,11 +12,11 @@ from PIL import Image
 
 from ncclean.base.options import MAX_PIXELS
 from ncclean.data.gate import PixelGate
-from ncclean.data.sample_groups import HEIC_NOT_READ
+from ncclean.data.sample_groups import HEIC_NOT_READ, READS_HEIC
 from ncclean.data.samples import SkipReason
 
 # Only formats that web crawls contain: every further parser is attack surface.
-PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", *["HEIF"] * READS_HEIC)
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _AVIF_BRANDS = (b"avif", b"avis")
 _ORIENTATION = 0x0112  # the tag of EXIF
@@ -73,6 +74,8 @@ def decode_whole(
 
 def open_image(data: bytes, max_pixels: int) -> Image.Image:
     """Open an image, reading only its header. Raises `ImageRejected` above the pixel limit."""
+    if READS_HEIC:
+        _register_heic()
     try:
         header = Image.open(io.BytesIO(data), formats=PILLOW_FORMATS)
     except Image.DecompressionBombError as error:
@@ -87,6 +90,14 @@ def open_image(data: bytes, max_pixels: int) -> Image.Image:
         message = f"{width} x {height} pixels, the limit is {max_pixels}"
         raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, message, width, height)
     return header
+
+
+@functools.cache
+def _register_heic() -> None:
+    """Teach Pillow to read HEIC, which it turns upright by itself."""
+    import pillow_heif
+
+    pillow_heif.register_heif_opener(thumbnails=False)
 
 
 def _unidentified(data: bytes) -> str:

@@ -12,6 +12,7 @@ Where more pictures have a caption of their own if it ends at the last dot, it e
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from abc import ABC, abstractmethod
@@ -20,12 +21,15 @@ from typing import Any, Generic, TypeVar
 
 from ncclean.data.samples import Unread
 
+# What phones write; Pillow reads it with the extra `heic`.
+_HEIC = ("heic", "heif")
+READS_HEIC = importlib.util.find_spec("pillow_heif") is not None
 IMAGE_EXTENSIONS = frozenset(
     ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif")
+    + (_HEIC if READS_HEIC else ())
 )
-# Pictures that Pillow does not read; HEIC is what phones write.
-UNREAD_EXTENSIONS = frozenset(("heic", "heif"))
-HEIC_NOT_READ = "HEIC, which is not read: convert it to JPEG or AVIF"
+UNREAD_EXTENSIONS = frozenset(() if READS_HEIC else _HEIC)
+HEIC_NOT_READ = "HEIC, which is not read without `pip install 'ncclean[heic]'`"
 CAPTION_EXTENSIONS = ("txt", "caption")
 JSON_CAPTIONS = ("caption", "text")  # fields of a json
 # webdataset's own: members called __something__ describe the shard, not a sample.

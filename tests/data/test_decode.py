@@ -14,6 +14,7 @@ from ncclean.data.augment import TrainingDecoder
 from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.gate import PixelGate
 from ncclean.data.open_image import ImageRejected, decode_whole
+from ncclean.data.sample_groups import IMAGE_EXTENSIONS
 from tests import hostile
 
 UNIT = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
@@ -189,3 +190,23 @@ def test_draft_still_refuses_what_is_broken():
         decoder(data[: len(data) // 2])
     assert rejected.value.reason.value == "image_corrupt"
     assert (rejected.value.width, rejected.value.height) == (640, 427)
+
+
+def test_heic_of_phones_is_read_where_its_extra_is_installed():
+    pillow_heif = pytest.importorskip("pillow_heif")
+    levels = np.zeros((60, 90, 3), np.uint8)
+    levels[:, 45:] = 160
+    file = io.BytesIO()
+    pillow_heif.register_heif_opener()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.ascontiguousarray(np.rot90(levels))).save(
+        file, "HEIF", exif=exif, quality=95
+    )
+    image = ImageDecoder(Preprocessing((30, 30), **UNIT))(file.getvalue())
+    expected = ImageDecoder(Preprocessing((30, 30), **UNIT))(
+        hostile.encoded(Image.fromarray(levels), "PNG")
+    )
+    assert (image.width, image.height) == (90, 60)
+    assert (image.pixels.int() - expected.pixels.int()).abs().float().mean() < 5
+    assert "heic" in IMAGE_EXTENSIONS
