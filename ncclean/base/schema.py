@@ -83,7 +83,7 @@ SCORE_COLUMNS = (
     Column("caption_key", _STRING, "--caption-key of the caption", "data.samples"),
     Column("text", _STRING, "caption (null with --no-text)", "data.tar"),
     Column("caption_tokens", _INT, "tokens of the uncut caption",
-           "models.token_counts"),
+           "models.tokens"),
     Column("url", _STRING, "url of the json", "data.tar"),
     Column("width", _INT, "width of the original in pixels", "data.decode"),
     Column("height", _INT, "height of the original in pixels", "data.decode"),

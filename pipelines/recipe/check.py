@@ -135,7 +135,7 @@ def _columns(recipe: Recipe, text: str, path: str, look: bool) -> dict[str, str]
         produced = maker.command.table_columns() if maker is not None else None
         if produced is None or name == RUN:
             return None
-        return {column: _TYPES.get(column, "VARCHAR") for column in produced}
+        return {column: _TYPES.get(column, "VARCHAR") for column in sorted(produced)}
     if not look:
         return None
     with connect(table_files([path])[:1]) as connection:

@@ -52,7 +52,7 @@ def test_the_probability_follows_the_score_and_is_calibrated(embeddings, tmp_pat
     assert rows.noise_probability.sum() == pytest.approx(rows.is_noisy.sum(), rel=0.06)
     kept = rows[rows.noise_probability < 0.5]
     assert kept.noise_probability.sum() == pytest.approx(kept.is_noisy.sum(), abs=60)
-    assert len(Report(scores=[str(out)], out=str(tmp_path / "r.html")).run().summary.pairs)
+    assert len(Report(scores=[str(out)], out=str(tmp_path / "r.html")).run().summary.page.pairs)
 
 
 def test_the_rest_of_the_table_is_the_same(embeddings, tmp_path):

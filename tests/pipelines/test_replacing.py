@@ -99,7 +99,7 @@ MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
+def leftovers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("leftovers")
     rendered(folder / "shards", pairs=120, shard_size=40, seed=1)
     for name, shards in {"a": ("00000", "00001"), "b": ("00002",)}.items():
@@ -112,9 +112,9 @@ def corpus(tmp_path_factory):
 
 
 def scoring_to(name):
-    def make(corpus, out):
+    def make(leftovers, out):
         options = ScoreOptions(embeddings=str(out / "e"))
-        return Score(shards=[str(corpus / "shards")], out=str(out / name), options=options, **MODEL)
+        return Score(shards=[str(leftovers / "shards")], out=str(out / name), options=options, **MODEL)
 
     return make
 
@@ -122,26 +122,26 @@ def scoring_to(name):
 LEAVING = {
     "score, one file": scoring_to("s.parquet"),
     "score, parts": scoring_to("s"),
-    "merge": lambda corpus, out: Merge(
-        runs=[str(corpus / "a"), str(corpus / "b")], out=str(out / "m"), shift=0.2
+    "merge": lambda leftovers, out: Merge(
+        runs=[str(leftovers / "a"), str(leftovers / "b")], out=str(out / "m"), shift=0.2
     ),
-    "select": lambda corpus, out: Select(
-        scores=[str(corpus / "s.parquet")], out=str(out / "k.parquet")
+    "select": lambda leftovers, out: Select(
+        scores=[str(leftovers / "s.parquet")], out=str(out / "k.parquet")
     ),
-    "neighbours": lambda corpus, out: Neighbours(
-        embeddings=[str(corpus / "e")], out=str(out / "n.parquet")
+    "neighbours": lambda leftovers, out: Neighbours(
+        embeddings=[str(leftovers / "e")], out=str(out / "n.parquet")
     ),
-    "inject-noise": lambda corpus, out: InjectNoise(
-        shards=[str(corpus / "shards")], out=str(out / "i"), noise={"ncr": 0.2}
+    "inject-noise": lambda leftovers, out: InjectNoise(
+        shards=[str(leftovers / "shards")], out=str(out / "i"), noise={"ncr": 0.2}
     ),
 }
 
 
 @pytest.mark.parametrize("name", LEAVING)
-def test_what_killed_processes_left_is_removed(corpus, tmp_path, name):
+def test_what_killed_processes_left_is_removed(leftovers, tmp_path, name):
     once, again = tmp_path / "once", tmp_path / "again"
     once.mkdir()
-    LEAVING[name](corpus, once).run()
+    LEAVING[name](leftovers, once).run()
     made = [path.relative_to(once) for path in once.rglob("*") if path.is_file()]
     planted = [
         (again / file).with_name(f".{file.name}.7123456789.tmp")
@@ -152,7 +152,7 @@ def test_what_killed_processes_left_is_removed(corpus, tmp_path, name):
     for path in (*planted, mine):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("half")
-    LEAVING[name](corpus, again).run()
+    LEAVING[name](leftovers, again).run()
     assert planted
     assert list(again.rglob("*.tmp")) == [mine]
     assert {path.relative_to(again) for path in again.rglob("*") if path.is_file()} == {
@@ -161,12 +161,12 @@ def test_what_killed_processes_left_is_removed(corpus, tmp_path, name):
     }
 
 
-def test_leftovers_of_a_search_do_not_keep_its_working_folder(corpus, tmp_path):
+def test_leftovers_of_a_search_do_not_keep_its_working_folder(leftovers, tmp_path):
     """Of a file as well that a resumed search did not need any more."""
     work = tmp_path / "n.parquet.work"
     work.mkdir()
     (work / ".visits-text-text.arrays.7123456789.tmp").write_text("half")
-    LEAVING["neighbours"](corpus, tmp_path).run()
+    LEAVING["neighbours"](leftovers, tmp_path).run()
     assert [path.name for path in tmp_path.iterdir()] == ["n.parquet"]
 
 

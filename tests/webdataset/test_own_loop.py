@@ -31,7 +31,7 @@ TINY = {
 def folder(tmp_path_factory):
     """A folder with `shards/`, and the selection of the page's commands."""
     folder = tmp_path_factory.mktemp("own-loop")
-    write_corpus(folder / "shards", CorpusOptions(pairs=140, shard_size=70, noise={"ncr": 0.3}), 2)
+    write_corpus(folder / "shards", CorpusOptions(pairs=140, shard_size=35, noise={"ncr": 0.3}), 2)
     (folder / "open_clip-tiny.json").write_text(json.dumps(TINY))
     ncclean.score(str(folder / "shards"), str(folder / "scores.parquet"), model="demo", shift=0.1)
     ncclean.select(
