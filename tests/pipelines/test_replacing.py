@@ -114,7 +114,9 @@ def leftovers(tmp_path_factory):
 def scoring_to(name):
     def make(leftovers, out):
         options = ScoreOptions(embeddings=str(out / "e"))
-        return Score(shards=[str(leftovers / "shards")], out=str(out / name), options=options, **MODEL)
+        return Score(
+            shards=[str(leftovers / "shards")], out=str(out / name), options=options, **MODEL
+        )
 
     return make
 

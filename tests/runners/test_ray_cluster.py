@@ -13,11 +13,11 @@ import pytest
 from ncclean.runners.process_runner import clock_share
 
 START = """
-import logging
-from ncclean.runners.ray_cluster import connect, nodes
+import logging, ray
+from ncclean.runners.ray_cluster import connect
 logging.basicConfig()
 assert connect(None)
-print(len(nodes()))
+print(len(ray.nodes()))
 """
 
 
