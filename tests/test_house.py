@@ -12,12 +12,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 STATEMENTS = {
-    "cli": 429,
+    "cli": 435,
     "docs": 159,
     "ncclean": 68,
     "ncclean/auditing": 1110,
     "ncclean/base": 1538,
-    "ncclean/data": 7137,
+    "ncclean/data": 7146,
     "ncclean/evaluation": 1705,
     "ncclean/execution": 2834,
     "ncclean/explaining": 1522,
@@ -27,7 +27,7 @@ STATEMENTS = {
     "ncclean/neighbour_search": 1557,
     "ncclean/recipes": 551,
     "ncclean/report": 1224,
-    "ncclean/reviewing": 940,
+    "ncclean/reviewing": 988,
     "ncclean/runners": 325,
     "ncclean/scoring": 1452,
     "ncclean/selection": 597,
@@ -35,9 +35,9 @@ STATEMENTS = {
     "ncclean/training": 2502,
     "ncclean/webdataset": 214,
     "ncclean/workers": 399,
-    "pipelines": 2999,
-    "tests": 33700,
-    "tests/benchmarks": 6000,
+    "pipelines": 3000,
+    "tests": 33780,
+    "tests/benchmarks": 6063,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
 
