@@ -21,7 +21,15 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from ncclean.base.options import MAX_PIXELS
 from ncclean.data.gate import PixelGate
 from ncclean.data.image_signals import image_signals
-from ncclean.data.open_image import ImageRejected, one_line, open_image, to_rgb, turn_of, upright
+from ncclean.data.open_image import (
+    ON_ITS_SIDE,
+    ImageRejected,
+    one_line,
+    open_image,
+    to_rgb,
+    turn_of,
+    upright,
+)
 from ncclean.data.samples import SkipReason
 
 # Past this aspect ratio the resized strip is mostly thrown away by the crop (30000 x 1 px would
@@ -151,7 +159,7 @@ class ImageDecoder:
         """The crop, and the signals of the whole."""
         signals = None
         if self.takes_fast_path(header):
-            if self._draft and _is_draft(header, self.preprocessing):
+            if self._draft and _is_draft(header, turn, self.preprocessing):
                 array = np.array(upright(to_rgb(header), turn))
                 return resize_tensor(
                     torch.from_numpy(array).permute(2, 0, 1), self.preprocessing
@@ -207,12 +215,14 @@ def _resize_image(image: Image.Image, spec: Preprocessing) -> torch.Tensor:
     return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
 
 
-def _is_draft(header: Image.Image, spec: Preprocessing) -> bool:
+def _is_draft(header: Image.Image, turn: Image.Transpose | None, spec: Preprocessing) -> bool:
     """Have a JPEG decoded at the smallest scale that the crop allows; whether there is one."""
-    width, height = header.size
+    stored = header.size
+    width, height = stored[::-1] if turn in ON_ITS_SIDE else stored
     new_height, new_width, _, _ = geometry(width, height, spec)
-    header.draft("RGB", (new_width, new_height))
-    return header.size != (width, height)
+    smallest = (new_width, new_height)
+    header.draft("RGB", smallest[::-1] if turn in ON_ITS_SIDE else smallest)
+    return header.size != stored
 
 
 def _is_strip(width: int, height: int, spec: Preprocessing) -> bool:

@@ -139,6 +139,21 @@ def test_pictures_are_turned_upright_by_their_exif(orientation, kind):
     assert (crop.int() - TrainingDecoder(spec).crop(plain, 5).int()).abs().float().mean() < 3
 
 
+def test_a_draft_of_a_turned_picture_is_as_large_as_the_crop():
+    """Turned by a quarter, each side of the draft is compared with the other one of the crop."""
+    stripes = (np.arange(1280) // 3 % 2 * 255).astype(np.uint8)
+    upright = Image.fromarray(np.tile(stripes[:, None, None], (1, 1920, 3)))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = io.BytesIO()
+    upright.transpose(Image.Transpose.ROTATE_90).save(file, "JPEG", quality=95, exif=exif)
+    spec = Preprocessing((400, 40), **UNIT, resize_mode="squash")
+    draft, whole = (
+        ImageDecoder(spec, draft=draft)(file.getvalue()).pixels.int() for draft in (True, False)
+    )
+    assert (draft - whole).abs().float().mean() < 25
+
+
 def test_without_exif_pictures_lie_as_open_clip_sees_them():
     spec = Preprocessing((30, 30), **UNIT)
     left = ImageDecoder(spec, exif=False)(stored(6, "JPEG"))
