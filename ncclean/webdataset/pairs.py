@@ -91,6 +91,8 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
         counts = LoaderCounts()
         pairs = self._source.sequence(self._epoch, min(first + seen, last), counts)
         yield from map(_fields, _without_gaps(itertools.islice(pairs, max(last - first - seen, 0))))
+        for name, reason in counts.failed_shards.items():
+            logger.warning("%s could not be read to its end: %s", name, reason)
         if counts.skipped:
             logger.warning("pairs that others stood in for: %s", by_name(counts.skipped))
 

@@ -26,7 +26,8 @@ class SelectedRows:
 
     `sources` are what was scored, in the order that the data set has its files in; `total` is the
     number of their rows. Of a row with several captions the best one counts. Raises `InputError`
-    for a selection of other sources, or with captions mended in a column that is not known.
+    for a selection of other sources, with captions mended in a column that is not known, and for
+    sources whose rows cannot be told apart to the last.
     """
 
     def __init__(
@@ -45,18 +46,24 @@ class SelectedRows:
         names = {ref.name: name for name, ref in match_shards([*reader.counts()], shards).items()}
         self.total = lacking = 0
         for shard in shards:
+            first = self.total
             pairs = reader.samples(names[shard.name]) if shard.name in names else {}
             for sample in read_samples(shard, caption_key, wanted=(), whole=True):
                 chosen: list[SelectedSample] = []
                 if sample.status is not SkipReason.DUPLICATE_KEY:
                     chosen = pairs.pop(sample.key, [])
-                for number in range(len(sample.rows)):
-                    is_alone = len(sample.rows) == 1
-                    row = [one for one in chosen if is_alone or one.caption in (None, number)]
+                rows = len(sample.rows) or 1  # a broken one, which nothing selects
+                for number in range(rows):
+                    row = [one for one in chosen if rows == 1 or one.caption in (None, number)]
                     if row:
                         self._selected[self.total + number] = row[0]
-                self.total += len(sample.rows)
+                self.total += rows
             lacking += len(pairs)
+            if shard.count not in (None, self.total - first):
+                raise InputError(
+                    f"{shard.url} has {counted(shard.count or 0, 'row')}, and "
+                    f"{self.total - first:,} could be read: none can be found by its number"
+                )
         if lacking:
             raise InputError(
                 f"{selection} selects {counted(lacking, 'row')} that {', '.join(named)} does not "

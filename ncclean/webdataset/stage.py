@@ -83,12 +83,11 @@ class Stage:
     image_key: str | None = None
 
     def __post_init__(self) -> None:
-        open_selection(self.selection, self.captions)
+        self._names = frozenset(open_selection(self.selection, self.captions).counts())
 
     def __call__(self, samples: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield the selected pairs of `samples`, which come shard by shard."""
-        reader = open_selection(self.selection, self.captions)
-        names = reader.counts()
+        reader = SelectionReader(self.selection, self.captions, local_tables([self.selection]))
         visit: _Visit | None = None
         is_named = False
         for sample in samples:
@@ -97,7 +96,7 @@ class Stage:
             if visit is None or url != visit.url or key == visit.first_key:
                 if visit is not None:
                     visit.end()
-                name = shard_name(url, names)
+                name = shard_name(url, self._names)
                 is_named = is_named or name is not None
                 visit = _Visit(url, key, {} if name is None else reader.samples(name))
             yield from self._pairs(sample, visit.waiting)
@@ -107,7 +106,7 @@ class Stage:
         if not is_named:
             raise InputError(
                 f"{self.selection} selects no pair of {without_secrets(visit.url)} or the other "
-                f"shards; those that it names are called like {next(iter(names))}"
+                f"shards; those that it names are called like {min(self._names)}"
             )
 
     def _pairs(

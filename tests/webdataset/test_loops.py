@@ -23,6 +23,7 @@ from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
 from ncclean.webdataset.stage import shard_name
+from tests import hostile
 
 SPEC = Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3)
 PAIRS = 330
@@ -262,3 +263,15 @@ def test_decoded_samples_pass_too(urls, selection):
         assert (one["txt"], one["weight"]) == (other["txt"], other["weight"])
         image = next(name for name in one if isinstance(one[name], torch.Tensor))
         assert torch.equal(one[image], other[image])
+
+
+def test_rows_keep_their_numbers_behind_a_broken_one(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.jpg").write_bytes(hostile.JPEG)
+    rows = [f'{{"file_name": "{n}.jpg", "caption": "{n}"}}' for n in range(3)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join([rows[0], '{"file_name": ', *rows[1:]]) + "\n")
+    (shard,) = resolve_sources([str(tmp_path / "pairs.jsonl")])
+    path = selected(tmp_path / "clean.parquet", ("2", shard.name, "2", 0.5, "retain"))
+    kept = ncclean.webdataset.SelectedRows(str(tmp_path / "pairs.jsonl"), path)
+    assert [number for number in range(kept.total) if kept.keep(None, number)] == [3]
+    assert kept.total == 4
