@@ -23,6 +23,7 @@ _MOST_LARGE_BYTES = 4_000_000
 _OWN_SIZE = ((4000, 90), (2000, 80), (1200, 70))  # longest side in pixels, and quality
 _FETCHERS = 32  # most of the time is spent waiting for a store
 _ENCODERS = 16  # which wait for images in the order of the page
+_NO_IMAGE = "the shard has no image of this key"
 _PATIENCE = 300.0  # seconds; a tar of a store may be read through before its last image is found
 
 
@@ -73,12 +74,7 @@ class Pictures:
 
     def read(self, shard: str, key: str) -> bytes:
         """A picture as WebP. Raises `NoPicture` with the reason why there is none."""
-        if self._reference(shard) is None:
-            raise NoPicture(
-                "the shard is not among --shards"
-                if self._has_shards
-                else "no pictures: the review was started without --shards"
-            )
+        self._known(shard)
         future = self._pictures.get((shard, key))
         if future is None:
             expected = self._expected.pop(shard, {})
@@ -88,15 +84,23 @@ class Pictures:
 
     def read_large(self, shard: str, key: str) -> bytes:
         """A picture in its own size as WebP, up to a bound. Raises `NoPicture`."""
-        reference = self._reference(shard)
-        if reference is None:
-            raise NoPicture("the shard is not among --shards")
+        reference = self._known(shard)
         try:
-            images = self._fetcher.fetch(reference, {key: self._place_of(shard, key)})
-            data = next((data for _, data in images), None)
-            return encode_webp(data, _MOST_LARGE_BYTES, _OWN_SIZE, self._gate)[0]
+            for _, data in self._fetcher.fetch(reference, {key: self._place_of(shard, key)}):
+                return encode_webp(data, _MOST_LARGE_BYTES, _OWN_SIZE, self._gate)[0]
+            raise NoPicture(_NO_IMAGE)
         except (NccleanError, OSError, ImageRejected) as error:
             raise NoPicture(str(error)) from error
+
+    def _known(self, shard: str) -> ShardRef:
+        reference = self._reference(shard)
+        if reference is None:
+            raise NoPicture(
+                "the shard is not among --shards"
+                if self._has_shards
+                else "no pictures: the review was started without --shards"
+            )
+        return reference
 
     def _reference(self, shard: str) -> ShardRef | None:
         return self._named.get(shard) or self._named.get(shard.rsplit("/", 1)[-1])
@@ -121,7 +125,7 @@ class Pictures:
         self, shard: str, places: Mapping[str, Place], left: dict[str, Future[bytes | None]]
     ) -> None:
         """Read images of one shard, each handed out when it is there."""
-        why = "the shard has no image of this key"
+        why = _NO_IMAGE
         try:
             reference = self._reference(shard)
             assert reference is not None

@@ -304,10 +304,12 @@ const redo = () => tell(async () => {
 // ---- captions of one card on another -----------------------------------------------------------
 
 // Each is one decision for all cards, which u takes back at once.
-function captions(exchange, least, trouble_) {
+function captions(exchange, advice) {
   const places = [...chosen].filter(n => cards.has(n)).sort((a, b) => a - b);
-  const given = places.length >= least ? exchange(places) : null;
-  if (!given) { trouble(trouble_); return; }
+  const given = exchange(places);
+  if (!given.length) { trouble(advice); return; }
+  const from = given.map(([, n]) => cards.get(n));
+  if (from.some(card => !card.text || !card.isWhole)) { trouble("One of these captions is missing, or too long to be moved here."); return; }
   const before = new Map(places.map(n => [n, cards.get(n).text]));
   const texts = new Map(given.map(([to, from]) => [cards.get(to), before.get(from)]));
   chosen = new Set(given.map(([to]) => to));
@@ -315,10 +317,10 @@ function captions(exchange, least, trouble_) {
 }
 
 const swap = () => captions(
-  places => places.length === 2 ? [[places[0], places[1]], [places[1], places[0]]] : null, 2,
+  places => places.length === 2 ? [places, [...places].reverse()] : [],
   "Select two pairs, with x, to swap their captions.");
 const shift = by => captions(
-  places => places.filter(n => places.includes(n + by)).map(n => [n, n + by]), 2,
+  places => places.filter(n => places.includes(n + by)).map(n => [n, n + by]),
   "Select pairs that follow one another, with Shift and an arrow, to shift their captions by one.");
 
 // ---- one picture -------------------------------------------------------------------------------
