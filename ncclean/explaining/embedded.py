@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
+from ncclean.base.output_mark import mark
 from ncclean.base.progress import Progress
 from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.explaining.cause_table import COMMAND
 from ncclean.neighbour_search.blocks import EmbeddedBlock, embedded_blocks
 from ncclean.neighbour_search.inverted_lists import (
     TRAINING_ROWS_PER_LIST,
@@ -32,7 +34,8 @@ _SCHEMA = pa.schema(
         ("caption_number", pa.int16()),
         ("cluster", pa.int32()),
         ("region", pa.int32()),
-    ]
+    ],
+    metadata={"made_by": mark(COMMAND)},
 )
 
 

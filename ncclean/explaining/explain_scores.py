@@ -6,6 +6,7 @@ which groups stand out; of the members of those it is told which are causes.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from ncclean.explaining.fixes import fixes_of, fixes_path, propose
 from ncclean.explaining.folding import fold, patterns_of, write_members
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.own_null import OwnNulls
-from ncclean.explaining.pairs import Pairs, prepared_pairs
+from ncclean.explaining.pairs import CLUSTERS, Pairs, prepared_pairs
 from ncclean.explaining.verdicts import Verdicts, histograms
 from ncclean.storage.catalog import first_line
 from ncclean.storage.decisions import write_decisions
@@ -108,18 +109,21 @@ def explain_scores(
     options = options or ExplainOptions()
     path = stores.location(out)
     clusters, fixes = clusters_path(path), fixes_path(path)
-    check_free([out, *([str(fixes)] if embeddings else [])], COMMAND, overwrite)
-    embedded = table = None
-    if embeddings:
-        embedded, table = Embedded.open(embeddings, embedding_keys), str(clusters)
-        with published(clusters) as aside:
+    beside = [str(fixes), str(clusters)] if embeddings else []
+    check_free([out, *beside], COMMAND, overwrite)
+    embedded = table = aside = None
+    with contextlib.ExitStack() as held:
+        if embeddings:
+            embedded, table = Embedded.open(embeddings, embedding_keys), str(clusters)
+            # Those of earlier causes stay until there are new causes, which would name others.
+            aside = held.enter_context(published(clusters))
             embedded.write_clusters(aside, options.clusters, options.seed, progress)
-    with scratch_folder() as folder:
+        folder = held.enter_context(scratch_folder())
         try:
             with prepared_pairs(
-                folder, scores, join, options.by, table, memory_limit, progress
+                folder, scores, join, options.by, aside, memory_limit, progress
             ) as pairs:
-                search = _find(pairs, options, embedded, progress)
+                search = _find(pairs, options, embedded, table, progress)
         except duckdb.Error as error:
             raise_if_full(folder / "pairs.parquet", error)
             raise InputError(f"the causes cannot be found: {first_line(error)}") from error
@@ -163,9 +167,16 @@ class _Search:
 
 
 def _find(
-    pairs: Pairs, options: ExplainOptions, embedded: Embedded | None, progress: Progress
+    pairs: Pairs,
+    options: ExplainOptions,
+    embedded: Embedded | None,
+    clusters: str | None,
+    progress: Progress,
 ) -> _Search:
-    """Test all groups, choose the causes among those that stand out, and say how to mend them."""
+    """Test all groups, choose the causes among those that stand out, and say how to mend them.
+
+    `clusters` is where their conditions will find the table of clusters.
+    """
     values, connection = pairs.values, pairs.connection
     totals = Totals.read(connection, values)
     groups = []
@@ -201,6 +212,8 @@ def _find(
         verdicts.is_cause,
     )  # fmt: skip
     proposals = propose(connection, listed, group_of, folded.causes, values, embedded, progress)
-    causes = described(connection, folded, verdicts, pairs.cluster_table, proposals.texts)
+    causes = described(
+        connection, folded, verdicts, clusters and f"{CLUSTERS}={clusters}", proposals.texts
+    )
     fixes = None if embedded is None else fixes_of(connection, proposals.shifts.values())
     return _Search(causes, tested, candidates.left_out, fixes)

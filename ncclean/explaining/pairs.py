@@ -87,16 +87,14 @@ class Pairs:
     """The view `pairs` of a connection, with a column for each of `values`.
 
     `kinds` are those of groups of which there is more than one, the preferred first. `unknown`
-    names the outcomes of which the table has no probability. `cluster_table` is that of the image
-    clusters, as `--join` takes it. `rows` counts those of the table, `scored` those with scores,
-    `joined` those with a partner in each joined table.
+    names the outcomes of which the table has no probability. `rows` counts those of the table,
+    `scored` those with scores, `joined` those with a partner in each joined table.
     """
 
     connection: duckdb.DuckDBPyConnection
     values: Values
     kinds: Sequence[Kind]
     unknown: Sequence[str]
-    cluster_table: str | None
     rows: int
     scored: int
     joined: Mapping[str, int]
@@ -108,7 +106,7 @@ def prepared_pairs(
     scores: Sequence[str],
     join: Sequence[str],
     by: Sequence[str],
-    clusters: str | None,
+    clusters: Path | None,
     memory_limit: str | None,
     progress: Progress,
 ) -> Iterator[Pairs]:
@@ -176,7 +174,6 @@ def prepared_pairs(
             values=values,
             kinds=[kind for kind in kinds if _differs(connection, kind)],
             unknown=[outcome.name for outcome, is_known in of_known if not is_known],
-            cluster_table=joined,
             rows=int(rows),
             scored=int(scored),
             joined=table.partners,

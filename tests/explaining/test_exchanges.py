@@ -4,6 +4,7 @@ import re
 
 import duckdb
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.explain import Explain
 from ncclean_pipelines.select import Select
@@ -13,7 +14,9 @@ import ncclean
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.errors import InputError
 from ncclean.explaining.exchanges import Exchanges, _significant, _Statistics, _statistics
+from ncclean.explaining.options import ExplainOptions
 from ncclean.selection.policy import Policy
 
 WORDS = [f"w{number}" for number in range(14)]
@@ -207,3 +210,28 @@ def test_an_exchange_is_low_for_what_the_other_words_show():
         z = np.random.default_rng(0).normal(4.0, scatter, len(first)).clip(-4.9)
         z[is_exchange] = -5.0
         assert _significant(words, _Statistics(first, second, z, share), 0.05).words == expected
+
+
+def test_clusters_change_with_the_causes_that_name_them_or_not_at_all(
+    exchanged, tmp_path, monkeypatch
+):
+    _, scores, embeddings = exchanged
+    out, clusters = tmp_path / "causes.parquet", tmp_path / "causes.clusters.parquet"
+    options = {"scores": [scores], "out": str(out), "embeddings": [embeddings]}
+    Explain(**options).run()
+    before = out.read_bytes(), clusters.read_bytes()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ncclean.explaining.explain_scores.find_exchanges", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Explain(**options, options=ExplainOptions(clusters=7)).run()
+    assert (out.read_bytes(), clusters.read_bytes()) == before
+    Explain(**options, options=ExplainOptions(clusters=7)).run()
+    assert len(pq.read_table(clusters)["cluster"].unique()) == 7
+
+    clusters.write_bytes(b"of somebody else")
+    with pytest.raises(InputError, match=r"causes\.clusters\.parquet is in the way"):
+        Explain(**options).run()
