@@ -228,7 +228,7 @@ class Score(Command):
     def table_columns(self) -> frozenset[str] | None:
         """Columns of the score table under these options; None with `--columns`."""
         from ncclean.base import schema
-        from ncclean.data import image_signals, languages
+        from ncclean.data import image_signals, languages, text_signals
 
         if self.options.columns:
             return None
@@ -237,8 +237,9 @@ class Score(Command):
         names |= {*schema.WORD_TYPES} if self.options.words else set()
         names |= {*schema.PART_TYPES} if self.options.caption_parts else set()
         names |= {schema.CANONICAL.name} if self.options.canonical else set()
-        for signals, types in (("image", image_signals.TYPES), ("language", languages.TYPES)):
-            names |= {*types} if signals in (self.options.signals or ()) else set()
+        signals = {"image": image_signals, "language": languages, "text": text_signals}
+        for name in self.options.signals or ():
+            names |= {*signals[name].TYPES}
         return frozenset(names)
 
 

@@ -38,10 +38,10 @@ CalibrateBy = Annotated[
     ),
 ]
 Signals = Annotated[
-    Sequence[Literal["language", "image"]] | None,
+    Sequence[Literal["language", "image", "text"]] | None,
     Option(
-        "More columns: `language` of the caption, `image` (blur, brightness, entropy, "
-        "hashes), or `language,image`.",
+        "More columns: `language` of the caption, `text` (urls, file names, boilerplate, "
+        "repetition, digits, words), `image` (blur, brightness, entropy, hashes).",
         commas=True,
     ),
 ]
@@ -144,6 +144,11 @@ class ScoreOptions(Options):
             raise InputError("--word-classes needs --words")
         if not self.words and self.words_per_caption != WORDS_PER_CAPTION:
             raise InputError("--words-per-caption needs --words")
+
+    @property
+    def learns_boilerplate(self) -> bool:
+        """Whether `--signals text` learns the boilerplate of the captions."""
+        return "text" in (self.signals or ())
 
     @property
     def learns_words(self) -> bool:

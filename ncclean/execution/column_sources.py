@@ -21,7 +21,7 @@ from ncclean.errors import InputError
 from ncclean.execution.column_source import ColumnSource, EncoderFacts
 from ncclean.execution.encoded_shard import EncodedShard, Values
 from ncclean.execution.part_columns import PartColumns
-from ncclean.execution.signal_columns import HeadColumns, ImageSignals, LanguageColumns
+from ncclean.execution.signal_columns import HeadColumns, ImageSignals, LanguageColumns, TextColumns
 from ncclean.execution.user_columns import UserColumns
 from ncclean.execution.word_checks import WordChecks
 from ncclean.scoring.canonical import halves
@@ -67,6 +67,7 @@ SOURCES: tuple[type[ColumnSource], ...] = (
     HeadColumns,
     ImageSignals,
     LanguageColumns,
+    TextColumns,
     PartColumns,
     WordChecks,
     CanonicalColumn,

@@ -2,8 +2,8 @@
 
 From embeddings the pool of `ncclean.scoring.pool` and the projections of
 `ncclean.scoring.canonical`, which take a pass over all of them; from captions the word classes of
-`ncclean.data.learnt_word_classes`, which take a sample. They lie with the run, whose workers read
-them; a run that grows keeps them.
+`ncclean.data.learnt_word_classes` and the boilerplate of `ncclean.data.text_signals`, which take a
+sample. They lie with the run, whose workers read them; a run that grows keeps them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,12 +21,14 @@ from upath import UPath
 from ncclean.base import stores
 from ncclean.base.atomic import published
 from ncclean.base.config import ScoreOptions
+from ncclean.base.formats import counted
 from ncclean.base.text_files import read_text
 from ncclean.data.captions import read_texts
 from ncclean.data.embeddings.pairs import EmbeddedPairs, read_pairs
 from ncclean.data.learnt_word_classes import CAPTIONS, learn_word_classes
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
+from ncclean.data.text_signals import learn_boilerplate
 from ncclean.data.word_classes import WordClasses
 from ncclean.errors import InputError, ShardError
 from ncclean.scoring.canonical import PAIRS_A_DIMENSION, Moments, Projection, halves
@@ -34,7 +36,7 @@ from ncclean.scoring.pool import Pool, sample_numbers
 from ncclean.storage.array_files import ArrayFolder, Arrays
 
 _POOL, _CANONICAL = "pool", "canonical"
-WORD_CLASSES = "word-classes.txt"
+WORD_CLASSES, BOILERPLATE = "word-classes.txt", "boilerplate.txt"
 _SHARDS = 64  # to take captions from, if all have the same number of them
 
 
@@ -48,15 +50,18 @@ class CorpusFacts:
     pool: Pool | None = None
     projections: tuple[Projection, Projection] | None = None
     word_classes: WordClasses | None = None
+    boilerplate: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, work: str, options: ScoreOptions) -> CorpusFacts:
         """Load a run's facts about the whole corpus. Raises `InputError` if they cannot be read."""
         folder = ArrayFolder(work)
         pool = projections = word_classes = None
+        boilerplate: list[str] = []
         if options.learns_words:
-            path = str(stores.location(work) / WORD_CLASSES)
-            word_classes = WordClasses.of_lines(read_text(path).splitlines())
+            word_classes = WordClasses.of_lines(_lines(work, WORD_CLASSES))
+        if options.learns_boilerplate:
+            boilerplate = _lines(work, BOILERPLATE)
         if options.pool is not None:
             arrays = _load(folder, _POOL)
             image, text = (
@@ -71,7 +76,7 @@ class CorpusFacts:
                 for half in ("0", "1")
             )
             projections = first, second
-        return cls(pool, projections, word_classes)
+        return cls(pool, projections, word_classes, tuple(boilerplate))
 
 
 def gather_facts(
@@ -126,12 +131,34 @@ def gather_word_classes(
     if not overwrite and stores.ask("read", path, path.exists):
         return None
     classes = learn_word_classes(_captions(shards, caption_key))
-    text = "".join(f"{line}\n" for line in classes.lines())
-    with published(path) as aside:
-        aside.write_text(text, "utf-8")
+    _write_lines(path, classes.lines())
     if not classes.classes:
         return "no two words of the captions occur in the same places often enough for --words"
     return f"{len(classes.entries):,} words in {len(classes.classes):,} word classes: {path}"
+
+
+def gather_boilerplate(
+    work: UPath, shards: Sequence[ShardRef], caption_key: CaptionKeys, overwrite: bool
+) -> str | None:
+    """Learn the boilerplate of the captions of a run that has none yet, and say how much it is.
+
+    From the same captions as word classes.
+    """
+    path = work / BOILERPLATE
+    if not overwrite and stores.ask("read", path, path.exists):
+        return None
+    boilerplate = learn_boilerplate(_captions(shards, caption_key))
+    _write_lines(path, boilerplate)
+    return f"{counted(len(boilerplate), 'text')} of boilerplate: {path}"
+
+
+def _lines(work: str, name: str) -> list[str]:
+    return read_text(str(stores.location(work) / name)).splitlines()
+
+
+def _write_lines(path: UPath, lines: Iterable[str]) -> None:
+    with published(path) as aside:
+        aside.write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 def _captions(shards: Sequence[ShardRef], caption_key: CaptionKeys) -> Iterator[str]:

@@ -165,6 +165,13 @@ class ScoreCorpus:
             )
             if learnt is not None:
                 progress.say(learnt)
+        if options.learns_boilerplate:
+            progress.say("learning boilerplate from the captions")
+            boilerplate = corpus_facts.gather_boilerplate(
+                self._layout.work, self.shards, options.caption_key, self.overwrite
+            )
+            if boilerplate is not None:
+                progress.say(boilerplate)
         if isinstance(request, EmbeddingRequest) and (options.pool or options.canonical):
             progress.say("reading the whole corpus first")
             lacking = corpus_facts.gather_facts(

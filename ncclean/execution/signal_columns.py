@@ -1,4 +1,4 @@
-"""Heads on image embeddings, signals of images, and languages of captions, as columns."""
+"""Heads on image embeddings, and signals of images and captions, as columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ncclean.base.config import ScoreOptions
-from ncclean.data import image_signals, languages
+from ncclean.data import image_signals, languages, text_signals
 from ncclean.errors import InputError
 from ncclean.execution.column_source import ColumnSource, EncoderFacts, arrow_array
 from ncclean.execution.encoded_shard import EncodedShard, Values
@@ -131,3 +131,27 @@ class LanguageColumns(ColumnSource):
             name: pa.array(column, languages.TYPES[name])
             for name, column in self._detector(shard.captions).items()
         }
+
+
+class TextColumns(ColumnSource):
+    """`--signals text`: urls, file names, boilerplate and other signs of a caption's text."""
+
+    flag = "--signals"
+    options = ("signals",)
+    follows_scores = False
+    types = text_signals.TYPES
+
+    @classmethod
+    def of(cls, options: ScoreOptions) -> TextColumns | None:
+        """The column source of `--signals text`, None without it."""
+        return cls() if options.learns_boilerplate else None
+
+    def identity(self) -> Mapping[str, Any]:
+        """The version of the text signals."""
+        return {"signals": [f"text {text_signals.VERSION}"]}
+
+    def of_shard(
+        self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
+    ) -> Values:
+        """The text signals of each caption, with the boilerplate of the corpus."""
+        return text_signals.TextSignals(encoder.corpus.boilerplate)(shard.captions)

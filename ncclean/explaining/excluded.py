@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import duckdb
 
 from ncclean.base.schema import SCORES
+from ncclean.data import text_signals
 from ncclean.errors import InputError
 from ncclean.explaining.cause_table import Cause, check_examples, read_causes
 from ncclean.explaining.exchanges import Exchanges
@@ -18,7 +19,7 @@ from ncclean.storage.expressions import one_expression
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.sql_tree import is_expression, nodes, parse
 
-_COLUMNS = frozenset((*SCORES.names, *DERIVED, "language"))
+_COLUMNS = frozenset((*SCORES.names, *DERIVED, "language", *text_signals.TYPES))
 _PARTS = frozenset(
     ("COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "CAST", "CASE", "OPERATOR", "BETWEEN",
      "FUNCTION", "TYPE")
@@ -83,7 +84,7 @@ def _check_condition(connection: duckdb.DuckDBPyConnection, cause: Cause, option
     if cause.kind in own:
         try:
             is_ours = own[cause.kind].condition(cause.value) == cause.condition
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, KeyError):
             is_ours = False
         wrong = None if is_ours else f"{cause.kind} {cause.value!r} has another one"
     else:

@@ -31,6 +31,14 @@ SHAPE = (
 # Longer captions have more tokens that may be wrong, shorter ones lower cosines.
 LENGTHS = ((0, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 40), (41, None))
 LENGTH = "length of the caption"
+# Signs of `score --signals text`: a caption with one is rarely of an image. Of Flickr8k's 39,995
+# captions none repeats more than three in ten pairs of words.
+TEXT_SIGNS = {
+    "a URL": ("text_url", "text_url"),
+    "a file name": ("text_file_name", "text_file_name"),
+    "words that repeat": ("text_repetition", "text_repetition > 0.4"),
+    "mostly digits": ("text_digits", "text_digits >= 0.5"),
+}
 EXCHANGED = "exchanged words"
 
 
@@ -66,6 +74,12 @@ def word_condition(word: str) -> str:
     other = f"[^{_TOKEN}]"
     pattern = f"(^|{other}){f'{other}+'.join(word.split(' '))}({other}|$)"
     return f"regexp_matches(lower(text), {quoted(pattern)})"
+
+
+def _signs() -> str:
+    """SQL for the names of the signs that a caption has."""
+    signs = ", ".join(f"CASE WHEN {sql} THEN '{name}' END" for name, (_, sql) in TEXT_SIGNS.items())
+    return f"list_filter([{signs}], lambda name: name IS NOT NULL)"
 
 
 def _length_condition(value: str) -> str:
@@ -126,6 +140,10 @@ def kinds_of(
         Kind("host", PAIR, "host", ("host",), _equals(_HOST)),
         Kind("caption key", TEXT, "caption_key", ("caption_key",), _equals("caption_key")),
         Kind("language", TEXT, "language", ("language",), _equals("language")),
+        Kind("text with", TEXT, _signs(), tuple(column for column, _ in TEXT_SIGNS.values()),
+             lambda name: TEXT_SIGNS[name][1], several=True),
+        Kind("boilerplate", TEXT, "text_boilerplate", ("text_boilerplate",),
+             _equals("text_boilerplate")),
         *by,
         Kind("phrase", TEXT, _PHRASES, ("tokens",), word_condition, several=True),
         Kind("word", TEXT, words, ("tokens",), word_condition, several=True),

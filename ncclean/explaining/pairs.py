@@ -16,6 +16,7 @@ from pathlib import Path
 import duckdb
 
 from ncclean.base.progress import Progress
+from ncclean.data import text_signals
 from ncclean.errors import InputError
 from ncclean.explaining.kinds import DERIVED, Kind, by_ranges, by_values, kinds_of, length_class
 from ncclean.explaining.outcomes import Evidence, Outcome, outcomes_of
@@ -30,7 +31,8 @@ _BINS = 64
 _RANGES = 8
 _FRACTIONS = ("FLOAT", "DOUBLE", "DECIMAL")
 _KEPT = ("shard", "key", "row", "caption_number", "uid", "text", "url", "width", "height",
-         "caption_key", "language", "similarity", "suspect_word", "better_word")  # fmt: skip
+         "caption_key", "language", *text_signals.TYPES, "similarity", "suspect_word",
+         "better_word")  # fmt: skip
 
 
 @dataclass(frozen=True)

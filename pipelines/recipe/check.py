@@ -12,7 +12,7 @@ import duckdb
 from ncclean.base import schema
 from ncclean.base.option_values import as_list
 from ncclean.base.options import Parameter, Reads, parameters, value_of
-from ncclean.data import image_signals, languages
+from ncclean.data import image_signals, languages, text_signals
 from ncclean.errors import InputError, ModelError
 from ncclean.evaluation.noise_choice import named_score
 from ncclean.recipes.references import RUN, names_in
@@ -147,5 +147,6 @@ _TYPES = {
     for column in (*schema.NEIGHBOUR_COLUMNS, *schema.SCORE_COLUMNS, *schema.OPTIONAL_COLUMNS)
 } | {
     name: schema.SQL_TYPES[str(kind)]
-    for name, kind in (*image_signals.TYPES.items(), *languages.TYPES.items())
+    for signals in (image_signals, languages, text_signals)
+    for name, kind in signals.TYPES.items()
 }
