@@ -151,6 +151,7 @@ FIGURES = {
     "score-candidates": Figure(("score-candidates",), studies.candidates_lines),
     "selection": Figure(("selection",), tables.selection_table),
     "swaps": Figure(("donors",), studies.swaps_line),
+    "text-signals": Figure(("text-signals",), studies.text_signal_lines),
     "training-steps": Figure(("training",), tables.training_line),
     "whole": Figure(("whole",), tables.whole_line),
     "word-lists": Figure(("word-lists",), studies.word_list_lines),

@@ -16,11 +16,11 @@ STATEMENTS = {
     "docs": 159,
     "ncclean": 68,
     "ncclean/auditing": 1110,
-    "ncclean/base": 1538,
-    "ncclean/data": 7148,
+    "ncclean/base": 1540,
+    "ncclean/data": 7220,
     "ncclean/evaluation": 1705,
-    "ncclean/execution": 2834,
-    "ncclean/explaining": 1526,
+    "ncclean/execution": 2865,
+    "ncclean/explaining": 1532,
     "ncclean/exporting": 1843,
     "ncclean/judging": 875,
     "ncclean/models": 1502,
@@ -35,9 +35,9 @@ STATEMENTS = {
     "ncclean/training": 2502,
     "ncclean/webdataset": 218,
     "ncclean/workers": 399,
-    "pipelines": 3000,
-    "tests": 33812,
-    "tests/benchmarks": 6063,
+    "pipelines": 3001,
+    "tests": 33884,
+    "tests/benchmarks": 6127,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
 

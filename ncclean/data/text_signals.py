@@ -48,7 +48,7 @@ _URL = (
 _FILE_NAME = (
     r"(?i)\S\.(jpe?g|png|gif|webp|bmp|tiff?|hei[cf]|svg|avif|psd|raw|cr2|nef|arw|mp4|mov|pdf)\b"
     r"|(^|[^\pL\pN])(_?img|dsc[fn]?|_?mg|p|pict?|mvi|gopr|pxl|cimg|sam|imag|dji|hpim|kif|vid"
-    r"|screen ?shot|screenshot|photo|image|scan|untitled)[-_]?[0-9]{3,}(\b|_)"
+    r"|screen ?shot ?|photo|image|scan|untitled)[-_]?[0-9]{3,}(\b|_)"
     r"|(^|[^\pL\pN])[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}([^\pL\pN]|$)"
 )
 # All texts of a caption that may be boilerplate, as `learn_boilerplate` writes them.

@@ -493,6 +493,20 @@ def word_list_lines(record: Record) -> Iterator[str]:
             yield f"- {corpus}: {', '.join(lists)}"
 
 
+def text_signal_lines(record: Record) -> Iterator[str]:
+    """`noise.text_signals`: planted signs that are found, and signs of untouched captions."""
+    for count, rows in groups(record["rows"], "count"):
+        *planted, untouched = rows
+        found = ", ".join(f"{row['kind']} {row['found']}" for row in planted)
+        right = sum(row["found"] for row in planted)
+        signs = ", ".join(f"{name} {n}" for name, n in untouched["signs"].items() if n)
+        yield (
+            f"- Each planted in {count} captions; found: {found}. Precision "
+            f"{right / (right + untouched['found']):.3f}: of {untouched['captions']:,} other "
+            f"captions {untouched['found']} have a sign ({signs})."
+        )
+
+
 Render = Callable[[Record], Iterator[str]]
 
 

@@ -45,6 +45,11 @@ def connection():
         "shard": [f"s'{n % 3}\"" for n in range(len(TEXTS))],
         "caption_key": ["txt", "it's", None] * 4 + ["txt"],
         "language": ["en", "de", None] * 4 + ["en"],
+        "text_url": [n == 3 for n in range(len(TEXTS))],
+        "text_file_name": [text == "IMG_1234.JPG" for text in TEXTS],
+        "text_repetition": [0.97 * (text or "").startswith("dog dog") for text in TEXTS],
+        "text_digits": [0.5 * (text == "IMG_1234.JPG") for text in TEXTS],
+        "text_boilerplate": ["… it's", None] * 6 + ["dog …"],
         "width": list(range(len(TEXTS))), "height": [7] * len(TEXTS),
         "source": ["o'clock", None, "b"] * 4 + ["b"], "blur": [n / 3 for n in range(len(TEXTS))],
         "cluster": [n % 2 for n in range(len(TEXTS))], "region": [0] * len(TEXTS),
@@ -66,7 +71,7 @@ def test_every_condition_selects_its_group(connection):
     columns = [row[0] for row in connection.execute("DESCRIBE pairs").fetchall()]
     by = [by_values("source", "source", "by_0"), by_ranges("blur", "blur", "by_1", [0.5, 2.0])]
     kinds = kinds_of(columns, {"cluster": "cluster", "region": "region"}, by)
-    assert len({kind.name for kind in kinds}) == len(kinds) == 17
+    assert len({kind.name for kind in kinds}) == len(kinds) == 19
     for kind in kinds:
         value = f"unnest(list_distinct({kind.value}))" if kind.several else kind.value
         groups = connection.execute(

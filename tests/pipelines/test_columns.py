@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 import ncclean
 from ncclean.base.config import ScoreOptions
 from ncclean.columns import columns
+from ncclean.data.text_signals import TYPES, TextSignals
 from ncclean.models.heads import EmbeddingHead
 from ncclean.storage.score_run import ScoreRun
 
@@ -322,3 +323,18 @@ def test_a_linear_head(tmp_path, refused):
     assert torch.allclose(found, (vectors @ weight.T)[:, 0] + 2, atol=1e-6)
     (tmp_path / "broken.safetensors").write_bytes(b"\xff" * 100)
     refused(EmbeddingHead.load, str(tmp_path / "broken.safetensors"))
+
+
+def test_text_signals_are_those_of_the_corpus(corpus, tmp_path):
+    """Learnt once, before anything is scored; a run that goes on keeps them."""
+    shards = sorted(corpus.glob("*.tar"))
+    out, listed = tmp_path / "s.parquet", tmp_path / "s.parquet.work" / "boilerplate.txt"
+    score(shards[0], out, signals=["text"])
+    learnt = listed.read_text().splitlines()
+    _, table = score(corpus, out, signals=["text"])
+    assert listed.read_text().splitlines() == learnt
+    scored = ok(table)
+    expected = TextSignals(learnt)(scored.column("text").to_pylist())
+    for name in TYPES:
+        assert scored.column(name).to_pylist() == expected[name].to_pylist(), name
+    assert scored.column("text_boilerplate").null_count < len(scored)
