@@ -9,8 +9,11 @@ tests/test_docs.py fails when a page is not what this script makes.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import itertools
+import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType
@@ -26,7 +29,7 @@ from ncclean_pipelines.functions import FUNCTIONS, signature_of
 from ncclean_pipelines.registry import COMMANDS
 
 from ncclean.base import schema
-from ncclean.base.options import Parameter, parameters, union_members
+from ncclean.base.options import Parameter, Reads, parameters, union_members
 
 Entry = tuple[str, str]  # the label of an option and its meaning
 
@@ -189,14 +192,18 @@ _STUB_HEAD = """\
 # The commands as functions, for editors and type checkers; see ncclean_pipelines.functions.
 # ruff: noqa
 # fmt: off
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
 from typing import Any, Literal
 
 from ncclean import webdataset as webdataset
 from ncclean_pipelines.command import Result as Result
 from ncclean_pipelines.progress import Progress, Report
+{imports}
 
 _Progress = Progress | Callable[[Report], object] | None
+_Path = str | PathLike[str]
+_Pairs = Iterable[Any]  # a datasets.Dataset, a data frame, (image, caption)
 
 __version__: str
 __all__: list[str]
@@ -207,16 +214,36 @@ def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]: ...
 
 def stub() -> str:
     """`ncclean/__init__.pyi`: a function for each command."""
-    return _STUB_HEAD + "".join(_stub_function(name, kind) for name, kind in FUNCTIONS.items())
+    functions, imports = [], set()
+    for name, kind in FUNCTIONS.items():
+        result, *others = kind.run.__annotations__["return"].split(" | ")
+        imports |= set(_imports(kind, result))
+        if others:  # such as the plan of `dry_run`
+            result = f"{result.removesuffix(']')} | Any]"
+        functions.append(_stub_function(name, kind, result))
+    return _STUB_HEAD.format(imports="\n".join(sorted(imports))) + "".join(functions)
 
 
-def _stub_function(name: str, kind: type[Command]) -> str:
+def _imports(kind: type[Command], annotation: str) -> Iterable[str]:
+    """Import the classes of an annotation from where the module of a command has them."""
+    module = sys.modules[kind.__module__]
+    wanted = set(re.findall(r"\w+", annotation)) - {"Result", "Any"}
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.ClassDef) and node.name in wanted:
+            yield f"from {module.__name__} import {node.name}"
+        if isinstance(node, ast.ImportFrom):
+            source = f"{module.__package__}." * bool(node.level) + (node.module or "")
+            names = {alias.name for alias in node.names} & wanted
+            yield from (f"from {source} import {name}" for name in names)
+
+
+def _stub_function(name: str, kind: type[Command], result: str) -> str:
     lines, is_keyword = [], False
     for given in signature_of(kind).parameters.values():
         if given.kind is given.KEYWORD_ONLY and not is_keyword:
             lines.append("    *,")
             is_keyword = True
-        text = "_Progress" if given.name == "progress" else _source_type(given.annotation)
+        text = "_Progress" if given.name == "progress" else _type_of(kind, given)
         is_plain = isinstance(given.default, (str, int, float, NoneType))
         default = (
             f" = {given.default!r}" if is_plain and given.name != "decode_threads" else " = ..."
@@ -225,7 +252,15 @@ def _stub_function(name: str, kind: type[Command]) -> str:
         lines.append(f"    {given.name}: {text}{default},")
     summary = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]
     body = "\n".join(lines)
-    return f'def {name}(\n{body}\n) -> Result[Any]:\n    """{" ".join(summary.split())}"""\n'
+    return f'def {name}(\n{body}\n) -> {result}:\n    """{" ".join(summary.split())}"""\n'
+
+
+def _type_of(kind: type[Command], given: inspect.Parameter) -> str:
+    """The type of an argument: paths may be `os.PathLike`, and sources objects with pairs."""
+    text, option = _source_type(given.annotation), parameters(kind)[given.name].option
+    if option.reads is not None or option.inside is not None or given.name == "out":
+        text = re.sub(r"\bstr\b", "_Path", text)
+    return f"{text} | _Pairs" if option.reads in (Reads.SHARDS, Reads.SOURCE) else text
 
 
 def _source_type(kind: Any) -> str:

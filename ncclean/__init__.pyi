@@ -2,25 +2,48 @@
 # The commands as functions, for editors and type checkers; see ncclean_pipelines.functions.
 # ruff: noqa
 # fmt: off
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
 from typing import Any, Literal
 
 from ncclean import webdataset as webdataset
 from ncclean_pipelines.command import Result as Result
 from ncclean_pipelines.progress import Progress, Report
+from ncclean.evaluation.comparison import Comparison
+from ncclean.evaluation.judgement_evaluation import JudgementEvaluation
+from ncclean.evaluation.noise_evaluation import NoiseEvaluation
+from ncclean.evaluation.results import Evaluation
+from ncclean.evaluation.similarity import ModelSimilarity
+from ncclean.execution.render_corpus import RenderedCorpus
+from ncclean.explaining.explain_scores import Explained
+from ncclean.exporting.export import ExportSummary
+from ncclean.neighbour_search.table import NeighboursSummary
+from ncclean.report.audit_page import WrittenAudit
+from ncclean.report.write_report import WrittenReport
+from ncclean.reviewing.serve import Reviewed
+from ncclean.selection.select import SelectionSummary
+from ncclean.storage.injection import NoiseSummary
+from ncclean.storage.lance_scores import AnnotatedRows
+from ncclean.storage.summary import ScoreSummary
+from ncclean.training.adapt import AdaptSummary
+from ncclean.training.finetune import FinetuneSummary
+from ncclean_pipelines.query import QueryResult
+from ncclean_pipelines.recipe.run import RunSummary
 
 _Progress = Progress | Callable[[Report], object] | None
+_Path = str | PathLike[str]
+_Pairs = Iterable[Any]  # a datasets.Dataset, a data frame, (image, caption)
 
 __version__: str
 __all__: list[str]
 
 def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]: ...
 def clean(
-    source: str | Sequence[str],
-    out: str,
+    source: _Path | Sequence[_Path] | _Pairs,
+    out: _Path,
     *,
-    model: str = 'ViT-B-32',
-    pretrained: str | None = None,
+    model: _Path = 'ViT-B-32',
+    pretrained: _Path | None = None,
     preprocess: str | None = None,
     caption_key: str | Sequence[str] | None = None,
     embedding_keys: str | None = None,
@@ -46,7 +69,7 @@ def clean(
     """Score a corpus, report on it, and write it without the mismatched pairs."""
 def run(
     recipe: str | None = None,
-    out: str | None = None,
+    out: _Path | None = None,
     *,
     set: str | Sequence[str] = ...,
     start_from: str | None = None,
@@ -56,16 +79,16 @@ def run(
 ) -> Result[Any]:
     """Run the stages of a recipe, from raw shards to a repaired model."""
 def score(
-    shards: str | Sequence[str],
-    out: str,
+    shards: _Path | Sequence[_Path] | _Pairs,
+    out: _Path,
     *,
     format: Literal['auto', 'webdataset', 'images', 'embeddings'] = 'auto',
     image_root: str | None = None,
     split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
     image_key: str | None = None,
     class_template: str | None = None,
-    model: str = 'ViT-B-32',
-    pretrained: str | None = None,
+    model: _Path = 'ViT-B-32',
+    pretrained: _Path | None = None,
     preprocess: str | None = None,
     embedding_keys: str | None = None,
     scale: str | float | None = None,
@@ -80,7 +103,7 @@ def score(
     draft: bool = False,
     max_pixels: int = 89478485,
     exif: bool = True,
-    embeddings: str | None = None,
+    embeddings: _Path | None = None,
     calibrate_by: str | None = None,
     signals: Literal['language', 'image', 'text'] | Sequence[Literal['language', 'image', 'text']] | None = None,
     columns: str | Sequence[str] | None = None,
@@ -107,45 +130,45 @@ def score(
     overwrite: bool = False,
     dry_run: bool = False,
     finalize_only: bool = False,
-    calibrate_with: str | None = None,
+    calibrate_with: _Path | None = None,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[ScoreSummary | Any]:
     """Score every pair of a corpus into a Parquet table."""
 def merge(
-    runs: str | Sequence[str],
-    out: str,
+    runs: _Path | Sequence[_Path],
+    out: _Path,
     *,
     shift: str | float = 'auto',
     osa_function: Literal['high_degree', 'linear', 'cosine'] = 'high_degree',
     calibrate_on: Literal['auto', 'similarity', 'neg_clip_loss'] = 'auto',
     overwrite: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[ScoreSummary]:
     """Merge score tables, as if one run had scored all their shards."""
 def annotate(
-    scores: str | Sequence[str],
-    dataset: str,
+    scores: _Path | Sequence[_Path],
+    dataset: _Path | _Pairs,
     *,
     columns: str | Sequence[str] = ...,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[AnnotatedRows]:
     """Write columns of a score table into the Lance data set whose pairs it scores."""
 def query(
     sql: str,
-    scores: str | Sequence[str],
+    scores: _Path | Sequence[_Path],
     *,
-    join: str | Sequence[str] = ...,
+    join: _Path | Sequence[_Path] = ...,
     csv: bool = False,
     max_rows: int = 100,
     memory_limit: str | None = None,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> QueryResult:
     """Query score tables with SQL, in DuckDB."""
 def audit(
-    scores: str | Sequence[str],
-    out: str | None = None,
+    scores: _Path | Sequence[_Path],
+    out: _Path | None = None,
     *,
-    shards: str | Sequence[str] = ...,
+    shards: _Path | Sequence[_Path] | _Pairs = ...,
     image_root: str | None = None,
     split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
     image_key: str | None = None,
@@ -161,33 +184,33 @@ def audit(
     judge_timeout: float = 120.0,
     judge_tokens: int | None = None,
     dry_run: bool = False,
-    answers: str | Sequence[str] = ...,
-    judge_answers: str | None = None,
+    answers: _Path | Sequence[_Path] = ...,
+    judge_answers: _Path | None = None,
     judge_column: str | None = None,
     width: float | None = None,
-    sample: str | None = None,
-    selection: str | None = None,
+    sample: _Path | None = None,
+    selection: _Path | None = None,
     partly: Literal['match', 'mismatch', 'leave-out'] = 'match',
     cannot_tell: Literal['leave-out', 'match', 'mismatch'] = 'leave-out',
     apply: bool = False,
     memory_limit: str | None = None,
     overwrite: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[WrittenAudit | Any]:
     """Judge a sample of a corpus, and measure its noise rate and its rules."""
 def review(
-    scores: str | Sequence[str],
-    out: str,
+    scores: _Path | Sequence[_Path],
+    out: _Path,
     *,
-    shards: str | Sequence[str] = ...,
+    shards: _Path | Sequence[_Path] | _Pairs = ...,
     image_root: str | None = None,
     split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
     image_key: str | None = None,
     class_template: str | None = None,
-    join: str | Sequence[str] = ...,
-    dedup: str | None = None,
-    decisions: str | Sequence[str] = ...,
-    embeddings: str | Sequence[str] = ...,
+    join: _Path | Sequence[_Path] = ...,
+    dedup: _Path | None = None,
+    decisions: _Path | Sequence[_Path] = ...,
+    embeddings: _Path | Sequence[_Path] | _Pairs = ...,
     embedding_keys: str | None = None,
     where: str | None = None,
     reviewer: str | None = None,
@@ -196,13 +219,13 @@ def review(
     memory_limit: str | None = '400MB',
     overwrite: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[Reviewed]:
     """Go through pairs in a browser: keep, drop or correct them."""
 def explain(
-    scores: str | Sequence[str],
-    out: str,
+    scores: _Path | Sequence[_Path],
+    out: _Path,
     *,
-    embeddings: str | Sequence[str] = ...,
+    embeddings: _Path | Sequence[_Path] | _Pairs = ...,
     embedding_keys: str | None = None,
     by: str | Sequence[str] = ...,
     min_pairs: int = 50,
@@ -211,15 +234,15 @@ def explain(
     clusters: int | None = None,
     examples: int = 6,
     seed: int = 0,
-    join: str | Sequence[str] = ...,
+    join: _Path | Sequence[_Path] = ...,
     memory_limit: str | None = None,
     overwrite: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[Explained]:
     """Find causes of noise: groups of pairs that are wrong more often than others."""
 def select(
-    scores: str | Sequence[str],
-    out: str,
+    scores: _Path | Sequence[_Path],
+    out: _Path,
     *,
     where: str | None = None,
     method: Literal['osa', 'ncu', 'disncl', 'noise-probability'] | None = None,
@@ -239,24 +262,24 @@ def select(
     with_forget: bool = False,
     drop_parts: bool = False,
     part_threshold: float = 0.5,
-    dedup: str | None = None,
-    audit: str | Sequence[str] = ...,
-    judge_answers: str | None = None,
+    dedup: _Path | None = None,
+    audit: _Path | Sequence[_Path] = ...,
+    judge_answers: _Path | None = None,
     judge_column: str | None = None,
-    decisions: str | Sequence[str] = ...,
-    exclude_causes: str | None = None,
+    decisions: _Path | Sequence[_Path] = ...,
+    exclude_causes: _Path | None = None,
     causes: int | Sequence[int] = ...,
-    join: str | Sequence[str] = ...,
+    join: _Path | Sequence[_Path] = ...,
     memory_limit: str | None = None,
     overwrite: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[SelectionSummary]:
     """Decide which pairs to keep, and with what weight."""
 def export(
-    selection: str,
-    out: str,
+    selection: _Path,
+    out: _Path,
     *,
-    shards: str | Sequence[str] = ...,
+    shards: _Path | Sequence[_Path] | _Pairs = ...,
     image_root: str | None = None,
     split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
     image_key: str | None = None,
@@ -264,11 +287,11 @@ def export(
     caption_key: str | Sequence[str] | None = None,
     layout: Literal['auto', 'webdataset', 'folder', 'csv', 'parquet'] = 'webdataset',
     samples_per_shard: int = 10000,
-    scores: str | Sequence[str] = ...,
+    scores: _Path | Sequence[_Path] = ...,
     columns: str | Sequence[str] = ...,
-    join: str | Sequence[str] = ...,
+    join: _Path | Sequence[_Path] = ...,
     fix: Literal['shift'] | None = None,
-    causes: str | None = None,
+    causes: _Path | None = None,
     repeat: bool = False,
     engine: Literal['auto', 'local', 'ray'] = 'auto',
     workers: int | None = None,
@@ -276,14 +299,14 @@ def export(
     overwrite: bool = False,
     dry_run: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[ExportSummary | Any]:
     """Write the selected samples as tars, Parquet, images with a table, or DataComp's uid file."""
 def neighbours(
-    embeddings: str | Sequence[str],
-    out: str,
+    embeddings: _Path | Sequence[_Path] | _Pairs,
+    out: _Path,
     *,
     embedding_keys: str | None = None,
-    reference: str | Sequence[str] = ...,
+    reference: _Path | Sequence[_Path] | _Pairs = ...,
     image_threshold: float | None = None,
     text_threshold: float | None = None,
     whiten: bool | None = None,
@@ -301,15 +324,15 @@ def neighbours(
     overwrite: bool = False,
     dry_run: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[NeighboursSummary | Any]:
     """Find near-duplicates and false negatives over the whole corpus."""
 def adapt(
-    scores: str | Sequence[str],
-    shards: str | Sequence[str],
-    out: str,
+    scores: _Path | Sequence[_Path],
+    shards: _Path | Sequence[_Path] | _Pairs,
+    out: _Path,
     *,
-    model: str = 'ViT-B-32',
-    pretrained: str | None = None,
+    model: _Path = 'ViT-B-32',
+    pretrained: _Path | None = None,
     preprocess: str | None = None,
     image_root: str | None = None,
     split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
@@ -326,20 +349,20 @@ def adapt(
     device: str = 'auto',
     overwrite: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[AdaptSummary]:
     """Warm an estimator up on the strictly clean pairs of a corpus (OSA's domain adaptation)."""
 def finetune(
     method: Literal['clip', 'osa', 'ncu', 'bayes', 'disncl', 'gradient_ascent', 'softclip', 'cyclip', 'rince', 'decl', 'siglip'],
-    shards: str | Sequence[str],
-    out: str,
+    shards: _Path | Sequence[_Path] | _Pairs,
+    out: _Path,
     *,
     image_root: str | None = None,
     source_split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
     image_key: str | None = None,
     class_template: str | None = None,
-    selection: str | None = None,
-    model: str = 'ViT-B-32',
-    pretrained: str | None = None,
+    selection: _Path | None = None,
+    model: _Path = 'ViT-B-32',
+    pretrained: _Path | None = None,
     preprocess: str | None = None,
     init: Literal['pretrained', 'random'] = 'pretrained',
     batch_size: int = 256,
@@ -428,33 +451,33 @@ def finetune(
     overwrite: bool = False,
     seed: int = 0,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[FinetuneSummary]:
     """Train a CLIP model on selected pairs, straight from the original shards."""
 def write_report(
-    scores: str | Sequence[str],
-    out: str,
+    scores: _Path | Sequence[_Path],
+    out: _Path,
     *,
-    shards: str | Sequence[str] = ...,
+    shards: _Path | Sequence[_Path] | _Pairs = ...,
     image_root: str | None = None,
     split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
     image_key: str | None = None,
     class_template: str | None = None,
     title: str | None = None,
     pairs: int = 24,
-    figures: str | None = None,
-    audit: str | Sequence[str] = ...,
-    judge_answers: str | None = None,
+    figures: _Path | None = None,
+    audit: _Path | Sequence[_Path] = ...,
+    judge_answers: _Path | None = None,
     judge_column: str | None = None,
-    decisions: str | Sequence[str] = ...,
-    causes: str | None = None,
-    join: str | Sequence[str] = ...,
+    decisions: _Path | Sequence[_Path] = ...,
+    causes: _Path | None = None,
+    join: _Path | Sequence[_Path] = ...,
     memory_limit: str | None = None,
     overwrite: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[WrittenReport]:
     """Show what a score table says about a corpus, in one HTML file."""
 def synth(
-    out: str,
+    out: _Path,
     *,
     pairs: int = 20000,
     broken: float = 0.0,
@@ -470,11 +493,11 @@ def synth(
     seed: int = 0,
     overwrite: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[RenderedCorpus]:
     """Render a corpus with known noise, and held-out sets to evaluate on."""
 def inject_noise(
-    shards: str | Sequence[str],
-    out: str,
+    shards: _Path | Sequence[_Path] | _Pairs,
+    out: _Path,
     *,
     image_root: str | None = None,
     split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
@@ -483,7 +506,7 @@ def inject_noise(
     kind: str | Sequence[str] = ...,
     rate: float | Sequence[float] = ...,
     noise: Mapping[str, float] | str | Sequence[str] = ...,
-    donors: str | Sequence[str] = ...,
+    donors: _Path | Sequence[_Path] | _Pairs = ...,
     noise_file: str | None = None,
     write_noise_file: str | None = None,
     batch_size: int = 128,
@@ -494,40 +517,40 @@ def inject_noise(
     overwrite: bool = False,
     seed: int = 0,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[NoiseSummary]:
     """Write shards with known noise, to measure how well it is found."""
 def evaluate_noise(
-    scores: str | Sequence[str],
-    out: str | None = None,
+    scores: _Path | Sequence[_Path],
+    out: _Path | None = None,
     *,
     column: str | Sequence[str] = ...,
     lower_is_noisier: str | Sequence[str] = ...,
     score: str | Sequence[str] = ...,
-    join: str | Sequence[str] = ...,
+    join: _Path | Sequence[_Path] = ...,
     threshold: Mapping[str, float] | str | Sequence[str] = ...,
     rule: str | Sequence[str] = ...,
     inject: float | None = None,
-    donors: str | Sequence[str] = ...,
+    donors: _Path | Sequence[_Path] | _Pairs = ...,
     pairs: int = 20000,
-    model: str = 'ViT-B-32',
-    pretrained: str | None = None,
+    model: _Path = 'ViT-B-32',
+    pretrained: _Path | None = None,
     preprocess: str | None = None,
     embedding_keys: str | None = None,
     scale: str | float | None = None,
     device: str = 'auto',
     seed: int = 0,
-    plot: str | None = None,
+    plot: _Path | None = None,
     memory_limit: str | None = None,
     overwrite: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[NoiseEvaluation]:
     """Compare scores and rules with the truth: what was found of each kind of noise."""
 def evaluate_zeroshot(
-    model: str | Sequence[str],
-    data: str | Sequence[str],
-    out: str | None = None,
+    model: _Path | Sequence[_Path],
+    data: _Path | Sequence[_Path],
+    out: _Path | None = None,
     *,
-    pretrained: str | Sequence[str] = ...,
+    pretrained: _Path | Sequence[_Path] = ...,
     preprocess: str | Sequence[str] = ...,
     space: str = 'auto',
     batch_size: int = 256,
@@ -536,14 +559,14 @@ def evaluate_zeroshot(
     device: str = 'auto',
     overwrite: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[list[Evaluation]]:
     """Classify images by the prompts of each class: accuracy and mean recall per class."""
 def evaluate_retrieval(
-    model: str | Sequence[str],
-    data: str | Sequence[str],
-    out: str | None = None,
+    model: _Path | Sequence[_Path],
+    data: _Path | Sequence[_Path],
+    out: _Path | None = None,
     *,
-    pretrained: str | Sequence[str] = ...,
+    pretrained: _Path | Sequence[_Path] = ...,
     preprocess: str | Sequence[str] = ...,
     space: str = 'auto',
     batch_size: int = 256,
@@ -557,14 +580,14 @@ def evaluate_retrieval(
     class_template: str | None = None,
     captions_per_image: int | None = None,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[list[Evaluation]]:
     """Retrieve captions by images and images by captions: recall at 1, 5 and 10."""
 def evaluate_linear_probe(
-    model: str | Sequence[str],
-    data: str | Sequence[str],
-    out: str | None = None,
+    model: _Path | Sequence[_Path],
+    data: _Path | Sequence[_Path],
+    out: _Path | None = None,
     *,
-    pretrained: str | Sequence[str] = ...,
+    pretrained: _Path | Sequence[_Path] = ...,
     preprocess: str | Sequence[str] = ...,
     space: str = 'auto',
     batch_size: int = 256,
@@ -576,29 +599,29 @@ def evaluate_linear_probe(
     epochs: int = 60,
     learning_rate: float = 0.0003,
     set_epochs: Mapping[str, int] | str | Sequence[str] = ...,
-    scores: str | Sequence[str] = ...,
+    scores: _Path | Sequence[_Path] = ...,
     weights: str | None = None,
     seed: int = 0,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[list[Evaluation]]:
     """Train a linear classifier on frozen image embeddings and measure it on the test images."""
 def evaluate_compare(
-    a: str,
-    b: str,
-    out: str | None = None,
+    a: _Path,
+    b: _Path,
+    out: _Path | None = None,
     *,
     draws: int = 2000,
     seed: int = 0,
     overwrite: bool = False,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[list[Comparison]]:
     """Compare two models on the same data: each metric's difference with its 95 % interval."""
 def evaluate_similarity(
-    model: str | Sequence[str],
-    data: str | Sequence[str],
-    out: str | None = None,
+    model: _Path | Sequence[_Path],
+    data: _Path | Sequence[_Path],
+    out: _Path | None = None,
     *,
-    pretrained: str | Sequence[str] = ...,
+    pretrained: _Path | Sequence[_Path] = ...,
     preprocess: str | Sequence[str] = ...,
     space: str = 'auto',
     batch_size: int = 256,
@@ -606,18 +629,18 @@ def evaluate_similarity(
     precision: str = 'auto',
     device: str = 'auto',
     overwrite: bool = False,
-    against: str | None = None,
-    plot: str | None = None,
+    against: _Path | None = None,
+    plot: _Path | None = None,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[list[ModelSimilarity]]:
     """Show how far matched pairs stand above mismatched ones, before and after a repair."""
 def evaluate_judgements(
-    table: str,
-    out: str | None = None,
+    table: _Path,
+    out: _Path | None = None,
     *,
-    model: str | Sequence[str] = ...,
-    shards: str | Sequence[str] = ...,
-    pretrained: str | Sequence[str] = ...,
+    model: _Path | Sequence[_Path] = ...,
+    shards: _Path | Sequence[_Path] | _Pairs = ...,
+    pretrained: _Path | Sequence[_Path] = ...,
     preprocess: str | Sequence[str] = ...,
     space: str = 'auto',
     batch_size: int = 256,
@@ -625,7 +648,7 @@ def evaluate_judgements(
     precision: str = 'auto',
     device: str = 'auto',
     overwrite: bool = False,
-    scores: str | Sequence[str] = ...,
+    scores: _Path | Sequence[_Path] = ...,
     score: str | Sequence[str] = ...,
     image_column: str | None = None,
     caption_column: str | None = None,
@@ -639,13 +662,13 @@ def evaluate_judgements(
     class_template: str | None = None,
     memory_limit: str | None = None,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[JudgementEvaluation]:
     """Compare scores with people's judgements of captions: Kendall's tau, pairwise accuracy."""
 def demo(
-    out: str = 'demo_run',
+    out: _Path = 'demo_run',
     *,
     pairs: int = 16000,
     seed: int = 0,
     progress: _Progress = None,
-) -> Result[Any]:
+) -> Result[RunSummary]:
     """Render a noisy corpus, find the noise, and repair a model that was trained on such noise."""

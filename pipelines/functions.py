@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ncclean.base.options import Parameter, parameters
+from ncclean.base.formats import counted
+from ncclean.base.option_values import closest
+from ncclean.base.options import Parameter, Reads, parameters
 from ncclean.errors import InputError
 
 from .command import Command, Result, build, help_text
-from .progress import SILENT, Calls, Progress
+from .progress import Calls, Progress, default_progress
 from .registry import COMMANDS
 
 # `ncclean.report` is a package already.
@@ -25,7 +29,8 @@ def function(name: str) -> Callable[..., Any]:
     """The Python function of a command by name. Raises `KeyError` for another name.
 
     `progress` is an object with `say` and `advance`, or a function that is called with a `Report`
-    each time, such as `print`. Raises `InputError` for options that the command does not take.
+    each time, such as `print`; without one, a notebook shows a bar. Raises `InputError` for values
+    that options do not take, and Python's `TypeError` for other names.
     """
     if name == "evaluate":
         return evaluate
@@ -33,18 +38,47 @@ def function(name: str) -> Callable[..., Any]:
     signature = signature_of(kind)
 
     def call(*args: Any, **options: Any) -> Result[Any]:
+        for option in options:
+            if option not in signature.parameters:
+                near = closest(option, signature.parameters)
+                raise TypeError(f"{name}() has no option {option!r}{near}")
         arguments = signature.bind(*args, **options).arguments
-        progress = arguments.pop("progress", None)
-        if progress is None:
-            progress = SILENT
-        elif not isinstance(progress, Progress):
-            progress = Calls(progress)
-        return build(kind, arguments).run(progress)
+        given = arguments.pop("progress", None)
+        progress = given if isinstance(given, Progress) else Calls(given) if given else None
+        with contextlib.nullcontext(progress) if progress else default_progress() as watcher:
+            return build(kind, _with_files(kind, arguments, watcher)).run(watcher)
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = help_text(kind)
+    call.__doc__ = f"{help_text(kind)}\n\n{_options_text(kind)}"
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
+
+
+def _with_files(
+    kind: type[Command], arguments: Mapping[str, Any], progress: Progress
+) -> dict[str, Any]:
+    """The arguments with the paths of files in place of objects that hold pairs."""
+    from ncclean.data.objects import is_paths, write_pairs
+
+    files = dict(arguments)
+    for name, value in arguments.items():
+        if parameters(kind)[name].option.reads in (Reads.SHARDS, Reads.SOURCE) and (
+            not is_paths(value)
+        ):
+            file, count = write_pairs(value, *map(arguments.get, ("image_root", "image_key")))
+            progress.say(f"{counted(count, 'pair')} written to {file}: other commands take it, too")
+            files[name] = [file]
+    return files
+
+
+def _options_text(kind: type[Command]) -> str:
+    """The options as `help()` shows them: what each one does, below its name."""
+    listed = (one for one in parameters(kind).values() if one.option.is_listed)
+    return "Options:\n" + "\n".join(
+        textwrap.fill(one.option.help.replace("`", ""), 88, initial_indent=f"  {one.name}: ",
+                      subsequent_indent="      ")
+        for one in listed
+    )  # fmt: skip
 
 
 def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import html
+import math
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import Any, TextIO
 
 from ncclean.base.progress import SILENT, Pace, Progress, count_line
 from ncclean.base.visible_text import message
 
 __all__ = ["SILENT", "Progress"]
 
-_LINE_EVERY_SECONDS = 10.0
+_LINE_EVERY_SECONDS, _DRAWN_EVERY_SECONDS = 10.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,53 @@ class Lines:
         if self._clock() - self._last >= _LINE_EVERY_SECONDS:
             self._last = self._clock()
             self.say(count_line(done, total, unit, {**pace, **facts}))
+
+
+@contextlib.contextmanager
+def default_progress() -> Iterator[Progress]:
+    """Yield the progress of a function that was given none: a bar in a notebook, else silence."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if not hasattr(shell, "kernel"):
+        yield SILENT
+        return
+    bar = NotebookBar()
+    try:
+        yield bar
+    finally:
+        bar.close()
+
+
+class NotebookBar:
+    """A bar and the last line that was said, in the output of a notebook's cell."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._handle: Any = None
+        self._clock, self._pace, self._last = clock, Pace(clock), -math.inf
+        self._said = ""
+
+    def say(self, text: str) -> None:
+        self._said = message(text)
+        self._draw(self._said, "")
+
+    def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
+        pace = self._pace.facts(done, total, unit)
+        if self._clock() - self._last >= _DRAWN_EVERY_SECONDS or done == total:
+            self._last = self._clock()
+            line = message(count_line(done, total, unit, {**pace, **facts}))
+            self._draw(line, f"<progress value='{done}' max='{total or 1}'></progress> ")
+
+    def close(self) -> None:
+        """Leave what was said last, without a bar."""
+        self._draw(self._said, "")
+
+    def _draw(self, text: str, bar: str) -> None:
+        from IPython.display import display
+
+        page = {"text/plain": text, "text/html": f"{bar}<small>{html.escape(text)}</small>"}
+        if self._handle is not None:
+            self._handle.update(page, raw=True)
+        elif text:
+            self._handle = display(page, raw=True, display_id=True)
 
 
 class Both:

@@ -49,7 +49,7 @@ class Query(Command):
     memory_limit: MemoryLimit = None
 
     @lists_tables_once
-    def run(self, progress: Progress = SILENT) -> Result[duckdb.DuckDBPyRelation]:
+    def run(self, progress: Progress = SILENT) -> QueryResult:
         """Run the SQL query. Raises `InputError` if it is not one SELECT, or fails."""
         from ncclean.storage.joined import query
 

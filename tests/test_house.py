@@ -13,11 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 STATEMENTS = {
     "cli": 435,
-    "docs": 159,
+    "docs": 184,
     "ncclean": 68,
     "ncclean/auditing": 1110,
     "ncclean/base": 1540,
-    "ncclean/data": 7220,
+    "ncclean/data": 7317,
     "ncclean/evaluation": 1705,
     "ncclean/execution": 2865,
     "ncclean/explaining": 1532,
@@ -31,12 +31,12 @@ STATEMENTS = {
     "ncclean/runners": 325,
     "ncclean/scoring": 1452,
     "ncclean/selection": 597,
-    "ncclean/storage": 2971,
+    "ncclean/storage": 2972,
     "ncclean/training": 2502,
     "ncclean/webdataset": 218,
     "ncclean/workers": 399,
-    "pipelines": 3001,
-    "tests": 33884,
+    "pipelines": 3055,
+    "tests": 34009,
     "tests/benchmarks": 6127,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered

@@ -55,7 +55,8 @@ def connect(
         connection = duckdb.connect()
         _connections.add(connection)
         # Without a file as the main program, DuckDB draws a bar on stdout, amid JSON.
-        connection.execute("SET enable_progress_bar = false")
+        with contextlib.suppress(duckdb.InvalidInputException):  # a notebook without ipywidgets
+            connection.execute("SET enable_progress_bar = false")
         connection.execute("SET temp_directory = ?", [str(temporary_folder())])
         if memory_limit is not None:
             connection.execute("SET memory_limit = ?", [memory_limit])

@@ -2,7 +2,11 @@
 
 import ast
 import inspect
+import os
 import pkgutil
+import subprocess
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from ncclean_pipelines.progress import Report
 from ncclean_pipelines.registry import COMMANDS
 
 import ncclean
+from ncclean.base.options import parameters
 
 SMALL = {"pairs": 60, "shard_size": 60, "held_out": 0, "workers": 1}
 
@@ -33,7 +38,9 @@ def test_every_command_is_a_function():
     for name, kind in FUNCTIONS.items():
         call = getattr(ncclean, name)
         assert call.__name__ == name
-        assert call.__doc__ == inspect.getdoc(kind)
+        assert call.__doc__.startswith(inspect.getdoc(kind))
+        for option in parameters(kind).values():
+            assert (f"\n  {option.name}: " in call.__doc__) == option.option.is_listed
         assert list(inspect.signature(call).parameters)[-1] == "progress"
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         ncclean.nonsense  # noqa: B018
@@ -55,6 +62,40 @@ def test_the_stub_lists_the_same_functions_with_the_same_parameters():
         assert [one.arg for one in defined[name].args] == by_position, name
         by_name = [a.name for a in arguments if a.kind is a.KEYWORD_ONLY]
         assert [one.arg for one in defined[name].kwonlyargs] == by_name, name
+
+
+SNIPPET = """
+from pathlib import Path
+import ncclean
+reveal_type(ncclean.score(Path("c"), "s.parquet", words=True).summary)
+reveal_type(ncclean.select("s.parquet", "x.parquet").summary.kept)
+ncclean.score([("a.jpg", "a dog")], "s.parquet")
+ncclean.query("SELECT 1", "s.parquet").to_pandas()
+ncclean.query("SELECT 1", "s.parquet").to_polars()
+ncclean.score("c", "s.parquet", modle="demo")
+"""
+
+
+@pytest.mark.slow
+def test_type_checkers_see_results_and_options(tmp_path):
+    (tmp_path / "snippet.py").write_text(SNIPPET)
+    root = Path(ncclean.__file__).parents[1]
+    for name in ("pipelines", "cli"):
+        (tmp_path / f"ncclean_{name}").symlink_to(root / name)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", tmp_path / "snippet.py"],
+        cwd=root, env=os.environ | {"MYPYPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    lines = [line.partition("snippet.py:")[2] for line in done.stdout.splitlines()]
+    for expected in (
+        '4: note: Revealed type is "ncclean.storage.summary.ScoreSummary | Any"',
+        '5: note: Revealed type is "int"',
+        '8: error: "QueryResult" has no attribute "to_polars"  [attr-defined]',
+        '9: error: Unexpected keyword argument "modle" for "score"; did you mean "model"?'
+        "  [call-arg]",
+    ):
+        assert expected in lines, done.stdout
+    assert sum("error" in line for line in lines) == 2
 
 
 def test_results_print_themselves(shards, tmp_path, refused):
@@ -103,6 +144,40 @@ def test_progress_may_be_a_function(shards, tmp_path):
     assert any(report.done == 60 and report.unit == "samples" for report in reports)
 
 
+class Shell:
+    """IPython as the kernel of a notebook has it, and what is displayed there."""
+
+    def __init__(self):
+        self.kernel, self.shown, self.display = (
+            object(),
+            [],
+            types.SimpleNamespace(display=self.add),
+        )
+
+    def get_ipython(self):
+        return self
+
+    def add(self, page, raw, display_id):
+        self.update(page, raw)
+        return self
+
+    def update(self, page, raw):
+        self.shown.append(page)
+
+
+def test_a_notebook_shows_a_bar(shards, tmp_path, monkeypatch):
+    shell = Shell()
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    monkeypatch.setitem(sys.modules, "IPython.display", shell.display)
+    score(str(shards), str(tmp_path / "s.parquet"))
+    pages = [page["text/html"] for page in shell.shown]
+    assert any("<progress value='60' max='60'>" in page for page in pages)
+    assert pages[-1] == "<small>finalizing</small>"
+    shell.shown.clear()
+    ncclean.query("SELECT 1", str(tmp_path / "s.parquet"))
+    assert shell.shown == []
+
+
 class Watcher:
     """A progress of somebody's own."""
 
@@ -127,7 +202,7 @@ def test_wrong_values_are_input_errors_and_wrong_names_are_pythons(tmp_path, ref
     refused(ncclean.synth, str(tmp_path), pairs="many")
     refused(ncclean.synth, str(tmp_path), pairs=0)
     refused(ncclean.synth, str(tmp_path), kind="salt")
-    with pytest.raises(TypeError, match="pears"):
+    with pytest.raises(TypeError, match=r"'pears' \(did you mean pairs\?\)"):
         ncclean.synth(str(tmp_path), pears=3)
     with pytest.raises(TypeError, match="missing a required argument: 'out'"):
         ncclean.synth()

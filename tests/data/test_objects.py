@@ -1,0 +1,153 @@
+"""Pairs that Python holds, as a source of commands."""
+
+import io
+import tempfile
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import ncclean
+from ncclean.data.objects import is_paths, write_pairs
+from ncclean.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def picture(seed=0, mode="RGB"):
+    values = np.random.default_rng(seed).integers(0, 255, (24, 32, 3), np.uint8)
+    return Image.fromarray(values).convert(mode)
+
+
+def encoded(seed=0):
+    file = io.BytesIO()
+    picture(seed).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "0.png").write_bytes(encoded())
+    return tmp_path / "0.png"
+
+
+class Dataset:
+    """What `datasets.Dataset` has of methods, and its images as it stores them."""
+
+    column_names = ("image", "text")
+
+    def __init__(self, table):
+        self._table = table
+
+    def with_format(self, name):
+        assert name == "arrow"
+        return self
+
+    def iter(self, batch_size):
+        return iter(self._table.to_batches(batch_size))
+
+
+STORED = pa.table({
+    "image": [{"bytes": encoded(), "path": None}, {"bytes": encoded(1), "path": "1.png"}],
+    "text": ["a", "b"], "label": pa.array([3, None], pa.int16()),
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        [(picture(), "a"), (encoded(1), "b")],
+        [[picture(), "a"], [picture(1), "b"]],
+        iter([(picture(), "a"), (picture(1), "b")]),
+        [{"image": picture(), "text": "a"}, {"image": encoded(1), "text": "b"}],
+        pd.DataFrame({"image": [picture(), picture(1)], "text": ["a", "b"]}),
+        pd.DataFrame({"jpg": [encoded(), encoded(1)], "text": ["a", "b"], "n": [1.5, np.nan]}),
+        Dataset(STORED),
+        STORED,
+    ],
+)
+def test_pairs_of_all_kinds(source):
+    place, count = write_pairs(source)
+    table = pq.read_table(place)
+    assert count == len(table) == 2
+    assert table.column("text").to_pylist() == ["a", "b"]
+    images = table.column(next(n for n in ("image", "jpg") if n in table.column_names)).to_pylist()
+    for seed, image in enumerate(images):
+        data = image["bytes"] if isinstance(image, dict) else image
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), np.asarray(picture(seed)))
+
+
+def test_paths_are_read_from_the_folder_that_is_named(file, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    frame = pd.DataFrame({"file_name": ["0.png", "lost.png"], "caption": ["a", "b"], "n": [1, 2]})
+    for source, root in (
+        ([(file, "a"), ("lost.png", "b")], None),
+        (frame, None),
+        (frame, str(file.parent)),
+    ):
+        table = pq.read_table(write_pairs(source, root)[0])
+        found = [image["bytes"] for image in table.column("image").to_pylist()]
+        assert found == [file.read_bytes(), None]
+    assert table.column("n").to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1", "CMYK", "F"])
+def test_pictures_of_any_mode(mode):
+    table = pq.read_table(write_pairs([(picture(mode=mode), "a")])[0])
+    assert Image.open(io.BytesIO(table.column("image")[0].as_py()["bytes"])).size == (32, 24)
+
+
+def test_what_the_first_rows_lack_has_a_type_too():
+    rows = [{"image": encoded(n), "text": "a", "note": None} for n in range(300)]
+    table = pq.read_table(write_pairs([*rows, {"image": encoded(), "text": "b", "note": "x"}])[0])
+    assert table.column("note").to_pylist()[-2:] == [None, "x"]
+
+
+def test_the_same_pairs_are_the_same_file(temporary):
+    first, second, other = (write_pairs([(encoded(n), "a")])[0] for n in (0, 0, 1))
+    assert first == second != other
+    assert len([one for one in temporary.iterdir() if one.is_dir()]) == 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{"train": STORED}, [1, 2], 3, [("a.jpg", "a", "b")], iter([]), [(encoded(), object())]],
+)
+def test_other_objects_are_refused(source, temporary):
+    with pytest.raises(InputError):
+        write_pairs(source)
+    assert not [one for one in temporary.iterdir() if one.is_dir()]
+
+
+def test_paths_are_no_objects(file):
+    assert is_paths("shards/")
+    assert is_paths(file)
+    assert is_paths([file, "b.tar"])
+    assert is_paths(("a.tar",))
+    assert not is_paths([("a.jpg", "a dog")])
+    assert not is_paths(STORED)
+
+
+@pytest.mark.usefixtures("rough_shifts")
+def test_commands_take_them(tmp_path):
+    said = []
+    source = [(picture(n), f"a picture of {n}") for n in range(5)]
+    out = str(tmp_path / "s.parquet")
+    scored = ncclean.score(source, out, model="demo", shift=0.2, progress=said.append)
+    assert scored["ok"] == 5
+    file = str(said[0]).split()[4].rstrip(":")
+    assert str(said[0]).startswith(f"5 pairs written to {file}")
+    assert ncclean.score([file], out, model="demo", shift=0.2)["rows"] == 5
+    ncclean.select(out, str(tmp_path / "x.parquet"), score="similarity", keep_fraction=0.6)
+    for shards in (source, file):
+        written = ncclean.export(
+            str(tmp_path / "x.parquet"), str(tmp_path / "out"), shards=shards, overwrite=True
+        )
+        assert written["samples"] == 3
