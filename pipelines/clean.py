@@ -136,7 +136,7 @@ class Clean(Command):
         return replace(result_of(self, summary), shown=self._shown(summary), is_empty=is_empty)
 
     def _shown(self, summary: RunSummary) -> Iterator[Shown]:
-        from ncclean.scoring.vague_rate import why_untold, why_vague
+        from ncclean.scoring.vague_rate import ForeignLanguage, why_untold, why_vague
 
         records = {name: record.result for name, record in summary.records.items()}
         score, clean, export = records["score"], records["select"], records["export"]
@@ -148,6 +148,8 @@ class Clean(Command):
                 yield Note(vague, "error")
         within = [Estimate.of_fields(score, name) for name in ("near_miss_rate", "part_noise_rate")]
         yield from map(Note, why_untold(score["has_words"], score["has_parts"], *within))
+        foreign = (ForeignLanguage(**one) for one in score.get("foreign_languages", ()))
+        yield from map(Note, map(str, foreign))
         failures = "".join(f", {n:,} {status}" for status, n in score["failures"].items())
         yield f"{score['rows']:,} pairs: {score['ok']:,} scored{failures}; {clean['kept']:,} kept"
         fields = score.get("fields_there", ())

@@ -140,6 +140,11 @@ def _summary(explained: Explained) -> Iterator[Shown]:
             ),
             left=3,
         )
+        yield from (
+            f"   {one.number}: {visible(one.proposal)}"
+            for one in explained.uncertain[:_MOST]
+            if one.proposal
+        )
         if count > _MOST:
             yield f"{count - _MOST:,} more of these in {explained.out}"
     if explained.folded:

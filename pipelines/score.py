@@ -281,7 +281,7 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         if is_usable(rate_within):
             rows.append((name, f"{stated_rate(rate_within)} {of_which}"))
         elif is_asked:
-            rows.append((name, "the estimator cannot tell"))
+            rows.append((name, "this model cannot tell"))
     rows.append(("shift", f"{scored.shift:.4f}"))
     if scored.preprocessing not in (None, OPENAI):
         rows.append(("preprocessing", describe(scored.preprocessing)))
@@ -325,6 +325,7 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
             scored.has_words, scored.has_parts, scored.near_miss_rate, scored.part_noise_rate
         ),
     )
+    yield from map(Note, map(str, scored.foreign_languages))
     if scored.groups:
         yield Table("Noise by group", ("group", "pairs", "noise rate", "null"), _groups(scored))
     elif scored.calibrate_by is not None:

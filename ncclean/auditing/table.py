@@ -22,6 +22,7 @@ from ncclean.base.schema import OPTIONAL_COLUMNS, PLACE_COLUMNS, SCORE_COLUMNS
 from ncclean.errors import InputError
 from ncclean.storage.catalog import columns_of, connect, first_line
 
+_TELLS = "near_miss_probability"
 _NEEDED = ("uid", "shard", "key", "row", "status", "similarity", "noise_probability")
 _P = "noise_probability::DOUBLE"
 PLACE = ("shard", "row", "caption_number")
@@ -69,8 +70,11 @@ class AuditTable:
         for name in _NEEDED:
             if name not in there:
                 raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
+        # Where no pair has a probability, the model cannot tell words: it shows none.
+        told = f"CASE WHEN s.{_TELLS} IS NOT NULL THEN s.{{0}} END AS {{0}}"
+        words = ("suspect_word", "better_word") if _TELLS in there else ()
         selected = ", ".join(
-            f"s.{column.name}"
+            (told if column.name in words else "s.{}").format(column.name)
             if column.name in there
             else f"NULL::{column.sql_type} AS {column.name}"
             for column in (*SCORE_COLUMNS, *OPTIONAL_COLUMNS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 from ncclean.errors import InputError
 
 TYPES: Mapping[str, pa.DataType] = {"language": pa.string(), "language_score": pa.float32()}
+ENGLISH = "en"
+_SURE = 0.9  # probability
 _LONGEST = 1000  # characters that are looked at
 
 
@@ -35,6 +38,24 @@ class LanguageDetector:
             "language": [language for language, _ in languages],
             "language_score": [score for _, score in languages],
         }
+
+
+def foreign_language(texts: Sequence[str]) -> str | None:
+    """The language of texts that are together in one other than English; None if it is not sure.
+
+    None without a detector, too, which is an extra.
+    """
+    try:
+        found = _shared()([" ".join(texts)])
+    except InputError:
+        return None
+    language, score = str(found["language"][0]), found["language_score"][0]
+    return language if language != ENGLISH and isinstance(score, float) and score >= _SURE else None
+
+
+@functools.cache
+def _shared() -> LanguageDetector:
+    return LanguageDetector()
 
 
 def _detector() -> tuple[Callable[[str], tuple[str, float]], str]:

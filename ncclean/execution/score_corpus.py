@@ -38,6 +38,7 @@ from ncclean.execution.embedding_encoder import EmbeddingRequest
 from ncclean.execution.encoder import EncoderRequest
 from ncclean.execution.engine import Engine, PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.engines import open_engine
+from ncclean.execution.foreign_captions import foreign_languages
 from ncclean.execution.image_encoder import ImageRequest
 from ncclean.models.estimator import ModelIdentity
 from ncclean.runners.opened import open_runner
@@ -55,6 +56,7 @@ from ncclean.storage.tables import table_metadata
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
 # minutes on a digit that no threshold needs.
 _SHIFT_TOLERANCE = 1e-3
+_LITTLE_NOISE = 0.1  # below it, no language of many captions is unknown to the model
 _SHARDS_ASKED = 10  # for the fields that they have
 
 
@@ -117,6 +119,8 @@ class ScoreCorpus:
                 seconds=time.perf_counter() - begin,
                 times=times,
             )
+        if self.options.calibrate_by is None and not summary.noise_rate.value < _LITTLE_NOISE:
+            summary = dataclasses.replace(summary, foreign_languages=foreign_languages(self.out))
         if summary.ok or not summary.failures.get(SkipReason.CAPTION_MISSING.value):
             return summary
         return dataclasses.replace(summary, fields_there=self._fields_there())

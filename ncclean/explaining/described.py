@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import duckdb
 
 from ncclean.base.estimates import UNKNOWN, Estimate
+from ncclean.data.languages import foreign_language
 from ncclean.explaining.cause_table import Cause, Example
 from ncclean.explaining.folding import Folded
 from ncclean.explaining.outcomes import NEAR_MISS
@@ -66,6 +67,9 @@ def described(
         candidate, group = verdicts.candidates[number], verdicts.group_of[number]
         is_listed = number in places
         is_cause = folded.into.get(number, number) in causes
+        examples: tuple[Example, ...] = ()
+        if is_listed and options.examples:
+            examples = _examples(connection, group, values.of(candidate.outcome), options.examples)
         described.append(
             Cause(
                 number=place,
@@ -82,15 +86,22 @@ def described(
                 q_value=verdicts.q_value(number, is_listed) if is_cause else math.nan,
                 condition=candidate.kind.condition(candidate.value),
                 join=clusters if {"cluster", "region"} & set(candidate.kind.columns) else None,
-                proposal=proposals.get(number),
-                examples=_examples(
-                    connection, group, values.of(candidate.outcome), options.examples
-                )
-                if is_listed and options.examples
-                else (),
+                proposal=proposals.get(number) or _in_a_foreign_language(examples),
+                examples=examples,
             )
         )
     return described
+
+
+def _in_a_foreign_language(examples: Sequence[Example]) -> str | None:
+    """Say that the captions of a group are in a language that the model may not know."""
+    texts = [one.caption for one in examples if one.caption]
+    language = foreign_language(texts) if len(texts) > 1 else None
+    return language and (
+        f"these captions are in the language {language}, which the model may not know: score with "
+        "one that knows it, or with --signals language --calibrate-by language, before you drop "
+        "them"
+    )
 
 
 @dataclass(frozen=True)

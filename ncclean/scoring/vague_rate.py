@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ncclean.base.estimates import Estimate
 
@@ -11,6 +12,30 @@ NO_KNOWN_MISMATCHES = (
     "in one block, have no noise rate and no noise_probability."
 )
 _VAGUE = 0.2  # between the ends of an interval that tells next to nothing
+
+
+@dataclass(frozen=True)
+class ForeignLanguage:
+    """A language that a model may not know, in a sample of a table's captions.
+
+    `share` of the captions are in it; of these `wrong` look mismatched, of those in English
+    `wrong_in_english`, None if next to none are.
+    """
+
+    language: str
+    share: float
+    wrong: float
+    wrong_in_english: float | None
+
+    def __str__(self) -> str:
+        english = self.wrong_in_english
+        beside = "" if english is None else f", of those in English {english:.0%}"
+        return (
+            f"about {self.share:.0%} of the captions are in the language {self.language}; "
+            f"{self.wrong:.0%} of them look wrong{beside}: the model may not know that language, "
+            "so do not take them for wrong. Score with a model that knows it, or with --signals "
+            "language --calibrate-by language"
+        )
 
 
 def why_vague(rate: Estimate) -> str | None:
@@ -45,15 +70,17 @@ def is_usable(rate: Estimate) -> bool:
 
 def why_untold(words: bool, parts: bool, near_miss: Estimate, part: Estimate) -> Iterator[str]:
     """Explain why `--words` and `--caption-parts`, where asked for, give no probabilities."""
-    for option, is_asked, rate, what, columns in (
-        ("--words", words, near_miss, "words", "near_miss_probability is"),
-        ("--caption-parts", parts, part, "sentences", "probabilities of sentences are"),
-    ):
+    for option, is_asked, rate, what, one, columns in (
+        ("--words", words, near_miss, "words", "another word", "near_miss_probability is null, and "
+         "suspect_word and better_word mean nothing"),
+        ("--caption-parts", parts, part, "sentences", "a foreign sentence",
+         "probabilities of sentences are null"),
+    ):  # fmt: skip
         if is_asked and not is_usable(rate):
             yield (
-                f"{option}: the estimator cannot tell wrong {what} from right ones in these "
-                f"captions, or too few captions have any to try, so {columns} null; that does not "
-                "say that they are right. Try a stronger model."
+                f"{option}: this model cannot tell {what}: captions with {one} put in on purpose "
+                f"score like these, or too few have any to try. So {columns}; that does not say "
+                "that the captions are right. Try a stronger model."
             )
 
 

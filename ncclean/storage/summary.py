@@ -13,6 +13,7 @@ from ncclean.data.samples import SkipReason
 from ncclean.scoring.calibration import Calibration
 from ncclean.scoring.null import GroupRate
 from ncclean.scoring.stats import ColumnFailures
+from ncclean.scoring.vague_rate import ForeignLanguage
 from ncclean.storage.score_run import ScoreRun
 
 
@@ -37,6 +38,7 @@ class ScoreSummary:
     `other_names` counts image files found under another name than a table has, by what differs,
     `caption_lines` text files of several lines that are one caption, and `turned` images that EXIF
     had turned upright. `preprocessing` is what images went through, as in `preprocess_cfg`.
+    `foreign_languages` are those of captions that the model may not know.
     `times` are seconds by phase (`ncclean.scoring.stats.ShardStats`) over the shards of this
     invocation and all of its workers; phases overlap.
     """
@@ -74,6 +76,7 @@ class ScoreSummary:
     turned: int = 0
     preprocessing: dict[str, Any] | None = None
     times: dict[str, float] = field(default_factory=dict)
+    foreign_languages: list[ForeignLanguage] = field(default_factory=list)
 
 
 def summarize(

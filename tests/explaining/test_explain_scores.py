@@ -251,3 +251,14 @@ def pairs_of(cause, scores, joined=()):
         table.prepare(["status"], [condition])
         counted = f"SELECT count(*) FROM scores WHERE status = 'ok' AND {condition.sql}"
         return table.connection.execute(counted).fetchall()[0][0]
+
+
+def test_a_cause_in_another_language_is_said_to_be_that(tmp_path):
+    values = planted()
+    for number in range(500, 700):
+        values["text"][number] = f"der kleine braune Hund läuft über die Wiese Nummer {number}"
+    found = explain(tmp_path, values)
+    said = {cause.label: cause.proposal for cause in found.causes}
+    foreign = [label for label, proposal in said.items() if proposal and "language de" in proposal]
+    assert len(foreign) == 1
+    assert said["broken.example"] is None

@@ -144,13 +144,13 @@ def test_an_estimator_that_does_not_know_the_words_gives_no_probabilities(shards
     assert not high - low <= 0.2  # too few look matched, or they tell nothing
     shown = " ".join(map(str, result.shown))
     assert "cannot tell" in shown
-    assert "--words: the estimator cannot tell wrong words" in shown
+    assert "--words: this model cannot tell words" in shown
     table = pq.read_table(tmp_path / "s.parquet")
     assert table["near_miss_probability"].null_count == len(table)
     assert table["near_miss_score"].null_count < len(table) / 10
     Report(scores=[request.out], out=str(tmp_path / "report.html")).run()
     page = (tmp_path / "report.html").read_text()
-    assert "--words: the estimator cannot tell wrong words" in " ".join(page.split())
+    assert "--words: this model cannot tell words" in " ".join(page.split())
     with contextlib.closing(ReviewTable.open([request.out])) as review:
         assert "cannot tell" in review.views["near-misses"].title
         assert review.views["suspects"].title == "Suspects"

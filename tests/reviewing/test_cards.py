@@ -14,7 +14,7 @@ from ncclean.reviewing.table import CARD_COLUMNS
 def row(**values):
     fields = dict.fromkeys(CARD_COLUMNS)
     return {**fields, "uid": "u", "caption_number": 0, "shard": "s", "key": "k",
-            "status": "ok", **values}  # fmt: skip
+            "status": "ok", "near_miss_probability": 0.9, **values}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,8 @@ def test_a_caption_that_is_wrong_altogether_gets_no_better_word():
     card = card_of(row(**of_words, noise_probability=0.9))
     assert (card["words"], card["mended"]) == (None, None)
     assert card_of(row(**of_words, noise_probability=0.4))["mended"] == "a blue dog"
+    untold = card_of(row(**of_words, near_miss_probability=None))  # by a model that knows no words
+    assert (untold["words"], untold["mended"]) == (None, None)
 
 
 TEXT, STARTS = "A dog runs. A cat sits. A bird.", [0, 12, 24]
@@ -93,7 +95,7 @@ def test_hostile_captions_stay_text_and_within_bounds():
 
 def test_scores_without_a_value_and_nulls():
     card = card_of(row(text=None, similarity=math.nan, noise_probability=0.123456, error="x" * 999,
-                       image_group="u9"))  # fmt: skip
+                       image_group="u9", near_miss_probability=None))  # fmt: skip
     assert card["scores"] == {"similarity": None, "noise_probability": 0.1235}
     assert (card["text"], card["pieces"], card["mended"]) == ("", [], None)
     assert len(card["error"]) == 300
