@@ -20,7 +20,7 @@ from ncclean.base.options import parameters
 
 from .command_help import command_help
 from .errors import SOME_FAILED, one_sentence, set_up_logging
-from .parameters import JSON, QUIET, SET, keyword, parsed, typer_parameter
+from .parameters import JSON, QUIET, SET, former_parameter, keyword, parsed, typer_parameter
 from .printing import print_json, print_shown
 
 _WIDTH = 100
@@ -66,7 +66,7 @@ def typer_command(kind: type[Command]) -> Callable[..., None]:
         settings = values.pop("set_", None) if kind.takes_settings else None
         # What was not typed is left to the declaration, whose defaults need not be Typer's.
         typed = {
-            name: parsed(declared[name], value)
+            name: parsed(declared[name], value) if name in declared else value
             for name, value in values.items()
             if is_typed(context, name)
         }
@@ -76,6 +76,7 @@ def typer_command(kind: type[Command]) -> Callable[..., None]:
         _run(command, as_json=json_, is_quiet=quiet, is_first=is_first)
 
     fields = [typer_parameter(parameter) for parameter in declared.values()]
+    fields += [former_parameter(one) for one in declared.values() if one.option.former]
     extra = [keyword("set_", Annotated[list[str] | None, SET], None)] if kind.takes_settings else []
     common = [
         keyword("json_", Annotated[bool, JSON], False),

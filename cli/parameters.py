@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import typing
 from typing import Annotated, Any
@@ -46,6 +47,12 @@ def typer_parameter(parameter: Parameter) -> inspect.Parameter:
         **bounds,
     )
     return keyword(parameter.name, Annotated[kind, info], default)
+
+
+def former_parameter(parameter: Parameter) -> inspect.Parameter:
+    """The option under its former name, which the help does not show."""
+    option = dataclasses.replace(parameter.option, flags=(), is_listed=False)
+    return typer_parameter(dataclasses.replace(parameter, name=option.former, option=option))
 
 
 def flags_of(parameter: Parameter) -> list[str]:

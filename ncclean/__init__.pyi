@@ -64,6 +64,7 @@ def clean(
     engine: Literal['auto', 'local', 'ray'] = 'auto',
     ray_address: str | None = None,
     dry_run: bool = False,
+    price_per_hour: float | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Score a corpus, report on it, and write it without the mismatched pairs."""
@@ -74,6 +75,7 @@ def run(
     set: str | Sequence[str] = ...,
     start_from: str | None = None,
     dry_run: bool = False,
+    price_per_hour: float | None = None,
     list_recipes: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
@@ -129,6 +131,7 @@ def score(
     drop_missing: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
+    price_per_hour: float | None = None,
     finalize_only: bool = False,
     calibrate_with: _Path | None = None,
     progress: _Progress = None,
@@ -298,6 +301,7 @@ def export(
     ray_address: str | None = None,
     overwrite: bool = False,
     dry_run: bool = False,
+    price_per_hour: float | None = None,
     progress: _Progress = None,
 ) -> Result[ExportSummary | Any]:
     """Write the selected samples as tars, Parquet, images with a table, or DataComp's uid file."""
@@ -323,6 +327,7 @@ def neighbours(
     ray_address: str | None = None,
     overwrite: bool = False,
     dry_run: bool = False,
+    price_per_hour: float | None = None,
     progress: _Progress = None,
 ) -> Result[NeighboursSummary | Any]:
     """Find near-duplicates and false negatives over the whole corpus."""
@@ -375,7 +380,7 @@ def finetune(
     siglip_weights: Literal['selection', 'bayes'] = 'selection',
     variant: Literal['published', 'released'] = 'published',
     forget_percent: float = 10.0,
-    split: Literal['model', 'table'] = 'model',
+    forget_by: Literal['model', 'table'] = 'model',
     gamma: float = 0.7,
     negative: Literal['prompt', 'prefixes', 'none'] = 'prompt',
     relation: Literal['cross', 'intra', 'distance'] = 'cross',

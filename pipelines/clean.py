@@ -41,6 +41,7 @@ from .shared_options import (
     Precision,
     Preprocess,
     Pretrained,
+    PricePerHour,
     sources_option,
 )
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from .recipe.run import RunSummary
 
 # Of the whole, though stages have them too; on a cluster only the scoring runs.
-_OF_CLEAN = {"out", "dry_run", "layout"}
+_OF_CLEAN = {"out", "dry_run", "price_per_hour", "layout"}
 _OF_SCORING = {"engine", "ray_address"}
 
 
@@ -93,6 +94,7 @@ class Clean(Command):
     engine: Engine = "auto"
     ray_address: Annotated[str | None, Option(RAY_ADDRESS)] = None
     dry_run: Annotated[bool, Option(DRY_RUN)] = False
+    price_per_hour: PricePerHour = None
 
     def run(self, progress: Progress = SILENT) -> Result[Any]:
         """Run or resume the bundled recipe `clean`, or show its plan."""

@@ -20,6 +20,7 @@ from ncclean.base.estimates import flattened
 from ncclean.base.json_values import finite
 from ncclean.base.option_values import build_options
 from ncclean.base.options import Options
+from ncclean.errors import InputError
 
 from .display import Shown
 from .progress import SILENT, Progress
@@ -88,6 +89,11 @@ class Command(Options):
     takes_settings: ClassVar[bool] = False  # `--set NAME=VALUE`, for options that are not listed
     runs_in_ranks: ClassVar[bool] = False  # under torchrun, only the first process reports
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if getattr(self, "price_per_hour", None) is not None and not getattr(self, "dry_run", True):
+            raise InputError("--price-per-hour needs --dry-run, which estimates the hours")
+
     @abstractmethod
     def run(self, progress: Progress = SILENT) -> Result[Any]:
         """Run the command. Raises `InputError`, before anything is written, if it cannot be."""
@@ -116,6 +122,23 @@ class Command(Options):
         return Result(
             self.name, summary, values, figures or {}, tuple(made), failures, shown, is_empty
         )
+
+    def planned(
+        self,
+        plan: S,
+        shown: Iterable[Shown],
+        worker_hours: float,
+        values: Mapping[str, Any] | None = None,
+    ) -> Result[S]:
+        """The result of `--dry-run`, with the cost of the hours of all workers, where asked for."""
+        result = self.result(plan, shown, values=values)
+        price = getattr(self, "price_per_hour", None)
+        if price is None:
+            return result
+        cost = price * worker_hours
+        line = f"about {cost:,.2f} at {price:,.2f} for an hour of a worker"
+        values = {**result.values, "cost": cost}
+        return dataclasses.replace(result, values=values, shown=[*result.shown, line])
 
     def table_columns(self) -> frozenset[str] | None:
         """Columns of the table that the command writes; None if it writes none."""

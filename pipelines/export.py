@@ -16,7 +16,7 @@ from ncclean.errors import InputError
 from .command import Command, Result, lists_tables_once
 from .display import Note, Shown
 from .progress import SILENT, Progress
-from .shared_options import Join, OutputLayout, Overwrite, ScoredShards
+from .shared_options import Join, OutputLayout, Overwrite, PricePerHour, ScoredShards
 
 if TYPE_CHECKING:
     from ncclean.data.shards import ShardRef
@@ -75,6 +75,7 @@ class Export(Command):
     tasks: TaskOptions = field(default_factory=TaskOptions)
     overwrite: Overwrite = False
     dry_run: Annotated[bool, Option(DRY_RUN, in_recipes=False)] = False
+    price_per_hour: PricePerHour = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,7 +102,7 @@ class Export(Command):
         fixes, shifted = self._fixes()
         if self.dry_run:
             estimate = self._plan(fixes, progress)
-            return self.result(estimate, _plan_lines(estimate))
+            return self.planned(estimate, _plan_lines(estimate), estimate.hours * estimate.workers)
         progress.say(f"writing to {self.out}")
         exported = (
             self._export_uids(fixes) if self.is_uid_file else self._export_shards(fixes, progress)

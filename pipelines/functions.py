@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ncclean.base.formats import counted
-from ncclean.base.option_values import closest
+from ncclean.base.option_values import closest, renamed
 from ncclean.base.options import Parameter, Reads, parameters
 from ncclean.errors import InputError
 
@@ -38,6 +38,7 @@ def function(name: str) -> Callable[..., Any]:
     signature = signature_of(kind)
 
     def call(*args: Any, **options: Any) -> Result[Any]:
+        options = renamed(options, parameters(kind))
         for option in options:
             if option not in signature.parameters:
                 near = closest(option, signature.parameters)
@@ -86,7 +87,7 @@ def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]:
     prefix = "evaluate "
     tasks = sorted(name.removeprefix(prefix) for name in COMMANDS if name.startswith(prefix))
     if task not in tasks:
-        raise InputError(f"evaluate takes {', '.join(tasks)}, got {task!r}")
+        raise InputError(f"evaluate takes {', '.join(tasks)}, got {task!r}{closest(task, tasks)}")
     result: Result[Any] = function(f"evaluate_{task.replace('-', '_')}")(*inputs, **options)
     return result
 

@@ -15,7 +15,7 @@ from ncclean.neighbour_search.options import NeighbourOptions
 from .command import Command, Result
 from .display import Note, Shown
 from .progress import SILENT, Progress
-from .shared_options import EmbeddingKeys
+from .shared_options import EmbeddingKeys, PricePerHour
 
 if TYPE_CHECKING:
     from ncclean.neighbour_search.plan import NeighboursPlan
@@ -70,6 +70,7 @@ class Neighbours(Command):
         bool, Option("Replace existing output instead of resuming or refusing.", in_recipes=False)
     ] = False
     dry_run: Annotated[bool, Option(DRY_RUN, in_recipes=False)] = False
+    price_per_hour: PricePerHour = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +90,7 @@ class Neighbours(Command):
                 self.embeddings, keys=keys, options=self.options, tasks=self.tasks,
                 memory_limit=memory, progress=progress,
             )  # fmt: skip
-            return self.result(estimate, _plan_lines(estimate))
+            return self.planned(estimate, _plan_lines(estimate), estimate.hours * estimate.workers)
         from ncclean.neighbour_search.run import run_search
 
         searched = run_search(

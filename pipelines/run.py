@@ -15,6 +15,7 @@ from ncclean.base.options import Option, OptionError
 from .command import Command, Result
 from .display import Shown
 from .progress import SILENT, Progress
+from .shared_options import PricePerHour
 
 if TYPE_CHECKING:
     from .recipe.plan import PlannedStage
@@ -56,6 +57,7 @@ class Run(Command):
         Option("Run this stage and all later ones again.", flags=("--from",), metavar="STAGE"),
     ] = None
     dry_run: Annotated[bool, Option(DRY_RUN)] = False
+    price_per_hour: PricePerHour = None
     list_recipes: Annotated[bool, Option("List the bundled recipes.", flags=("--list",))] = False
 
     def __post_init__(self) -> None:
@@ -104,7 +106,8 @@ def result_of(command: Command, summary: RunSummary) -> Result[RunSummary]:
 def planned(command: Command, stages: list[PlannedStage]) -> Result[list[PlannedStage]]:
     """The result of a command that only shows which stages of a recipe would run."""
     values = {"stages": [dataclasses.asdict(stage) for stage in stages]}
-    return command.result(stages, _plan(stages), values=values)
+    hours = sum(stage.hours or 0 for stage in stages)
+    return command.planned(stages, _plan(stages), hours, values)
 
 
 def _tables(summary: RunSummary) -> Iterator[Shown]:

@@ -45,6 +45,7 @@ from .shared_options import (
     Overwrite,
     Preprocess,
     Pretrained,
+    PricePerHour,
     Scale,
     ScoresOut,
     Shift,
@@ -110,6 +111,7 @@ class Score(Command):
     ] = False
     overwrite: Overwrite = False
     dry_run: Annotated[bool, Option(DRY_RUN, in_recipes=False)] = False
+    price_per_hour: PricePerHour = None
     finalize_only: Annotated[
         bool, Option("Only calibrate again, e.g. with another --shift.", in_recipes=False)
     ] = False
@@ -166,9 +168,8 @@ class Score(Command):
             from ncclean.execution.score_plan import plan
 
             estimate = plan(shards, request, self.options, self.cluster.workers or 1, progress)
-            return self.result(
-                estimate, _plan_lines(estimate, self.options.caption_parts is not None)
-            )
+            lines = _plan_lines(estimate, self.options.caption_parts is not None)
+            return self.planned(estimate, lines, estimate.hours * estimate.workers)
         from ncclean.execution.score_corpus import ScoreCorpus
 
         corpus = ScoreCorpus(

@@ -133,6 +133,12 @@ EmbeddingKeys = Annotated[
     ),
 ]
 Processes = Annotated[int | None, Option("Processes (default: one per core).", low=1, is_idle=True)]
+PricePerHour = Annotated[
+    float | None,
+    Option(
+        "With --dry-run: price of a worker's hour, to estimate the cost.", low=0, in_recipes=False
+    ),
+]
 MemoryLimit = Annotated[
     str | None, Option("Memory that DuckDB may use, such as `4GB`.", is_idle=True)
 ]

@@ -12,11 +12,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 STATEMENTS = {
-    "cli": 435,
+    "cli": 440,
     "docs": 184,
     "ncclean": 68,
     "ncclean/auditing": 1113,
-    "ncclean/base": 1540,
+    "ncclean/base": 1551,
     "ncclean/data": 7328,
     "ncclean/evaluation": 1705,
     "ncclean/execution": 2920,
@@ -25,7 +25,7 @@ STATEMENTS = {
     "ncclean/judging": 875,
     "ncclean/models": 1502,
     "ncclean/neighbour_search": 1557,
-    "ncclean/recipes": 551,
+    "ncclean/recipes": 555,
     "ncclean/report": 1225,
     "ncclean/reviewing": 991,
     "ncclean/runners": 325,
@@ -35,8 +35,8 @@ STATEMENTS = {
     "ncclean/training": 2502,
     "ncclean/webdataset": 218,
     "ncclean/workers": 399,
-    "pipelines": 3059,
-    "tests": 34075,
+    "pipelines": 3084,
+    "tests": 34089,
     "tests/benchmarks": 6127,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered

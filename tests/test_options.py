@@ -15,7 +15,7 @@ from ncclean_pipelines.evaluate_noise import EvaluateNoise
 
 from ncclean.base.estimates import UNKNOWN, Estimate, flattened
 from ncclean.base.formats import interval, on_workers, short_rate, stated_rate
-from ncclean.base.option_values import as_list, closest, numbers_by_name
+from ncclean.base.option_values import as_list, build_options, closest, numbers_by_name
 from ncclean.base.options import EXTRAS, MISSING, Option, OptionError, Options, parameters, value_of
 from ncclean.errors import InputError
 
@@ -258,3 +258,19 @@ def test_workers_without_work_are_named(workers, busy):
     text = on_workers(2.5, workers, busy)
     assert text.startswith(f"2.50 hours on {workers} workers")
     assert ("at most 8 can be busy" in text) == (busy < workers)
+
+
+@dataclass(frozen=True)
+class Renamed(Options):
+    """An option that had another name."""
+
+    flame: Annotated[int, Option("Flame.", former="heat")] = 3
+
+
+def test_a_former_name_is_taken_with_a_warning(caplog):
+    assert build_options(Renamed, {"flame": 4}, "cook").flame == 4
+    assert not caplog.messages
+    assert build_options(Renamed, {"heat": "5"}, "cook").flame == 5
+    assert caplog.messages == [
+        "--heat is called --flame now; the next version knows this name only"
+    ]

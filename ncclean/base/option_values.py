@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import logging
 import math
 import os
 import typing
@@ -14,11 +14,14 @@ from ncclean.base.options import (
     OptionError,
     Options,
     Parameter,
+    closest,
     parameters,
     union_members,
     value_of,
 )
 from ncclean.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 Kind = TypeVar("Kind", bound=Options)
 Number = TypeVar("Number", int, float)
@@ -32,6 +35,7 @@ def build_options(kind: type[Kind], values: Mapping[str, Any], owner: str) -> Ki
     it does not take.
     """
     declared = parameters(kind)
+    values = renamed(values, declared)
     check_known(values, declared, owner)
     accepted = {name: accept(declared[name], value) for name, value in values.items()}
     options = {
@@ -45,6 +49,15 @@ def build_options(kind: type[Kind], values: Mapping[str, Any], owner: str) -> Ki
     kind.check_given(options)
     built: Kind = _build(kind, (), {declared[name].place: value for name, value in options.items()})
     return built
+
+
+def renamed(values: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict[str, Any]:
+    """The values by the options' names of today, with a warning for each former one."""
+    today = {one.option.former: name for name, one in declared.items() if one.option.former}
+    for name in values.keys() & today.keys():
+        new = declared[today[name]].flag
+        logger.warning("--%s is called %s now; the next version knows this name only", name, new)
+    return {today.get(name, name): value for name, value in values.items()}
 
 
 def check_known(names: Iterable[str], options: Collection[str], owner: str) -> None:
@@ -127,12 +140,6 @@ def numbers_by_name(
             raise InputError(f"{sentence}, got {text!r}")
         numbers[name.strip()] = number
     return numbers
-
-
-def closest(word: str, words: Iterable[str]) -> str:
-    """` (did you mean ...?)` with the most similar word; empty if none is similar."""
-    close = difflib.get_close_matches(word, list(words), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def values_by_name(options: Options) -> dict[str, Any]:

@@ -12,11 +12,12 @@ are options of the whole. A field without an `Option` is not one.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import operator
 import os
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from enum import Enum
 from functools import cache
@@ -55,6 +56,7 @@ class Option:
     help: str
     _: dataclasses.KW_ONLY
     name: str = ""  # on every face; the field's by default
+    former: str = ""  # name, which is taken for one version more
     flags: tuple[str, ...] = ()  # on the command line; a long one replaces that of the name
     metavar: str = ""
     argument: bool = False  # without a flag on the command line
@@ -129,8 +131,9 @@ class Parameter:
             if one is None:
                 continue
             if self.choices and one not in self.choices:
+                near = closest(one, self.choices) if isinstance(one, str) else ""
                 raise OptionError(
-                    self.name, f"{self.flag} takes {', '.join(self.choices)}, got {one!r}"
+                    self.name, f"{self.flag} takes {', '.join(self.choices)}, got {one!r}{near}"
                 )
             if option.extra and one is not False and find_spec(EXTRAS[option.extra]) is None:
                 needed, install = EXTRAS[option.extra], f"pip install 'ncclean[{option.extra}]'"
@@ -187,6 +190,12 @@ class Options:
         for parameter in parameters(type(self)).values():
             if len(parameter.place) == 1:  # groups check their own
                 parameter.check(getattr(self, parameter.place[0]))
+
+
+def closest(word: str, words: Iterable[str]) -> str:
+    """` (did you mean ...?)` with the most similar word; empty if none is similar."""
+    close = difflib.get_close_matches(word, list(words), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def parameters(kind: type) -> Mapping[str, Parameter]:

@@ -59,7 +59,7 @@ class SourceOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSourceOptions(SourceOptions):
-    """The same where `--split` is taken: by NCU's split into what is forgotten and retained."""
+    """The same where `--split` is taken: until the next version, it is NCU's `--forget-by`."""
 
     split: Annotated[Sequence[Split], replace(_SPLIT, name="source_split")] = ()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from ncclean.base.options import closest
 from ncclean.base.text_files import compose_yaml, load_yaml, read_text
 from ncclean.errors import InputError
 
@@ -70,7 +71,10 @@ class Source:
         if not rest or first == "vars":
             first, rest = "vars", rest or first
             if not isinstance(variables, dict) or rest not in variables:
-                raise RecipeError(f"--set {key}: {self.name} has no variable {rest!r}")
+                names = list(variables) if isinstance(variables, dict) else []
+                there = f"; there are {', '.join(names)}" if names else ""
+                near = closest(rest, names)
+                raise RecipeError(f"--set {key}: {self.name} has no variable {rest!r}{near}{there}")
             variables[rest] = value
             self.changed["vars", rest] = given_as or f"--set {rest}"
         elif first == "engine":

@@ -46,7 +46,7 @@ def open_selection(
     if reads_split and not (selection and selection.has_forget_set()):
         reason = "there is no --selection" if selection is None else "--selection marks no pair"
         raise InputError(
-            f"--split table needs to know which pairs to forget, and {reason}: make one with "
+            f"--forget-by table needs to know which pairs to forget, and {reason}: make one with "
             "`ncclean select SCORES --method ncu --with-forget`"
         )
     return selection

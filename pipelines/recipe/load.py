@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncclean.base.option_values import accept, check_known, closest
+from ncclean.base.option_values import accept, check_known, closest, renamed
 from ncclean.base.options import OptionError, parameters
 from ncclean.base.stores import is_url
 from ncclean.errors import InputError
@@ -241,9 +241,10 @@ def _check_code(source: Source, where: tuple[str, ...], kind: type[Command], val
 def _accepted(kind: type[Command], filled: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """The options in their types; paths that are left to the stage lie in its folder, `place`."""
     declared = {name: p for name, p in parameters(kind).items() if p.option.in_recipes}
-    check_known(filled, declared, kind.name)
+    named = renamed(filled, declared)
+    check_known(named, declared, kind.name)
     values = {}
-    for name, value in filled.items():
+    for name, value in named.items():
         inside = declared[name].option.inside
         if inside is not None and name != "out" and isinstance(value, bool):
             value = str(place / inside) if value else None
@@ -324,9 +325,11 @@ def _check_reference(
         raise source.error(where, f"the stage {stage!r} refers to itself")
     if stage in source.values["stages"]:
         raise source.error(where, f"the stage {stage!r} comes later: put it before {where[1]!r}")
-    names = ", ".join([*variables, *before, RUN])
+    names = [*variables, *before, RUN]
     raise source.error(
-        where, f"{written(reference)} is not a variable or an earlier stage; there are {names}"
+        where,
+        f"{written(reference)} is not a variable or an earlier stage{closest(reference, names)}; "
+        f"there are {', '.join(names)}",
     )
 
 

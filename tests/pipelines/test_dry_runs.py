@@ -41,6 +41,15 @@ def selection(scored, tmp_path_factory):
     return out
 
 
+def test_a_price_gives_the_cost_of_all_workers(corpus, selection, tmp_path, refused):
+    options = {"dry_run": True, "price_per_hour": 36_000.0}
+    result = exporting(corpus, selection, tmp_path / "x", **options).run()
+    plan = result.summary
+    assert result["cost"] == pytest.approx(36_000 * plan.hours * plan.workers)
+    assert list(result.shown)[-1].endswith("at 36,000.00 for an hour of a worker")
+    refused(exporting, corpus, selection, tmp_path / "x", price_per_hour=2.0)
+
+
 def searching(embeddings, out, **options):
     return Neighbours(embeddings=[str(embeddings)], out=str(out), **options)
 

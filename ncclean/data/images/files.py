@@ -126,7 +126,9 @@ class ImageRoot:
         try:
             return stores.patiently(_start, system, place, path)
         except FileNotFoundError as error:
-            raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path}: no such object") from error
+            raise UnreadableFile(
+                SkipReason.IMAGE_MISSING, f"{self._real}/{inside}: no such object"
+            ) from error
         except Exception as error:
             if not is_store_error(error) and not isinstance(error, ValueError):
                 raise

@@ -66,6 +66,8 @@ class NcuOptions(Options):
         Literal["model", "table"],
         Option(
             "choose what to forget by the `model` as it trains, or the selection's `table`.",
+            name="forget_by",
+            former="split",
             methods=("ncu", "gradient_ascent"),
         ),
     ] = "model"
@@ -120,7 +122,7 @@ class NcuOptions(Options):
         if self.variant == "released" and ablations != ("prompt", "cross", "both", "uniform"):
             raise InputError(
                 "--variant released does what the authors' code does: of ncu's options it takes "
-                "only --forget-percent, --split and --gamma"
+                "only --forget-percent, --forget-by and --gamma"
             )
         if self.negative == "none" and (self.relation, self.last_column) != ("cross", "uniform"):
             raise InputError(
