@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ncclean.base.formats import counted
-from ncclean.base.option_values import closest, renamed
-from ncclean.base.options import Parameter, Reads, parameters
+from ncclean.base.option_values import renamed
+from ncclean.base.options import Parameter, Reads, closest, parameters
 from ncclean.errors import InputError
 
 from .command import Command, Result, build, help_text

@@ -127,7 +127,7 @@ def test_the_command_line_has_exactly_the_declared_options(name: str) -> None:
     declared = {
         flag for p in known if not p.option.argument for each in flags_of(p)
         for flag in each.split("/")
-    }  # fmt: skip
+    } | {f"--{p.option.former}" for p in known if p.option.former}  # fmt: skip
     added = SHARED | ({"--set"} if kind.takes_settings else set())
     assert not declared & added
     assert flags == declared | added

@@ -15,8 +15,17 @@ from ncclean_pipelines.evaluate_noise import EvaluateNoise
 
 from ncclean.base.estimates import UNKNOWN, Estimate, flattened
 from ncclean.base.formats import interval, on_workers, short_rate, stated_rate
-from ncclean.base.option_values import as_list, build_options, closest, numbers_by_name
-from ncclean.base.options import EXTRAS, MISSING, Option, OptionError, Options, parameters, value_of
+from ncclean.base.option_values import as_list, build_options, numbers_by_name
+from ncclean.base.options import (
+    EXTRAS,
+    MISSING,
+    Option,
+    OptionError,
+    Options,
+    closest,
+    parameters,
+    value_of,
+)
 from ncclean.errors import InputError
 
 

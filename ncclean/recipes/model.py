@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ncclean.base.option_values import closest
+from ncclean.base.options import closest
 from ncclean.recipes.source import Source
 
 NAME = r"^[a-z][a-z0-9_-]*$"

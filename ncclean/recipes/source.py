@@ -71,9 +71,9 @@ class Source:
         if not rest or first == "vars":
             first, rest = "vars", rest or first
             if not isinstance(variables, dict) or rest not in variables:
-                names = list(variables) if isinstance(variables, dict) else []
-                there = f"; there are {', '.join(names)}" if names else ""
-                near = closest(rest, names)
+                listed = list(variables) if isinstance(variables, dict) else []
+                there = f"; there are {', '.join(listed)}" if listed else ""
+                near = closest(rest, listed)
                 raise RecipeError(f"--set {key}: {self.name} has no variable {rest!r}{near}{there}")
             variables[rest] = value
             self.changed["vars", rest] = given_as or f"--set {rest}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from ncclean.base.option_values import closest
+from ncclean.base.options import closest
 from ncclean.base.regular_files import why_missing
 from ncclean.recipes.source import RecipeError
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncclean.base.option_values import accept, check_known, closest, renamed
-from ncclean.base.options import OptionError, parameters
+from ncclean.base.option_values import accept, check_known, renamed
+from ncclean.base.options import OptionError, closest, parameters
 from ncclean.base.stores import is_url
 from ncclean.errors import InputError
 from ncclean.recipes.matrix import expand
@@ -325,11 +325,11 @@ def _check_reference(
         raise source.error(where, f"the stage {stage!r} refers to itself")
     if stage in source.values["stages"]:
         raise source.error(where, f"the stage {stage!r} comes later: put it before {where[1]!r}")
-    names = [*variables, *before, RUN]
+    there = [*variables, *before, RUN]
     raise source.error(
         where,
-        f"{written(reference)} is not a variable or an earlier stage{closest(reference, names)}; "
-        f"there are {', '.join(names)}",
+        f"{written(reference)} is not a variable or an earlier stage{closest(reference, there)}; "
+        f"there are {', '.join(there)}",
     )
 
 

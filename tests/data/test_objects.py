@@ -85,13 +85,13 @@ def test_pairs_of_all_kinds(source):
 
 
 def test_paths_are_read_from_the_folder_that_is_named(file, monkeypatch):
-    monkeypatch.chdir(file.parent)
     frame = pd.DataFrame({"file_name": ["0.png", "lost.png"], "caption": ["a", "b"], "n": [1, 2]})
-    for source, root in (
-        ([(file, "a"), ("lost.png", "b")], None),
-        (frame, None),
-        (frame, str(file.parent)),
+    for source, root, here in (
+        ([(file, "a"), ("lost.png", "b")], None, "/"),
+        (frame, None, file.parent),
+        (frame, str(file.parent), "/"),
     ):
+        monkeypatch.chdir(here)
         table = pq.read_table(write_pairs(source, root)[0])
         found = [image["bytes"] for image in table.column("image").to_pylist()]
         assert found == [file.read_bytes(), None]
