@@ -44,7 +44,15 @@ def test_every_stage_has_a_place_of_its_own(name):
 @pytest.mark.parametrize("name", STAGES)
 def test_a_run_decides_what_starts_over(name):
     known = parameters(STAGES[name])
-    decided = {"overwrite", "resume", "dry_run", "finalize_only", "calibrate_with"} & set(known)
+    decided = {
+        "overwrite",
+        "resume",
+        "dry_run",
+        "price_per_hour",
+        "finalize_only",
+        "calibrate_with",
+    }
+    decided &= set(known)
     if name == "evaluate noise":  # a trial is a question; a stage goes on from what others made
         decided |= {"inject", *parameters(TrialOptions)}
     assert all(not known[option].option.in_recipes for option in decided)
