@@ -14,7 +14,7 @@ from ncclean.base.options import Parameter, Reads, closest, parameters
 from ncclean.errors import InputError
 
 from .command import Command, Result, build, help_text
-from .progress import Calls, Progress, default_progress
+from .progress import Calls, Progress, Report, default_progress
 from .registry import COMMANDS
 
 # `ncclean.report` is a package already.
@@ -44,15 +44,23 @@ def function(name: str) -> Callable[..., Any]:
                 near = closest(option, signature.parameters)
                 raise TypeError(f"{name}() has no option {option!r}{near}")
         arguments = signature.bind(*args, **options).arguments
-        given = arguments.pop("progress", None)
-        progress = given if isinstance(given, Progress) else Calls(given) if given else None
-        with contextlib.nullcontext(progress) if progress else default_progress() as watcher:
-            return build(kind, _with_files(kind, arguments, watcher)).run(watcher)
+        with _watched(arguments.pop("progress", None)) as progress:
+            return build(kind, _with_files(kind, arguments, progress)).run(progress)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"{help_text(kind)}\n\n{_options_text(kind)}"
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
+
+
+def _watched(
+    progress: Progress | Callable[[Report], object] | None,
+) -> contextlib.AbstractContextManager[Progress]:
+    if progress is None:
+        return default_progress()
+    if not isinstance(progress, Progress):
+        progress = Calls(progress)
+    return contextlib.nullcontext(progress)
 
 
 def _with_files(

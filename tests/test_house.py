@@ -35,8 +35,8 @@ STATEMENTS = {
     "ncclean/training": 2502,
     "ncclean/webdataset": 218,
     "ncclean/workers": 399,
-    "pipelines": 3084,
-    "tests": 34089,
+    "pipelines": 3089,
+    "tests": 34090,
     "tests/benchmarks": 6127,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered

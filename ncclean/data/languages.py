@@ -46,10 +46,10 @@ def foreign_language(texts: Sequence[str]) -> str | None:
     None without a detector, too, which is an extra.
     """
     try:
-        found = _shared()([" ".join(texts)])
+        detected = _shared()([" ".join(texts)])
     except InputError:
         return None
-    language, score = str(found["language"][0]), found["language_score"][0]
+    language, score = str(detected["language"][0]), detected["language_score"][0]
     return language if language != ENGLISH and isinstance(score, float) and score >= _SURE else None
 
 

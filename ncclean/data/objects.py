@@ -58,13 +58,13 @@ def write_pairs(
         with aside.open("rb") as file:
             for piece in iter(lambda: file.read(_PIECE), b""):
                 digest.update(piece)
-        place = folder.with_name(f"ncclean-pairs-{digest.hexdigest()}")
-        place.mkdir(mode=0o700, exist_ok=True)
-        if place.stat().st_uid != os.getuid():
-            raise InputError(f"{place} is another user's: set TMPDIR to a folder of your own")
-        if not (place / aside.name).exists():
-            aside.rename(place / aside.name)
-    return str(place / aside.name), count
+        target = folder.with_name(f"ncclean-pairs-{digest.hexdigest()}")
+        target.mkdir(mode=0o700, exist_ok=True)
+        if target.stat().st_uid != os.getuid():
+            raise InputError(f"{target} is another user's: set TMPDIR to a folder of your own")
+        if not (target / aside.name).exists():
+            aside.rename(target / aside.name)
+    return str(target / aside.name), count
 
 
 def _write(rows: Iterator[dict[str, Any]], path: Path, root: str, image_key: str | None) -> int:
@@ -126,8 +126,8 @@ def _with_image(row: dict[str, Any], root: str, image_key: str | None) -> dict[s
             image = Path(root, path).read_bytes()
     if column is None:
         return row
-    own = next((name for name in row if name.lower() == column), column)
-    name = "image" if isinstance(row[own], str) else own
+    written = next((name for name in row if name.lower() == column), column)
+    name = "image" if isinstance(row[written], str) else written
     return row | {name: {"bytes": image, "path": path}}
 
 

@@ -33,9 +33,9 @@ def foreign_languages(table: str) -> list[ForeignLanguage]:
     except InputError:  # it is an extra
         return []
     texts, wrong = _sample(table)
-    found = detector(texts)
-    score = np.array(found["language_score"], dtype=float)
-    language = np.where(score >= _CONFIDENT, np.array(found["language"], dtype=object), "")
+    detected = detector(texts)
+    score = np.array(detected["language_score"], dtype=float)
+    language = np.where(score >= _CONFIDENT, np.array(detected["language"], dtype=object), "")
     is_english = language == ENGLISH
     english = float(wrong[is_english].mean()) if is_english.sum() >= _FEWEST else None
     fewest = max(_FEWEST, _LEAST_SHARE * len(texts))

@@ -71,10 +71,10 @@ class Source:
         if not rest or first == "vars":
             first, rest = "vars", rest or first
             if not isinstance(variables, dict) or rest not in variables:
-                listed = list(variables) if isinstance(variables, dict) else []
-                there = f"; there are {', '.join(listed)}" if listed else ""
-                near = closest(rest, listed)
-                raise RecipeError(f"--set {key}: {self.name} has no variable {rest!r}{near}{there}")
+                defined = list(variables) if isinstance(variables, dict) else []
+                names = f"; there are {', '.join(defined)}" if defined else ""
+                near = closest(rest, defined)
+                raise RecipeError(f"--set {key}: {self.name} has no variable {rest!r}{near}{names}")
             variables[rest] = value
             self.changed["vars", rest] = given_as or f"--set {rest}"
         elif first == "engine":

@@ -325,11 +325,12 @@ def _check_reference(
         raise source.error(where, f"the stage {stage!r} refers to itself")
     if stage in source.values["stages"]:
         raise source.error(where, f"the stage {stage!r} comes later: put it before {where[1]!r}")
-    there = [*variables, *before, RUN]
+    references = [*variables, *before, RUN]
+    near = closest(reference, references)
     raise source.error(
         where,
-        f"{written(reference)} is not a variable or an earlier stage{closest(reference, there)}; "
-        f"there are {', '.join(there)}",
+        f"{written(reference)} is not a variable or an earlier stage{near}; "
+        f"there are {', '.join(references)}",
     )
 
 

@@ -148,7 +148,9 @@ def _column_options(folder: Path) -> ScoreOptions:
     vectors = torch.nn.functional.normalize(torch.randn(1, 128), dim=1)
     save_file({"weight": vectors}, str(folder / "head.safetensors"))
     return ScoreOptions(
-        columns=["here_alone:words"], head=["h=head.safetensors"], signals=["language", "image"]
+        columns=["here_alone:words"],
+        head=["h=head.safetensors"],
+        signals=["language", "image", "text"],
     )
 
 
