@@ -36,7 +36,7 @@ STATEMENTS = {
     "ncclean/webdataset": 218,
     "ncclean/workers": 399,
     "pipelines": 3089,
-    "tests": 34090,
+    "tests": 34092,
     "tests/benchmarks": 6127,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
