@@ -78,7 +78,7 @@ class Run(Command):
         folder = Path(self.out) if self.out is not None else Path("runs") / path.stem
         loaded = load_recipe(path, folder, list(self.set))
         if self.dry_run:
-            return planned(self, plan(loaded, self.start_from))
+            return planned(self, plan(loaded, self.start_from), loaded.about)
         if loaded.is_matrix:
             progress.say(budget(loaded, plan(loaded, self.start_from, probe=False)))
         return result_of(self, run(loaded, progress, self.start_from))
@@ -101,10 +101,12 @@ def result_of(command: Command, summary: RunSummary) -> Result[RunSummary]:
     )
 
 
-def planned(command: Command, stages: list[PlannedStage]) -> Result[list[PlannedStage]]:
+def planned(
+    command: Command, stages: list[PlannedStage], about: str | None = None
+) -> Result[list[PlannedStage]]:
     """The result of a command that only shows which stages of a recipe would run."""
-    values = {"stages": [dataclasses.asdict(stage) for stage in stages]}
-    return command.result(stages, _plan(stages), values=values)
+    values = {"about": about, "stages": [dataclasses.asdict(stage) for stage in stages]}
+    return command.result(stages, _plan(stages, about), values=values)
 
 
 def _tables(summary: RunSummary) -> Iterator[Shown]:
@@ -121,10 +123,14 @@ def _tables(summary: RunSummary) -> Iterator[Shown]:
 
 def _listed(recipes: Mapping[str, str]) -> Iterator[Shown]:
     width = max(map(len, recipes))
-    yield from (f"{name:<{width}}  {about}" for name, about in recipes.items())
+    for name, about in recipes.items():
+        lines = about.replace("\n", "\n" + " " * (width + 2))
+        yield f"{name:<{width}}  {lines}"
 
 
-def _plan(stages: Sequence[PlannedStage]) -> Iterator[Shown]:
+def _plan(stages: Sequence[PlannedStage], about: str | None) -> Iterator[Shown]:
+    if about:
+        yield about
     rows = [
         (
             stage.name,
@@ -132,7 +138,7 @@ def _plan(stages: Sequence[PlannedStage]) -> Iterator[Shown]:
             f"{stage.action}: {stage.reason}",
             "" if stage.pairs is None else f"{stage.pairs:,}",
             "" if stage.hours is None else hours(stage.hours),
-            stage.basis,
+            "; ".join(filter(None, [stage.about, stage.basis])),
         )
         for stage in stages
     ]

@@ -37,7 +37,8 @@ def choose(source: Source, picks: Mapping[str, str]) -> None:
 def write_out(source: Source, required: Callable[[str], Collection[str]]) -> None:
     """Write out arms, put texts in the place of stages, and leave out what is null.
 
-    `required` has the options that a command needs: a stage that loses one is left out, too.
+    `required` has the options that a command needs: a stage that loses one is left out, too, and
+    values of `for` that no stage refers to any more.
     Raises `RecipeError` for arms that are not options by name.
     """
     gone = source.left_out
@@ -71,6 +72,8 @@ def write_out(source: Source, required: Callable[[str], Collection[str]]) -> Non
                 for name, meant in meant_by.items()
                 if meant
             }
+    for name in set(names_in(source.text)) - set(names_in(list(written_out.values()))):
+        source.values.get("for", {}).pop(name, None)
 
 
 def _arms(source: Source, stage: str, arms: Any) -> dict[str, dict[str, Any]]:
@@ -80,7 +83,9 @@ def _arms(source: Source, stage: str, arms: Any) -> dict[str, dict[str, Any]]:
     where = ("stages", stage, "arms")
     if not isinstance(arms, dict) or not all(isinstance(arm or {}, dict) for arm in arms.values()):
         raise source.error(where, "arms are options by name, as in `osa: {method: osa}`")
-    names = source.arms.get(stage, list(arms))
+    names = source.arms.get(stage)
+    if names is None:
+        names = list(arms)
     for name in names:
         if name not in arms:
             raise source.error(where, f"no arm {name!r}; there are {', '.join(arms)}")

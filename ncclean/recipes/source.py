@@ -37,7 +37,7 @@ class Source:
     changed: dict[Path_, str] = field(default_factory=dict)
     cells: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     axes: frozenset[str] = frozenset()
-    arms: dict[str, list[str]] = field(default_factory=dict)
+    arms: dict[str, list[str] | None] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
     chosen: dict[str, str] = field(default_factory=dict)
 
@@ -72,9 +72,10 @@ class Source:
         """Set a value, and return the keys that lead to it in `values`.
 
         `name` is a variable, or of `for`: a list repeats stages, a single value does not.
-        `stage.option` is an option of a stage or an arm, `stage.arms` the names of the arms to run,
-        `stage` what stands in its place. Null leaves out a name and what refers to it. With
-        `declares`, a variable may be new. Raises `RecipeError` for a name that is not there.
+        `stage.option` is an option of a stage or an arm, `stage.arms` the names of the arms to run
+        (null for all), `stage` what stands in its place. Null leaves out a name and what refers to
+        it. With `declares`, a variable may be new. Raises `RecipeError` for a name that is not
+        there.
         """
         first, _, rest = key.partition(".")
         if rest and first == "engine":
@@ -113,7 +114,7 @@ class Source:
         where, siblings = owners[stage]
         if isinstance(siblings[stage], str):
             raise RecipeError(f"--set {key}: {siblings[stage]} stands in the place of {stage}")
-        if option == "arms" and isinstance(value, list):
+        if option == "arms" and not isinstance(value, dict):
             self.arms[stage] = value
         else:
             siblings[stage] = {**(siblings[stage] or {}), option: value}

@@ -185,7 +185,11 @@ def _stage(
     before: Mapping[str, Stage],
     folder: Path,
 ) -> Stage:
-    common = check_common(source, name, stated)
+    of_stage = {
+        key: _filled(source, ("stages", name, key), stated[key], lambda n: variables.get(n, n))
+        for key in COMMON & stated.keys()
+    }
+    common = check_common(source, name, of_stage)
     base, cell = source.cells.get(name, (name, {}))
     symbolic: dict[str, Any] = {}
     filled: dict[str, Any] = {}
