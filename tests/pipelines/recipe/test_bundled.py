@@ -4,6 +4,7 @@ import itertools
 import re
 import tarfile
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from ncclean_pipelines.recipe.plan import plan
 from ncclean_pipelines.recipe.run import run
 from ncclean_pipelines.run import Run
 
+import ncclean
 from ncclean.data.synthetic.heldout import write_heldout
 from ncclean.recipes.choices import choose
 from ncclean.recipes.source import read_source
@@ -94,7 +96,7 @@ def test_every_arm_of_the_benchmark_is_what_it_is_called(tmp_path):
 def test_a_bundled_recipe_can_start_where_its_data_are(name, corpus, scored, tmp_path):
     weights = tmp_path / "weights.pt"
     weights.touch()
-    for number, picks in enumerate(choices(name)):
+    for number, picks in enumerate((choices(name)[0], choices(name)[-1])):
         source = read_source(find_recipe(name))
         choose(source, dict(pick.split("=") for pick in picks))
         changes = []
@@ -149,7 +151,7 @@ RUNS = [
 RUN_SETS = {
     "benchmark": "retrieval", "flickr30k": "retrieval", "coco": "retrieval",
     "imagenet": "zeroshot-texture", "probe_set": "zeroshot-texture", "validation": "retrieval",
-    "sets": "", "shifted": "", "probe_sets": "",
+    "sets": "zeroshot-texture", "shifted": "", "probe_sets": "zeroshot-texture",
 }  # fmt: skip
 SMALL = {
     "finetune": {"steps": 2, "batch_size": 16, "parts": 1, "precision": "fp32",
@@ -185,7 +187,8 @@ def test_a_bundled_recipe_runs(name, picks, stand_ins, scored, tmp_path):
     choose(source, dict(pick.split("=") for pick in picks))
     source.values.pop("engine", None)
     shards = scored / "embeddings" if name in EMBEDDED else stand_ins / "shards"
-    small = {"model": "demo-noisy", "weights": "bundled", "out": str(tmp_path / "out"), "pairs": 96,
+    weights = str(Path(ncclean.__file__).parent / "models/demo_noisy/open_clip_model.safetensors")
+    small = {"model": "demo-noisy", "weights": weights, "out": str(tmp_path / "out"), "pairs": 96,
              "batch_size": 16, "steps": 2, "size": 50, "probe_epochs": []}  # fmt: skip
     if "data=webfg" in picks:
         small["shards"] = str(stand_ins / "labelled.tar")
