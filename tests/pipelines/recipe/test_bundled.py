@@ -63,6 +63,32 @@ def test_plans_of_the_papers_say_what_they_measure(name, tmp_path):
             assert re.search(r"(Table|Fig\.|Tables) ", stage.about), stage.name
 
 
+# The tables and figures of each paper; NCU's supplement counts its own tables from 1.
+NUMBERED = {
+    "ncu": (5, 5), "osa": (12, 4), "disncl": ("I II III IV V", 6), "bayes": (4, 4)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_page_has_every_table_and_figure_of_the_papers(name, tmp_path):
+    page = (Path(__file__).parents[3] / "docs/recipes.md").read_text("utf-8")
+    rows = page.partition(f"`ncclean run {name}` |\n|---|---|\n")[2].partition("\n\n")[0]
+    numbered = set()
+    for row in rows.splitlines():
+        kind, (numbers, command) = "", row.strip("|").split(" | ")
+        for word in re.findall(r"Table|Fig\.|[IVX]+|\d+", numbers):
+            kind = word if word in ("Table", "Fig.") else kind
+            numbered.add((kind, word))
+        for picks in re.findall(r"`(--set [^`]*)`", command):
+            load_recipe(find_recipe(name), tmp_path, re.findall(r"--set (\S+)", picks))
+    tables, figures = NUMBERED[name]
+    names = tables.split() if isinstance(tables, str) else range(1, tables + 1)
+    expected = {("Table", str(number)) for number in names}
+    expected |= {("Fig.", str(number)) for number in range(1, figures + 1)}
+    assert {entry for entry in numbered if entry[0] != entry[1]} == expected
+    assert set(re.findall(r"`ncclean run (\w+)`", page)) <= set(NAMES)
+
+
 @pytest.mark.parametrize(
     ("data", "percent", "gamma"),
     [("cc3m", 10, 0.7), ("cc3m_b32", 10, 0.7), ("cc12m", 5, 0.7), ("yfcc15m", 1, 0.3)],
