@@ -281,7 +281,9 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
             rows.append((name, f"{stated_rate(rate_within)} {of_which}"))
         elif is_asked:
             rows.append((name, "the estimator cannot tell"))
-    rows.append(("shift", f"{scored.shift:.4f}"))
+    spread = scored.shift_deviation
+    of_noise = f", the mean of random pairs; deviation {spread:.4f}" if spread is not None else ""
+    rows.append(("shift", f"{scored.shift:.4f}{of_noise}"))
     if scored.preprocessing not in (None, OPENAI):
         rows.append(("preprocessing", describe(scored.preprocessing)))
     if scored.captions_cut:

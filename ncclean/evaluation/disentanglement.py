@@ -161,7 +161,8 @@ def _bound(
     shifts = torch.randint(1, len(y), (turns,), generator=generator).tolist()
     rotated = [torch.cat([x, y.roll(shift, dims=0)], dim=1) for shift in shifts]
     marginal = critic(torch.cat(rotated))[:, 0]
-    return joint - marginal.logsumexp(dim=0) + math.log(len(marginal))
+    bound: torch.Tensor = joint - marginal.logsumexp(dim=0) + math.log(len(marginal))
+    return bound
 
 
 def _reduced(rows: torch.Tensor, fitted: int) -> torch.Tensor:
@@ -173,4 +174,5 @@ def _reduced(rows: torch.Tensor, fitted: int) -> torch.Tensor:
     centred = exact - exact[:fitted].mean(dim=0)
     components = torch.linalg.svd(centred[:fitted], full_matrices=False).Vh[:_COMPONENTS]
     reduced = centred @ components.T
-    return (reduced / reduced.std().clamp_min(1e-12)).clamp(-10, 10).float()
+    scaled: torch.Tensor = (reduced / reduced.std().clamp_min(1e-12)).clamp(-10, 10).float()
+    return scaled

@@ -52,9 +52,13 @@ class Source:
 
     def follow(self, old: Path_, new: Path_) -> None:
         """Note that what is at `new` is written, or was changed, at `old`."""
-        for places in (self.lines, self.changed):
-            for place in [place for place in places if place[: len(old)] == old]:
-                places[(*new, *place[len(old) :])] = places[place]  # type: ignore[index]
+        count = len(old)
+        self.lines |= {
+            (*new, *at[count:]): line for at, line in self.lines.items() if at[:count] == old
+        }
+        self.changed |= {
+            (*new, *at[count:]): given for at, given in self.changed.items() if at[:count] == old
+        }
 
     def change(self, assignment: str, given_as: str | None = None) -> None:
         """Apply one `--set KEY=VALUE`; the value is YAML.
