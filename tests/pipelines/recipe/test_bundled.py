@@ -72,10 +72,10 @@ NUMBERED = {
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_page_has_every_table_and_figure_of_the_papers(name, tmp_path):
     page = (Path(__file__).parents[3] / "docs/recipes.md").read_text("utf-8")
-    rows = page.partition(f"`ncclean run {name}` |\n|---|---|\n")[2].partition("\n\n")[0]
+    entries = page.partition(f"`ncclean run {name}`:\n\n")[2].partition("\n\n")[0]
     numbered = set()
-    for row in rows.splitlines():
-        kind, (numbers, command) = "", row.strip("|").split(" | ")
+    for entry in entries.replace("\n  ", " ").splitlines():
+        kind, (numbers, _, command) = "", entry.partition("**:")
         for word in re.findall(r"Table|Fig\.|[IVX]+|\d+", numbers):
             kind = word if word in ("Table", "Fig.") else kind
             numbered.add((kind, word))
