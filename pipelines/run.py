@@ -42,7 +42,12 @@ class Run(Command):
         Option("A YAML file, or the name of a bundled recipe.", argument=True, metavar="RECIPE"),
     ] = None
     out: Annotated[
-        str | None, Option("Folder of the run (default: runs/RECIPE).", metavar="PATH", local=True)
+        str | None,
+        Option(
+            "Folder of the run (default: runs/RECIPE, with what was chosen).",
+            metavar="PATH",
+            local=True,
+        ),
     ] = None
     set: Annotated[
         Sequence[str],
@@ -70,12 +75,13 @@ class Run(Command):
         if self.recipe is None or self.list_recipes:
             recipes = bundled_recipes()
             return self.result(recipes, _listed(recipes), values=recipes)
-        from .recipe.load import load_recipe
+        from .recipe.load import load_recipe, run_name
         from .recipe.plan import budget, plan
         from .recipe.run import run
 
         path = find_recipe(self.recipe)
-        folder = Path(self.out) if self.out is not None else Path("runs") / path.stem
+        name = run_name(path, self.set)
+        folder = Path(self.out) if self.out is not None else Path("runs") / name
         loaded = load_recipe(path, folder, list(self.set))
         if self.dry_run:
             return planned(self, plan(loaded, self.start_from), loaded.about)

@@ -35,8 +35,8 @@ STATEMENTS = {
     "ncclean/training": 2504,
     "ncclean/webdataset": 218,
     "ncclean/workers": 399,
-    "pipelines": 3076,
-    "tests": 33992,
+    "pipelines": 3085,
+    "tests": 34003,
     "tests/benchmarks": 6063,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered

@@ -119,6 +119,14 @@ def load_recipe(
     return resolve(source, path.stem, folder)
 
 
+def run_name(path: Path, changes: Sequence[str]) -> str:
+    """The name of a recipe's run: `ncu-cc12m-repair`, as each choice is a run of its own."""
+    choices = check_recipe(read_source(path)).choices
+    picks = dict(change.partition("=")[::2] for change in changes)
+    names = (picks.get(choice, next(iter(values))) for choice, values in choices.items())
+    return "-".join([path.stem, *names])
+
+
 def resolve(source: Source, name: str, folder: Path) -> Recipe:
     """See `load_recipe`."""
     check_recipe(source)

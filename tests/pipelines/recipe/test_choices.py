@@ -1,7 +1,7 @@
 """Choices, arms, stages that something stands in for, and what is left out."""
 
 import pytest
-from ncclean_pipelines.recipe.load import load_recipe
+from ncclean_pipelines.recipe.load import load_recipe, run_name
 
 TEXT = """\
 about: Arms on data.
@@ -73,6 +73,14 @@ def test_the_first_of_each_choice_is_taken_and_another_can_be_set(loaded):
     assert values(recipe, "noisy--rate-0_4", "shards") == ["/data/flickr"]
     recipe = loaded("shards=/mnt", "data=web")  # the choice comes first, wherever it stands
     assert values(recipe, "score", "shards") == ["/mnt"]
+
+
+def test_each_choice_has_a_run_of_its_own(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text(TEXT)
+    assert run_name(path, ["rate=0.2", "study=one"]) == "r-flickr-one"
+    path.write_text("stages: {synth: {}}")
+    assert run_name(path, ["synth.pairs=3"]) == "r"
 
 
 def test_arms_are_stages_that_share_options(loaded):
