@@ -36,7 +36,7 @@ STATEMENTS = {
     "ncclean/webdataset": 218,
     "ncclean/workers": 399,
     "pipelines": 3085,
-    "tests": 34003,
+    "tests": 34005,
     "tests/benchmarks": 6063,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
