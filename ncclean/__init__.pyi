@@ -10,6 +10,7 @@ from ncclean import webdataset as webdataset
 from ncclean_pipelines.command import Result as Result
 from ncclean_pipelines.progress import Progress, Report
 from ncclean.evaluation.comparison import Comparison
+from ncclean.evaluation.disentanglement import Disentanglement
 from ncclean.evaluation.judgement_evaluation import JudgementEvaluation
 from ncclean.evaluation.noise_evaluation import NoiseEvaluation
 from ncclean.evaluation.results import Evaluation
@@ -377,6 +378,7 @@ def finetune(
     normalize_weights: bool = False,
     prompt_epochs: int = 2,
     softclip_temperature: float = 0.07,
+    rince_scale: Literal['frozen', 'trained'] = 'frozen',
     siglip_weights: Literal['selection', 'bayes'] = 'selection',
     variant: Literal['published', 'released'] = 'published',
     forget_percent: float = 10.0,
@@ -639,6 +641,21 @@ def evaluate_similarity(
     progress: _Progress = None,
 ) -> Result[list[ModelSimilarity]]:
     """Show how far matched pairs stand above mismatched ones, before and after a repair."""
+def evaluate_disentanglement(
+    model: _Path | Sequence[_Path],
+    data: _Path | Sequence[_Path],
+    out: _Path | None = None,
+    *,
+    plot: _Path | None = None,
+    batch_size: int = 256,
+    decode_threads: int = ...,
+    precision: str = 'auto',
+    device: str = 'auto',
+    seed: int = 0,
+    overwrite: bool = False,
+    progress: _Progress = None,
+) -> Result[list[Disentanglement]]:
+    """Show what the invariant and the exclusive halves of a disncl model share."""
 def evaluate_judgements(
     table: _Path,
     out: _Path | None = None,
