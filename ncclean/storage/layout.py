@@ -9,7 +9,7 @@ the table never look into them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from upath import UPath
@@ -19,7 +19,7 @@ from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.storage.made_files import Leftovers
-from ncclean.storage.run_record import RUN, exists, refusal
+from ncclean.storage.run_record import RUN, RunRecord, exists, refusal
 from ncclean.storage.shard_records import ShardList
 from ncclean.storage.tables import FINALIZING, tables_at
 
@@ -106,3 +106,23 @@ class ScoreLayout:
         """Raise `InputError` if `out` holds something that no scoring run made."""
         if not exists(self.work / RUN) and (table := self.taken()) is not None:
             raise refusal(table, COMMAND)
+
+
+def written_embeddings(tables: Sequence[str]) -> list[str]:
+    """The folder of embeddings that the run of a table has written; none if it is not there.
+
+    It may have moved along with the table.
+    """
+    if len(tables) > 1:
+        return []
+    layout = ScoreLayout(stores.location(tables[0]))
+    try:
+        record = RunRecord.load(layout.work / RUN, COMMAND)
+    except InputError:
+        return []
+    options = record.identity.get("options") if record is not None else None
+    folder = options.get("embeddings") if isinstance(options, dict) else None
+    if not isinstance(folder, str):
+        return []
+    beside = layout.out.parent / folder.rstrip("/").rpartition("/")[2]
+    return [str(place) for place in (stores.location(folder), beside) if place.is_dir()][:1]

@@ -31,7 +31,7 @@ def test_each_decision_is_on_disk_when_it_is_made(tmp_path):
     assert on_disk(tmp_path) == {("a", 0): (DROP, None), ("b", 1): (DROP, None)}
     decided.decide([("a", 0)], CORRECT, ["right"])
     assert on_disk(tmp_path)["a", 0] == (CORRECT, "right")
-    assert decided.of_pairs([("a", 0), ("c", 0)]) == {("a", 0): [CORRECT, "right", "anna"]}
+    assert decided.of_pairs([("a", 0), ("c", 0)]) == {("a", 0): [CORRECT, "right", "anna", None]}
     assert decided.counts() == {CORRECT: 1, DROP: 1}
 
 
@@ -162,7 +162,7 @@ def test_of_earlier_decisions_the_latest_counts_whatever_file_it_is_in(tmp_path)
     ]
     for earlier in (files, files[::-1]):
         decided = opened(tmp_path, earlier)
-        assert decided.of_pairs([("a", 0)]) == {("a", 0): [DROP, None, "bert"]}
+        assert decided.of_pairs([("a", 0)]) == {("a", 0): [DROP, None, "bert", None]}
         decided.save()
         (tmp_path / "d.parquet").unlink()
 

@@ -228,21 +228,15 @@ def test_a_second_review_of_the_same_file_is_refused(scored, tmp_path):
         pass
 
 
-def proposed(running, body):
-    while (answer := running.post("proposals", **body)).get("isWaiting"):
-        time.sleep(0.2)
-    return answer
-
-
 def test_the_closest_captions_are_proposed_and_never_taken_by_themselves(scored, tmp_path):
     out = tmp_path / "decisions.parquet"
     arguments = (scored / "scores.parquet", "--out", out, "--embeddings", scored / "embeddings")
     with served(*arguments) as running:
         card = running.get("rows", view="suspects", count=1)["cards"][0]
-        body = {"uid": card["uid"], "text": card["text"]}
-        answer = proposed(running, body)
+        body = {"place": card["place"]}
+        answer = running.post("proposals", **body)
         assert running.get("rows", count=0)["decided"] == {}
-        assert "reason" in running.post("proposals", uid="nobody", text="")
+        assert "do not have this pair" in running.post("proposals", place=1 << 41)["error"]
         assert running.end() == 0
     rows = pq.read_table(scored / "embeddings" / "metadata").to_pylist()
     image, text = (
@@ -258,10 +252,11 @@ def test_the_closest_captions_are_proposed_and_never_taken_by_themselves(scored,
             best.setdefault(caption.lower(), float(cosines[number]))
     assert [caption.lower() for caption, _ in answer["captions"]] == list(best)[:5]
     assert [s for _, s in answer["captions"]] == pytest.approx(list(best.values())[:5], abs=2e-3)
-    with served(*arguments) as running:  # the index is kept
-        assert proposed(running, body) == answer
-    with served(scored / "scores.parquet", "--out", tmp_path / "other.parquet") as running:
-        assert running.ask("proposals", json.dumps(body).encode(), JSON)[0] == 400
+    alone = tmp_path / "alone.parquet"
+    alone.write_bytes((scored / "scores.parquet").read_bytes())
+    with served(alone, "--out", tmp_path / "other.parquet") as running:
+        status, refusal = running.ask("proposals", json.dumps(body).encode(), JSON)
+        assert (status, "--embeddings" in refusal["error"]) == (400, True)
 
 
 ENDLESS = "(SELECT count(*) FROM range(1000000000000)) > 3"
