@@ -58,7 +58,11 @@ class Decided:
         self._connection, self._lock, self._out = connection.cursor(), threading.RLock(), out
         self._reviewer = reviewer or default_reviewer()
         journal = journal_of(out)
-        self._lease = Lease(journal.with_suffix(".lease"))
+        self._lease = Lease(
+            journal.with_suffix(".lease"),
+            "go on at its page, or give a file of your own as --out; `select` takes several "
+            "--decisions, of which the latest about a pair counts",
+        )
         self._entries = Entries(journal.with_suffix(".entries"))
         records = records_of(out)
         self._batch = max([0, *map(batch_of, records)])
@@ -150,7 +154,7 @@ class Decided:
             for decision in dict.fromkeys(row[2] for row in rows):
                 alike = [row for row in rows if row[2] == decision]
                 pairs = [(uid, number) for uid, number, *_ in alike]
-                captions, notes = ([row[column] for row in alike] for column in (3, 4))
+                captions, notes = [row[3] for row in alike], [row[4] for row in alike]
                 self.decide(pairs, decision, captions, notes, continues=alike[0] != rows[0])
             self._to_redo = further
             return [(uid, number) for uid, number, *_ in rows]

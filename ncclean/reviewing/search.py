@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 IMAGE, CAPTION = "image", "caption"
 _PROCESS = "ncclean.reviewing.vector_search"  # which imports torch
+_DIED = "the search has ended, for lack of memory perhaps: ask again"
 _KEPT = 4  # rankings
 _LONGEST_ANSWER = 1 << 20  # bytes
 PROPOSED = 5
@@ -119,12 +120,14 @@ class Search:
         if self._process is None:
             self._process = asyncio.ensure_future(self._start())
         process = await asyncio.shield(self._process)
+        if process.returncode is not None:
+            raise InputError(_DIED)
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         assert process.stdin is not None
         process.stdin.write(json.dumps({"id": number, **query}).encode() + b"\n")
         try:
-            fields = await answer
+            fields: dict[str, Any] = await answer
         finally:
             self._waiting.pop(number, None)
         if "error" in fields:
@@ -156,9 +159,7 @@ class Search:
         self._process = None
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(
-                    InputError("the search has ended, for lack of memory perhaps: ask again")
-                )
+                answer.set_exception(InputError(_DIED))
 
 
 def proposed(

@@ -93,7 +93,8 @@ class PairVectors:
                 piece = rows[: len(stored)].copy_(stored)
                 torch.mv(piece, query, out=cosines[end : end + len(stored)])
                 end += len(stored)
-        return cosines.numpy()[self._vectors]
+        of_pairs: np.ndarray = cosines.numpy()[self._vectors]
+        return of_pairs
 
     def image_of(self, place: int) -> np.ndarray:
         """The (d,) float32 image vector of a row. Raises `InputError` where there is none."""
@@ -155,7 +156,10 @@ class WordSearch:
         places = self._vectors.places
         if not query.nearest:
             pq.write_table(
-                pa.table({"place": places, "cosine": cosines}), query.out, compression="none"
+                pa.table({"place": places, "cosine": cosines}),
+                query.out,
+                compression="none",
+                use_dictionary=False,
             )
             return {}
         count = min(query.nearest, len(cosines))

@@ -24,6 +24,7 @@ from ncclean.storage.shard_records import ShardList
 from ncclean.storage.tables import FINALIZING, tables_at
 
 COMMAND = "score"
+_BESIDE = "beside the table: "
 _TABLE_FILE = re.compile(r"part-[^/]+\.parquet")
 
 
@@ -55,6 +56,21 @@ class ScoreLayout:
     def part(self, shard: ShardRef) -> UPath:
         """Path of a shard's part, which holds its rows until finalize."""
         return self.work / shard.part_name
+
+    def recorded_embeddings(self, folder: str | None) -> str | None:
+        """The folder of embeddings as the run's identity has it: by its name if it is beside the
+        table, with which it may move."""
+        if folder is None:
+            return None
+        beside, _, name = stores.absolute(folder).rstrip("/").rpartition("/")
+        is_beside = beside == stores.absolute(str(self.out)).rstrip("/").rpartition("/")[0]
+        return f"{_BESIDE}{name}" if is_beside else folder
+
+    def embeddings(self, recorded: str) -> UPath:
+        """The folder that `recorded_embeddings` stands for."""
+        if recorded.startswith(_BESIDE):
+            return self.out.parent / recorded.removeprefix(_BESIDE)
+        return stores.location(recorded)
 
     def table_file(self, name: str) -> UPath:
         """Path of a file of the table."""
@@ -109,10 +125,7 @@ class ScoreLayout:
 
 
 def written_embeddings(tables: Sequence[str]) -> list[str]:
-    """The folder of embeddings that the run of a table has written; none if it is not there.
-
-    It may have moved along with the table.
-    """
+    """The folder of embeddings that the run of a table has written; none if it is not there."""
     if len(tables) > 1:
         return []
     layout = ScoreLayout(stores.location(tables[0]))
@@ -124,5 +137,5 @@ def written_embeddings(tables: Sequence[str]) -> list[str]:
     folder = options.get("embeddings") if isinstance(options, dict) else None
     if not isinstance(folder, str):
         return []
-    beside = layout.out.parent / folder.rstrip("/").rpartition("/")[2]
-    return [str(place) for place in (stores.location(folder), beside) if place.is_dir()][:1]
+    place = layout.embeddings(folder)
+    return [str(place)] if place.is_dir() else []

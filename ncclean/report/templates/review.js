@@ -1,6 +1,6 @@
 "use strict";
 // Blocks of pairs are added as one scrolls; of those far away only their height stays.
-const BLOCK = 60, NEAR = 3;
+const BLOCK = 60, NEAR = 3, MOST = 5000;
 const $ = id => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const grid = $("grid");
@@ -245,18 +245,27 @@ async function move(n, extend) {
   if (!total) return where();
   n = Math.max(0, Math.min(total - 1, n));
   const before = [at, ...chosen];
-  if (extend) {
-    if (anchor < 0) anchor = at;
-    chosen.clear();
-    for (let i = Math.min(anchor, n); i <= Math.max(anchor, n); i++) if (cards.has(i)) chosen.add(i);
-  } else anchor = -1;
+  if (!extend) anchor = -1;
+  else if (anchor < 0) anchor = at;
   at = n;
+  if (extend) { chosen.clear(); await choose(anchor, n); }
   if (!cards.has(n)) await load(n - n % BLOCK);
   [...before, ...chosen, at].forEach(verdict);
   const card = cards.get(n);
   if (card) { card.box.scrollIntoView({block: "nearest"}); grid.setAttribute("aria-activedescendant", card.box.id); }
   where();
   await propose();
+}
+
+// Select from one pair to another, also those that are not on the page.
+async function choose(from, to) {
+  const mine = epoch, [low, high] = [Math.min(from, to), Math.max(from, to)];
+  if (high - low >= MOST) { trouble(`At most ${number(MOST)} pairs can be selected; a decides about all of a view.`); return; }
+  for (let n = low; n <= high; n++) {
+    chosen.add(n);
+    if (!cards.has(n)) await load(n - n % BLOCK);
+    if (mine !== epoch) return;
+  }
 }
 
 function columns() {
@@ -412,12 +421,12 @@ const finish = guarded(async () => {
 // ---- selecting without a keyboard --------------------------------------------------------------
 
 function select() { chosen.has(at) ? chosen.delete(at) : chosen.add(at); anchor = at; verdict(at); where(); }
-function range() {
+const range = guarded(async () => {
   if (!chosen.size) return select();
   const near = [...chosen].reduce((best, n) => Math.abs(n - at) < Math.abs(best - at) ? n : best);
-  for (let n = Math.min(near, at); n <= Math.max(near, at); n++) if (cards.has(n)) { chosen.add(n); verdict(n); }
-  where();
-}
+  await choose(near, at);
+  [...chosen].forEach(verdict); where();
+});
 
 function alike() {
   const card = cards.get(at); if (!card || !canSearch()) return;
