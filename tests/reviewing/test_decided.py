@@ -11,7 +11,7 @@ from upath import UPath
 
 from ncclean.errors import InputError
 from ncclean.reviewing.decided import Decided
-from ncclean.storage.decisions import CORRECT, DROP, KEEP, Decision, read_decisions
+from ncclean.storage.decisions import CORRECT, DROP, KEEP, NOTE, Decision, read_decisions
 
 
 def opened(folder, earlier=(), reviewer="anna", replaces=False):
@@ -49,6 +49,42 @@ def test_undo_is_on_disk_and_ends_at_the_start_of_the_session(tmp_path):
     again.decide([("b", 0)], DROP)
     assert again.undo() == [("b", 0)]
     assert on_disk(tmp_path) == {("a", 0): (KEEP, None)}
+
+
+def test_a_note_stays_with_whatever_is_decided(tmp_path):
+    decided = opened(tmp_path)
+    pair = ("a", 0)
+
+    def now():
+        """What the page shows, and what a process that was killed now would leave."""
+        shown = decided.of_pairs([pair]).get(pair)
+        left = [(one.decision, one.caption, one.note or None)
+                for one in read_decisions(str(tmp_path / "d.parquet"))]  # fmt: skip
+        return shown and (shown[0], shown[1], shown[3]), left
+
+    decided.decide([pair], NOTE, notes=["is it a dog?"])
+    assert now() == ((NOTE, None, "is it a dog?"), [(NOTE, None, "is it a dog?")])
+    assert decided.counts() == {}  # nothing is decided
+    decided.decide([pair], CORRECT, ["a wolf"])
+    assert now() == ((CORRECT, "a wolf", "is it a dog?"), [(CORRECT, "a wolf", "is it a dog?")])
+    decided.decide([pair], NOTE, notes=["a wolf, says Anna"])
+    assert now()[0] == (CORRECT, "a wolf", "a wolf, says Anna")
+    decided.decide([pair], NOTE, notes=[""])
+    assert now() == ((CORRECT, "a wolf", None), [(CORRECT, "a wolf", None)])
+    decided.undo()
+    assert now()[0] == (CORRECT, "a wolf", "a wolf, says Anna")
+    decided.undo()
+    assert now()[0] == (CORRECT, "a wolf", "is it a dog?")
+    decided.redo()
+    assert now()[0] == (CORRECT, "a wolf", "a wolf, says Anna")
+    decided.decide([("b", 0)], NOTE, notes=["later"])
+    decided.decide([("c", 0)], NOTE, notes=["taken away"])
+    decided.decide([("c", 0)], NOTE, notes=[""])
+    assert decided.save() == 2
+    again = opened(tmp_path)
+    assert again.of_pairs([("b", 0)]) == {("b", 0): [NOTE, None, "anna", "later"]}
+    again.decide([("b", 0)], DROP)
+    assert again.of_pairs([("b", 0)]) == {("b", 0): [DROP, None, "anna", "later"]}
 
 
 def test_what_was_undone_is_done_again_until_something_else_is_decided(tmp_path):

@@ -222,7 +222,7 @@ def test_a_second_review_of_the_same_file_is_refused(scored, tmp_path):
     arguments = (scored / "scores.parquet", "--out", tmp_path / "decisions.parquet")
     with (
         served(*arguments),
-        pytest.raises(AssertionError, match="another run is writing"),
+        pytest.raises(AssertionError, match=r"another run is writing.*go on at its page"),
         served(*arguments),
     ):
         pass
@@ -257,6 +257,19 @@ def test_the_closest_captions_are_proposed_and_never_taken_by_themselves(scored,
     with served(alone, "--out", tmp_path / "other.parquet") as running:
         status, refusal = running.ask("proposals", json.dumps(body).encode(), JSON)
         assert (status, "--embeddings" in refusal["error"]) == (400, True)
+
+
+def test_a_page_learns_that_another_one_decides(scored, tmp_path):
+    with served(scored / "scores.parquet", "--out", tmp_path / "d.parquet") as running:
+
+        def decides(page, uid):
+            body = json.dumps({"decision": "drop", "pairs": [[uid, 0]]}).encode()
+            return running.ask(f"decide?page={page}", body, JSON)[1]["others"]
+
+        assert [decides("a", "1"), decides("a", "2"), decides("b", "3"), decides("b", "4")] == [
+            False, False, True, False
+        ]  # fmt: skip
+        assert decides("a", "5")
 
 
 ENDLESS = "(SELECT count(*) FROM range(1000000000000)) > 3"
