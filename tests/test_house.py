@@ -36,8 +36,8 @@ STATEMENTS = {
     "ncclean/webdataset": 218,
     "ncclean/workers": 399,
     "pipelines": 3021,
-    "tests": 33827,
-    "tests/benchmarks": 6034,
+    "tests": 34024,
+    "tests/benchmarks": 6124,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
 

@@ -74,7 +74,7 @@ def test_a_note_alone_decides_nothing(tmp_path):
         tmp_path, scores(), ("u7", 0, NOTE, None), ("u0", 0, DROP, None), **policy
     )
     assert noted.decided == {"drop": 1}
-    assert after.keys() == before.keys() - {("0", 0)}
+    assert after.keys() == before.keys() - {("0000", 0)}
     assert Decisions.read([str(tmp_path / "decisions.parquet")], has_notes=True).by_pair.keys() == {
         ("u7", 0), ("u0", 0)
     }  # fmt: skip
