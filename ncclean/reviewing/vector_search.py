@@ -24,9 +24,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from ncclean.base.options import usable_cores
 from ncclean.data.embeddings.pairs import EmbeddedPairs, read_pairs
 from ncclean.errors import InputError, NccleanError, ShardError
 from ncclean.models.estimator import Estimator
+from ncclean.models.text_tower import encode_text, padded_lengths
 from ncclean.reviewing.search import CAPTION, IMAGE, Task
 from ncclean.storage.catalog import connect
 
@@ -61,6 +63,7 @@ class PairVectors:
 
     def __init__(self, task: Task) -> None:
         self._folder, self._dim, self._count = Path(task.folder), task.dim, 0
+        self._pool = one_core_each(usable_cores())
         self._sides: dict[str, list[np.ndarray]] = {side: [] for side in (IMAGE, CAPTION)}
         self.captions: dict[str, int] = {}
         connection = connect(
@@ -84,15 +87,18 @@ class PairVectors:
 
     def cosines(self, vector: np.ndarray, side: str) -> np.ndarray:
         """(P,) cosines of a (d,) vector with one side of the pairs at `places`."""
-        cosines = torch.empty(self._count)
-        # Pages of fresh memory would cost more than the arithmetic.
-        rows, end, query = torch.empty(_ROWS, self._dim), 0, torch.from_numpy(vector)
-        for matrix in self._sides[side]:
+        cosines, query = torch.empty(self._count), torch.from_numpy(vector)
+        ends = np.cumsum([0, *map(len, self._sides[side])]).tolist()
+
+        def compare(number: int) -> None:
+            # Pages of fresh memory would cost more than the arithmetic.
+            rows, matrix = torch.empty(_ROWS, self._dim), self._sides[side][number]
             for begin in range(0, len(matrix), _ROWS):
                 stored = torch.from_numpy(matrix[begin : begin + _ROWS])
-                piece = rows[: len(stored)].copy_(stored)
-                torch.mv(piece, query, out=cosines[end : end + len(stored)])
-                end += len(stored)
+                out = cosines[ends[number] + begin :][: len(stored)]
+                torch.mv(rows[: len(stored)].copy_(stored), query, out=out)
+
+        list(self._pool.map(compare, range(len(self._sides[side]))))
         of_pairs: np.ndarray = cosines.numpy()[self._vectors]
         return of_pairs
 
@@ -171,7 +177,11 @@ class WordSearch:
         with self._loading:
             if self._estimator is None:
                 self._estimator = self._loaded()
-        vector: np.ndarray = self._estimator.encode_text([words])[0].cpu().numpy()
+        # Alone: the estimator's batches, whose last digits are always the same, cost ten times it.
+        tokens = self._estimator.tokenize([words])
+        length = int(padded_lengths(tokens)) if self._estimator.trims_text else tokens.shape[1]
+        with torch.inference_mode():
+            vector: np.ndarray = encode_text(self._estimator.model, tokens[:, :length])[0].numpy()
         return vector
 
     def _loaded(self) -> Estimator:
@@ -201,6 +211,11 @@ class WordSearch:
         return estimator
 
 
+def one_core_each(threads: int) -> ThreadPoolExecutor:
+    """Threads that do not wait for torch's own, which a busy machine has not to spare."""
+    return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+
+
 def main() -> None:
     """Answer the queries on standard input, lines of JSON, until it is closed."""
     task = pickle.load(sys.stdin.buffer)
@@ -213,7 +228,7 @@ def main() -> None:
         number = fields.pop("id")
         answers.write(json.dumps({"id": number, **search.answer(Query(**fields))}) + "\n")
 
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with one_core_each(_THREADS) as pool:
         for line in sys.stdin.buffer:
             pool.submit(answer, line)
     os._exit(0)
