@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.quick import ROOT, covering_tests, imported_modules
 
 
@@ -26,6 +28,7 @@ def test_modules_are_found_however_they_are_imported(tmp_path):
     assert imported_modules(path) == {"ncclean.errors", "ncclean.base", "ncclean.base.stores"}
 
 
+@pytest.mark.slow
 def test_the_tests_end_when_their_time_is_over():
     words = [sys.executable, "tests/quick.py", "--since", "HEAD", "--seconds", "0"]
     result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)

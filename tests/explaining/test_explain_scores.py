@@ -234,6 +234,7 @@ def test_a_column_given_may_have_the_name_of_another_kind(tmp_path):
         assert pairs_of(cause, scores, joined) == cause.pairs
 
 
+@pytest.mark.slow
 def test_one_long_caption_of_many_pairs(tmp_path):
     """Its file unpacks to far more than it holds: it was written here, by this command."""
     values = planted()

@@ -203,7 +203,8 @@ def test_embeddings_have_columns_too(scored, head, tmp_path, refused):
     )
 
 
-@pytest.mark.parametrize("out", ["s.parquet", pytest.param("folder", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("out", ["s.parquet", "folder"])
 def test_pieces_merged_are_the_whole(out, corpus, scored, head, tmp_path):
     shards = sorted(corpus.glob("*.tar"))
     broken = tmp_path / "in" / "broken.tar"

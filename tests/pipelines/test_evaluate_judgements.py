@@ -127,6 +127,7 @@ def tmp_path_with_a_photo(tmp_path):
     return tmp_path / "other"
 
 
+@pytest.mark.slow
 def test_columns_of_a_score_table(tmp_path, refused):
     """Judgements of a scored corpus: what people say is the cosine itself, rounded."""
     Synth(out=str(tmp_path / "s"), corpus=CorpusOptions(pairs=40), noise=0.3, held_out=0).run()

@@ -103,6 +103,7 @@ def check_replaces_its_own(run, place):
     run()
 
 
+@pytest.mark.slow
 def test_the_clean_model_is_better_and_the_comparison_says_so(evaluated):
     before, after = (read_results(str(evaluated / name)) for name in ("demo-noisy", "demo"))
     found = compare_results(before, after, draws=300)

@@ -69,6 +69,7 @@ def test_the_run_folder_is_a_model(corpus, selection, tmp_path):
     assert list((tmp_path / "run" / "tensorboard").iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_in_a_store_goes_on_and_is_that_of_a_folder(corpus, selection, tmp_path, refused):
     training = TrainOptions(log_steps=1, save_steps=2, steps=6, tensorboard=False)
     local = replace(request(corpus, selection, tmp_path / "run"), training=training)

@@ -63,7 +63,8 @@ def ncclean(*words):
     return finished
 
 
-@pytest.mark.parametrize("form", ["s.parquet", pytest.param("s", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["s.parquet", "s"])
 def test_grown_in_three_steps(shards, once, tmp_path, form):
     out = tmp_path / form
     said = []

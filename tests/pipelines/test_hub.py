@@ -41,6 +41,7 @@ def hub(root, monkeypatch):
         yield hub
 
 
+@pytest.mark.slow
 def test_a_table_from_the_hub_is_the_local_one(root, tmp_path):
     local = run("score", root / "org/pairs/data", "--out", tmp_path / "a.parquet", *MODEL)
     assert local.returncode == 0

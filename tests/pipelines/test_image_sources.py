@@ -69,10 +69,16 @@ def test_scores_are_equal(layout, pairs, expected, tmp_path):
     ("layout", "to"),
     [
         # The others repeat tests/exporting/test_round_trip.py.
-        pytest.param(one, "auto", marks=[] if one in ("open_clip", "Lance") else pytest.mark.slow)
+        pytest.param(one, "auto", marks=[] if one == "open_clip" else pytest.mark.slow)
         for one in OTHERS
     ]
-    + [(one, "webdataset") for one in ("files", "Hugging Face", "open_clip", "Arrow")],
+    + [
+        ("Hugging Face", "webdataset"),
+        *(
+            pytest.param(one, "webdataset", marks=pytest.mark.slow)
+            for one in ("files", "open_clip", "Arrow")
+        ),
+    ],
 )
 def test_clean_gives_back_the_kept_pairs(layout, to, pairs, tmp_path):
     """In the form that came in, with noise columns, or as tars."""

@@ -126,6 +126,7 @@ def test_a_file_that_is_cut_costs_its_rows_alone(pairs, tmp_path):
     assert len(errors) == 1
 
 
+@pytest.mark.slow
 def test_scores_that_do_not_fit_are_refused(pairs, tmp_path, refused):
     lance.write_dataset(pairs, tmp_path / "a.lance")
     lance.write_dataset(pairs.slice(0, 50), tmp_path / "b.lance")
@@ -178,6 +179,7 @@ def killed(target, names):
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_scores_of_no_row_are_refused_where_another_uid_occurs_twice(pairs, tmp_path, refused):
     lance.write_dataset(pairs, tmp_path / "a.lance")
     out = tmp_path / "scores.parquet"
@@ -202,7 +204,7 @@ def test_what_is_missing_is_one_sentence(tmp_path, monkeypatch, refused):
     refused(resolve_sources, [str(tmp_path / "a.lance")])
 
 
-@pytest.mark.parametrize("uid", [None, [["a"]] * COUNT])
+@pytest.mark.parametrize("uid", [None, pytest.param([["a"]] * COUNT, marks=pytest.mark.slow)])
 def test_rows_in_another_order_get_no_scores_by_their_place(pairs, tmp_path, uid, refused):
     dataset, out = tmp_path / "a.lance", tmp_path / "scores.parquet"
     pairs = pairs.drop_columns(["uid"])
@@ -217,6 +219,7 @@ def test_rows_in_another_order_get_no_scores_by_their_place(pairs, tmp_path, uid
     assert "ncclean_similarity" not in lance.dataset(dataset).schema.names
 
 
+@pytest.mark.slow
 def test_a_column_of_another_tool_is_not_replaced(pairs, tmp_path, refused):
     dataset, out = tmp_path / "a.lance", tmp_path / "scores.parquet"
     reviewed = pa.array(["by hand"] * COUNT)
@@ -244,6 +247,7 @@ def test_rows_are_those_of_the_version_that_was_checked(pairs, tmp_path, monkeyp
     ]
 
 
+@pytest.mark.slow
 def test_images_may_be_blobs(pairs, tmp_path):
     image = pa.field("image", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     schema = pa.schema([image, *pairs.schema.remove(pairs.schema.get_field_index("image"))])

@@ -57,7 +57,7 @@ def download(url, folder):
     return read(folder)
 
 
-@pytest.mark.parametrize("name", ["scores.parquet", "scores"])
+@pytest.mark.parametrize("name", ["scores.parquet", pytest.param("scores", marks=pytest.mark.slow)])
 def test_in_and_out(store, reference, tmp_path, name):
     out = f"s3://corpus/{name}"
     options = ScoreOptions(embeddings="s3://corpus/embeddings")
@@ -78,6 +78,7 @@ def test_in_and_out(store, reference, tmp_path, name):
     assert query("SELECT sum(osa_weight) FROM scores", [out]).fetchall()[0][0] < 100
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_refuses_connections_for_a_while_is_waited_for(
     store, reference, tmp_path, caplog
 ):
@@ -120,6 +121,7 @@ def test_one_object_that_is_refused_is_one_failed_shard(store, tmp_path, refused
     refused(Score, shards=["s3://corpus/shards"], out=str(tmp_path / "t.parquet"), **MODEL)
 
 
+@pytest.mark.slow
 def test_of_two_runs_on_one_output_the_second_is_refused(store, reference, tmp_path):
     store.delay = 0.1
     out = "s3://corpus/scores.parquet"

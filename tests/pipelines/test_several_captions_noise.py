@@ -96,6 +96,7 @@ def test_a_noise_file_replaces_only_what_the_command_wrote(corpus, refused):
     assert len(np.load(corpus / "mine.npy", mmap_mode="r")) == IMAGES * EACH
 
 
+@pytest.mark.slow
 def test_scores_know_which_caption_is_noisy(corpus):
     noisy(corpus, "out", kind=["ncr"], rate=[0.4], seed=2)
     Score(shards=[str(corpus / "out")], out=str(corpus / "s.parquet"), model="demo").run()

@@ -92,6 +92,7 @@ def test_a_list_of_ones_own_is_part_of_the_run(shards, tmp_path, refused):
     refused(score, shards / "00000.tar", out, word_classes=str(words))
 
 
+@pytest.mark.slow
 def test_classes_of_the_corpus_are_learnt_once_and_lie_with_the_run(shards, tmp_path, refused):
     """The same from shards in another order; a run that goes on takes those it has."""
     out, other = tmp_path / "scores.parquet", tmp_path / "other.parquet"

@@ -192,6 +192,7 @@ def test_from_a_store_to_a_store(corpus, expected, tmp_path, name):
     assert digests(tmp_path / "copy") == expected[name]
 
 
+@pytest.mark.slow
 def test_joined_scores_reach_the_workers(two_nodes, corpus, tmp_path):
     scores = str(corpus / "scores.parquet")
     changes = {"join": [f"again={scores}"], "columns": ["again.similarity"]}

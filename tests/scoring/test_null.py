@@ -35,6 +35,7 @@ def test_noise_rate_and_its_interval_cover_the_truth(rate):
     assert model.noise_rate.low <= model.noise_rate.value <= model.noise_rate.high
 
 
+@pytest.mark.slow
 def test_interval_covers_about_as_often_as_it_says():
     covered = 0
     for seed in range(60):

@@ -99,6 +99,7 @@ def test_draws_with_repeats(scores, size, tmp_path):
     assert run(tmp_path, scores, **options)[1].equals(selection)
 
 
+@pytest.mark.slow
 def test_a_drawn_pair_is_exported_and_shown_as_often(corpus, tmp_path):
     out = str(tmp_path / "s.parquet")
     ncclean.score(str(corpus), out, model="demo", pretrained=None, shift=0.2, precision="fp32")

@@ -51,6 +51,7 @@ def test_draws_of_a_caption_share_its_rank(tmp_path):
         assert reader.counts() == {"t": 40 if captions == "all" else best}
 
 
+@pytest.mark.slow
 def test_as_many_draws_as_are_asked_for(tmp_path):
     summary, drawn = chosen(tmp_path, score="similarity", sample="soft-cap", size=70_000, penalty=0)
     assert summary.drawn == len(drawn) == 70_000

@@ -23,7 +23,10 @@ def keys_of(count, seed):
     return draw_keys([f"pair {number}" for number in range(count)], seed)
 
 
-@pytest.mark.parametrize("penalty", [0.0, 0.15, 1.0])
+@pytest.mark.parametrize(
+    "penalty",
+    [0.15, pytest.param(0.0, marks=pytest.mark.slow), pytest.param(1.0, marks=pytest.mark.slow)],
+)
 def test_the_same_distribution_as_drawing_one_after_the_other(penalty):
     scores = np.array([0.0, 0.5, 1.0, 2.0, 3.0, -1.0])
     size, runs = 30, 1500

@@ -139,7 +139,7 @@ def test_a_dropped_shard_that_comes_back_changed_is_scored_again(out, others):
         run.close()
 
 
-@pytest.mark.parametrize("name", ["s.parquet", "s"])
+@pytest.mark.parametrize("name", ["s.parquet", pytest.param("s", marks=pytest.mark.slow)])
 def test_a_shard_comes_back_when_dropping_it_was_killed_anywhere(tmp_path, monkeypatch, name):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     before, place, folder = tmp_path / "before", tmp_path / "run", tmp_path / "run" / "e"
@@ -272,7 +272,7 @@ def test_rows_that_are_gone_are_not_made_up_for(tmp_path, refused):
     refused(score, out, PRESENT)
 
 
-@pytest.mark.parametrize("name", ["s.parquet", "s"])
+@pytest.mark.parametrize("name", [pytest.param("s.parquet", marks=pytest.mark.slow), "s"])
 @pytest.mark.parametrize("names", [["a", "b", "d", "f"], ["f", "a", "b"]], ids=["grown", "dropped"])
 def test_killed_before_any_change_of_a_file(tmp_path, monkeypatch, name, names):
     """The same command goes on, and ends with the same table and files."""

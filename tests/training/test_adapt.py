@@ -51,6 +51,7 @@ def test_only_the_chosen_pairs_are_shown_and_every_step_counts(corpus, estimator
     assert {uid.split("/")[1] for batch in uids for uid in batch} <= set.union(*chosen.values())
 
 
+@pytest.mark.slow
 def test_the_seed_decides_the_result(corpus, estimator):
     shards = resolve_shards([str(corpus)])[:1]
     start = {name: value.clone() for name, value in estimator.model.state_dict().items()}

@@ -49,7 +49,9 @@ def steps(ranks, first=0, epoch=0):
     return [[uid for uids in of_step for uid in uids] for of_step in zip(*by_rank, strict=True)]
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "pieces", [3, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2, 4))]
+)
 def test_a_step_has_the_same_samples_on_any_number_of_ranks(shards, pieces):
     whole = steps(ranks_of(shards, pieces, pieces))
     assert len(whole) == ranks_of(shards, pieces, pieces)[0].steps_per_epoch

@@ -28,7 +28,12 @@ def test_items_come_in_order():
     ("then", "error", "says"),
     [
         ("abort", ShardError, "its reader was ended by SIGABRT"),
-        ("loop", ShardError, "its reader came to no end within the seconds that it may compute"),
+        pytest.param(
+            "loop",
+            ShardError,
+            "its reader came to no end within the seconds that it may compute",
+            marks=pytest.mark.slow,
+        ),
         ("memory", MemoryError, "^$"),
         ("panic", ShardError, "the library panicked"),
         ("refuse", InputError, "not like this"),

@@ -149,6 +149,7 @@ def test_draws_do_not_go_with_features_that_are_computed_once(tmp_path, refused)
     )
 
 
+@pytest.mark.slow
 def test_a_run_on_all_captions(scored, selection, tmp_path):
     """A moving average of each pair's beliefs must tell two captions of an image apart."""
     result = ncclean.finetune(

@@ -149,6 +149,7 @@ def test_the_budget_counts_before_anything_runs(tmp_path):
     assert "; 12 epochs of training; " in budget(recipe, plan(recipe, probe=False))
 
 
+@pytest.mark.slow
 def test_means_and_deviations_of_a_run_that_is_resumed(tmp_path):
     write_heldout(tmp_path / "heldout", 20, seed=3)
     path = tmp_path / "r.yaml"

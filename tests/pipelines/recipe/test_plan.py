@@ -66,6 +66,7 @@ def test_without_a_stated_speed_the_model_is_tried(tmp_path):
     assert stages["b"].basis == "the model is not made yet: state pairs_per_second"
 
 
+@pytest.mark.slow
 def test_a_speed_of_another_machine_gives_way_to_one_of_this_machine(tmp_path):
     """Not where the work is another machine's."""
     text = TEXT.replace("model: demo-noisy", "model: demo").replace(": 10\n", ": 1000000000\n")

@@ -97,6 +97,7 @@ def test_two_sweeps_with_one_improper_prior(b_pos, b_neg):
     assert log_u.std().item() == pytest.approx(expected.std(), rel=0.1)
 
 
+@pytest.mark.slow
 def test_strict_mode_has_one_expected_loss_whatever_the_embeddings():
     """psi(6 + 10 K) - psi(6), 1.86345 at K = 3, and a gradient blind to hardness."""
     assert digamma(36) - digamma(6) == pytest.approx(1.86345, abs=5e-6)

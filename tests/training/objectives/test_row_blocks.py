@@ -280,10 +280,17 @@ def allocated(case: str, phase: int, pairs: int) -> Allocated:
     return counted
 
 
-BOUNDED = [name if name in CASES else f"{name}, default" for name in METHODS if name != "ncu"]
+BOUNDED = [
+    *(name if name in CASES else f"{name}, default" for name in METHODS if name != "ncu"),
+    "ncu, few iterations",
+]
+QUICK = ["cyclip", "decl", "gradient_ascent", "rince", "softclip"]
 
 
-@pytest.mark.parametrize("case", [*BOUNDED, "ncu, few iterations"])
+@pytest.mark.parametrize(
+    "case",
+    [*QUICK, *(pytest.param(one, marks=pytest.mark.slow) for one in BOUNDED if one not in QUICK)],
+)
 def test_no_objective_holds_its_matrices(case, monkeypatch):
     """At N = 768 in blocks of 12 rows."""
     pairs, matrix = 768, 4 * 768 * 768
