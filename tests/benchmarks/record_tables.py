@@ -238,10 +238,7 @@ def review_search_lines(record: Record) -> Iterator[str]:
     for name, what in kinds:
         median, worst = row[f"{name}_median"], row[f"{name}_worst"]
         yield f"- {what}: {median:.2f} s (at most {worst:.2f} s)."
-    yield (
-        f"- Words in all pairs took {row['words_processor_seconds']:.2f} s of a processor; other "
-        "work went on on this machine."
-    )
+    yield f"- Words in all pairs take a processor {row['words_processor_seconds']:.2f} s."
     yield (
         f"- The first search also reads the embeddings, {row['first_seconds']:.0f} s, and the "
         f"first words load the model, {row['first_words_seconds']:.0f} s ({settings['model']}). "
