@@ -27,7 +27,7 @@ STATEMENTS = {
     "ncclean/neighbour_search": 1413,
     "ncclean/recipes": 551,
     "ncclean/report": 1224,
-    "ncclean/reviewing": 1229,
+    "ncclean/reviewing": 1240,
     "ncclean/runners": 325,
     "ncclean/scoring": 1452,
     "ncclean/selection": 598,
@@ -36,8 +36,8 @@ STATEMENTS = {
     "ncclean/webdataset": 218,
     "ncclean/workers": 399,
     "pipelines": 3021,
-    "tests": 34024,
-    "tests/benchmarks": 6124,
+    "tests": 34027,
+    "tests/benchmarks": 6132,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
 

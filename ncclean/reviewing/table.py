@@ -258,6 +258,8 @@ class ReviewTable:
         named = [name for name in ("text", "image_path", "shard", "key") if name in self._there]
         texts = f"lower(concat_ws(' ', {', '.join(map(identifier, named))}))"
         words = [f"contains({texts}, {quoted(word)})" for word in request.search.lower().split()]
+        if not words:
+            return request.where  # alone, without a bracket that it could close
         return " AND ".join([*words, *([f"({request.where})"] if request.where else [])])
 
     def counts(self) -> dict[str, int]:

@@ -146,6 +146,7 @@ def test_all_is_in_reach_by_touch_on_a_phone(photographs, tmp_path):
         assert script(widths) == [360, 360]
         first, second = (script(f"cards.get({n}).text") for n in (0, 1))
         more("select")
+        wait(lambda: "1 selected" in driver.find_element("id", "state").text)
         tap("#card-1 .file")
         wait(lambda: "2 selected" in driver.find_element("id", "state").text)
         assert script(widths) == [360, 360]
