@@ -20,6 +20,7 @@ __all__ = [
     "demo",
     "evaluate",
     "evaluate_compare",
+    "evaluate_disentanglement",
     "evaluate_judgements",
     "evaluate_linear_probe",
     "evaluate_noise",

@@ -352,6 +352,7 @@ def finetune(
     normalize_weights: bool = False,
     prompt_epochs: int = 2,
     softclip_temperature: float = 0.07,
+    rince_scale: Literal['frozen', 'trained'] = 'frozen',
     siglip_weights: Literal['selection', 'bayes'] = 'selection',
     variant: Literal['published', 'released'] = 'published',
     forget_percent: float = 10.0,
@@ -614,6 +615,21 @@ def evaluate_similarity(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Show how far matched pairs stand above mismatched ones, before and after a repair."""
+def evaluate_disentanglement(
+    model: str | Sequence[str],
+    data: str | Sequence[str],
+    out: str | None = None,
+    *,
+    plot: str | None = None,
+    batch_size: int = 256,
+    decode_threads: int = ...,
+    precision: str = 'auto',
+    device: str = 'auto',
+    seed: int = 0,
+    overwrite: bool = False,
+    progress: _Progress = None,
+) -> Result[Any]:
+    """Show what the invariant and the exclusive halves of a disncl model share."""
 def evaluate_judgements(
     table: str,
     out: str | None = None,

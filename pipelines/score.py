@@ -249,6 +249,8 @@ def score_result(
     figures = {"rows": f"{scored.rows:,}", "ok": f"{scored.ok:,}"}
     if scored.noise_rate.is_known:
         figures["noise rate"] = short_rate(scored.noise_rate)
+    if scored.shift_deviation is not None:
+        figures["random pairs"] = f"{scored.shift:.3f} ± {scored.shift_deviation:.3f}"
     files = [scored.out, *([embeddings] if embeddings is not None else [])]
     return command.result(
         scored, _summary(scored), figures=figures, made=files, is_empty=not scored.ok
@@ -282,6 +284,9 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         elif is_asked:
             rows.append((name, "the estimator cannot tell"))
     rows.append(("shift", f"{scored.shift:.4f}"))
+    if scored.shift_deviation is not None:
+        spread = f"cosine {scored.shift:.4f}, standard deviation {scored.shift_deviation:.4f}"
+        rows.append(("random pairs", spread))
     if scored.preprocessing not in (None, OPENAI):
         rows.append(("preprocessing", describe(scored.preprocessing)))
     if scored.captions_cut:

@@ -10,6 +10,7 @@ from .annotate import Annotate
 from .audit import Audit
 from .command import Command
 from .evaluate_compare import EvaluateCompare
+from .evaluate_disentanglement import EvaluateDisentanglement
 from .evaluate_judgements import EvaluateJudgements
 from .evaluate_models import EvaluateLinearProbe, EvaluateRetrieval, EvaluateZeroshot
 from .evaluate_noise import EvaluateNoise
@@ -50,6 +51,7 @@ COMMANDS: tuple[type[Command], ...] = (
     EvaluateLinearProbe,
     EvaluateCompare,
     EvaluateSimilarity,
+    EvaluateDisentanglement,
     EvaluateJudgements,
 )
 STAGES = {kind.name: kind for kind in COMMANDS if kind.is_stage}

@@ -1,6 +1,6 @@
-"""Figures of evaluations: noise (detection, distributions, calibration) and similarities.
+"""Figures of evaluations: noise (detection, distributions, calibration), similarities and halves.
 
-The distributions of similarities are drawn as in Fig. 5 of the NCU paper.
+Similarities are drawn as in Fig. 5 of the NCU paper, halves as in Fig. 4 of the DisNCL paper.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ncclean.base.figure_files import STYLE
+from ncclean.evaluation.disentanglement import Disentanglement
 from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreFigure
 from ncclean.evaluation.similarity import Similarities
 
@@ -166,4 +167,31 @@ def draw_similarities(models: Sequence[tuple[str, Similarities]]) -> Figure:
             panel.legend(loc="upper right")
         axes[0].set_ylabel("density of images")
         axes[0].set_ylim(0, 1.3 * axes[0].get_ylim()[1])  # room for the legend
+    return figure
+
+
+def draw_halves(models: Sequence[Disentanglement], seed: int, points: int = 400) -> Figure:
+    """Plot the halves of the first images and captions of each model in a plane, by t-SNE."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from sklearn.manifold import TSNE
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(3.2 * len(models), 3.2), layout="constrained")
+        axes: Any = figure.subplots(1, len(models), squeeze=False)[0]
+        for panel, model in zip(axes, models, strict=True):
+            clouds = {
+                f"{side}, {half}": getattr(pairs, name)[:points].cpu().numpy()
+                for half, pairs in model.pairs.items()
+                for side, name in (("images", "image"), ("captions", "text"))
+            }
+            rows = np.concatenate(list(clouds.values()))
+            plane = TSNE(perplexity=min(30.0, len(rows) / 4), init="pca", random_state=seed)
+            placed = np.split(
+                plane.fit_transform(rows), np.cumsum([len(cloud) for cloud in clouds.values()])[:-1]
+            )
+            for label, colour, cloud in zip(clouds, _COLOURS, placed, strict=False):
+                panel.scatter(*cloud.T, s=3, color=colour, label=label, linewidth=0)
+            panel.set(xticks=[], yticks=[], title=model.model)
+        axes[0].legend(loc="best", markerscale=2)
     return figure

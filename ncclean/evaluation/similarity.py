@@ -151,7 +151,7 @@ def measure_similarity(
     A source is a retrieval set in clip_benchmark's layout, of which the test split is taken, or
     shards. Raises `InputError` if it cannot be read or holds fewer than two images.
     """
-    shards = [shard for source in sources for shard in _shards(source)]
+    shards = [shard for source in sources for shard in captioned_shards(source)]
     for model in models:
         progress.say(f"{model.model}: loading")
         estimator = model.load()
@@ -170,7 +170,7 @@ def measure_similarity(
         )
 
 
-def _shards(source: str) -> list[ShardRef]:
+def captioned_shards(source: str) -> list[ShardRef]:
     """The shards of a retrieval set's test split, or of any source that `score` takes."""
     folder = stores.location(source.rstrip("/") or source)
     dataset = None if source.startswith("@") or "{" in source or "*" in source else read_set(folder)

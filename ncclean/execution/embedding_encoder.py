@@ -29,7 +29,7 @@ from ncclean.execution.device_faults import BatchSize
 from ncclean.execution.encoded_shard import EncodedShard
 from ncclean.execution.encoder import Encoding, OnProgress, Speed
 from ncclean.execution.finish_shard import ShardScoring
-from ncclean.execution.shift import noise_shift
+from ncclean.execution.shift import NoiseShift, noise_shift
 from ncclean.models.estimator import ModelIdentity
 from ncclean.models.request import ModelRequest
 from ncclean.scoring.pool import Pool
@@ -178,7 +178,7 @@ class EmbeddingEncoder:
             embedding_dim=dim,
         )
 
-    def estimate_shift(self, seed: int, tolerance: float) -> float:
+    def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
         """The mean cosine on noise of the model that `--scale` names.
 
         Raises `InputError` if no model is known.

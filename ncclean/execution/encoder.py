@@ -12,6 +12,7 @@ from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.device_faults import BatchSize
 from ncclean.execution.encoded_shard import EncodedShard
+from ncclean.execution.shift import NoiseShift
 from ncclean.models.estimator import ModelIdentity
 
 # The rest of a shard's encoding, to be called in another thread. Raises what went wrong.
@@ -70,7 +71,7 @@ class Encoder(Protocol):
         """Measure the encoding speed on one batch."""
         ...
 
-    def estimate_shift(self, seed: int, tolerance: float) -> float:
+    def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
         """The model's mean cosine on noise, the boundary of OSA.
 
         Raises `InputError` if no model is known.

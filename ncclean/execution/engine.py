@@ -16,6 +16,7 @@ from ncclean.base.stores import absolute
 from ncclean.data.shards import ShardRef
 from ncclean.execution.encoder import OnProgress, Speed
 from ncclean.execution.finish_shard import ShardResult
+from ncclean.execution.shift import NoiseShift
 from ncclean.models.estimator import ModelIdentity
 from ncclean.runners.runner import Runner
 from ncclean.scoring.stats import Distributions, ShardStats
@@ -100,7 +101,7 @@ class Engine(Protocol):
         """
         ...
 
-    def estimate_shift(self, seed: int, tolerance: float) -> float:
+    def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
         """The estimator's mean cosine on noise, the boundary of OSA."""
         ...
 

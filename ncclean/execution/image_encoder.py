@@ -33,7 +33,7 @@ from ncclean.execution.encoder import Encoding, OnProgress, Speed
 from ncclean.execution.sample_rows import row_of
 from ncclean.execution.shard_feed import AGAIN, Images, ShardFeed
 from ncclean.execution.shard_reader import ReaderSettings, ShardRows
-from ncclean.execution.shift import noise_shift
+from ncclean.execution.shift import NoiseShift, noise_shift
 from ncclean.models.estimator import Estimator, ModelIdentity
 from ncclean.models.request import ModelRequest
 from ncclean.models.tokens import TokenCache
@@ -189,7 +189,7 @@ class ImageEncoder:
             embedding_dim=self.estimator.embed_dim,
         )
 
-    def estimate_shift(self, seed: int, tolerance: float) -> float:
+    def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
         """The estimator's mean cosine on noise, the boundary of OSA."""
         return noise_shift(self.estimator, seed, tolerance)
 

@@ -24,6 +24,7 @@ from ncclean.execution.device_faults import is_device_error
 from ncclean.execution.encoder import Completion, Encoder, OnProgress, Speed
 from ncclean.execution.engine import OnDone, PartWriter, ShardTask
 from ncclean.execution.finish_shard import ShardResult, ShardScoring, failed_result
+from ncclean.execution.shift import NoiseShift
 from ncclean.models.estimator import ModelIdentity
 from ncclean.runners.runner import InProcess, Runner
 from ncclean.scoring.columns import MapBlocks
@@ -93,7 +94,7 @@ class LocalEngine:
         """Measure the encoder's speed on one batch."""
         return self.encoder.speed()
 
-    def estimate_shift(self, seed: int, tolerance: float) -> float:
+    def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
         """The mean cosine on noise of the encoder's model."""
         return self.encoder.estimate_shift(seed, tolerance)
 

@@ -16,6 +16,7 @@ from ncclean.execution.encoder import EncoderRequest, OnProgress, Speed
 from ncclean.execution.engine import OnDone, PartWriter, ShardTask
 from ncclean.execution.ray_shards import ShardRun
 from ncclean.execution.ray_workers import WorkerPool
+from ncclean.execution.shift import NoiseShift
 from ncclean.models.estimator import ModelIdentity
 from ncclean.runners.ray_cluster import connect, worker_size
 from ncclean.runners.ray_runner import RayTasks
@@ -57,9 +58,9 @@ class RayEngine:
         """The model's identity, from the first worker that has loaded it. Raises `ModelError`."""
         return self._pool.identity or self._pool.load()
 
-    def estimate_shift(self, seed: int, tolerance: float) -> float:
+    def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
         """The estimator's mean cosine on noise, computed by one worker."""
-        shift: float = self._pool.on_any("estimate_shift", seed, tolerance)
+        shift: NoiseShift = self._pool.on_any("estimate_shift", seed, tolerance)
         return shift
 
     def speed(self) -> Speed:

@@ -28,6 +28,7 @@ from ncclean.execution.encoder import EncoderRequest, Speed
 from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.local_engine import LocalEngine
 from ncclean.execution.ray_metrics import WorkerMetrics
+from ncclean.execution.shift import NoiseShift
 from ncclean.models.estimator import ModelIdentity
 from ncclean.models.shift_cache import FOLDER_VARIABLE
 from ncclean.runners.ray_cluster import SAY_SECONDS, TICK_SECONDS, Watch, get, one_line, room
@@ -98,7 +99,7 @@ class ShardWorker:
             self._engine.run([task], writer, lambda shard, outcome: outcomes.append(outcome))
         return outcomes[0]
 
-    def estimate_shift(self, seed: int, tolerance: float) -> float:
+    def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
         """The estimator's mean cosine on noise, the boundary of OSA."""
         return self._engine.estimate_shift(seed, tolerance)
 

@@ -106,7 +106,7 @@ class ScoreCorpus:
             if _needs_noise_shift(self.calibration.shift, run):
                 progress.say("estimating the shift of the estimator")
                 shift = engine.estimate_shift(self.options.seed, _SHIFT_TOLERANCE)
-                run.record_noise_shift(shift)
+                run.record_noise_shift(shift.mean, shift.deviation)
             progress.say("finalizing")
             calibration = _finalize(run, self.calibration, engine.runner(), progress)
             self._remove_embedding_leftovers(run)

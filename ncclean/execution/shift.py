@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from typing import NamedTuple
+
 from ncclean.models.estimator import Estimator
 from ncclean.models.shift_cache import cached_shift
-from ncclean.scoring.osa import estimate_shift
+from ncclean.scoring.osa import AllPairsMean, estimate_shift
 
 # Raise it when `estimate_shift` gives other numbers for the same model: kept ones are then void.
 _VERSION = 1
@@ -14,17 +17,28 @@ _SAMPLE, _PARAMETERS = 128, 151_000_000
 _LARGEST_SAMPLE = 4096
 
 
-def noise_shift(estimator: Estimator, seed: int, tolerance: float) -> float:
-    """The estimator's mean cosine on noise, from the user's cache if it is there.
+class NoiseShift(NamedTuple):
+    """Mean and standard deviation of the cosines of noise images with noise captions."""
+
+    mean: float
+    deviation: float
+
+
+def noise_shift(estimator: Estimator, seed: int, tolerance: float) -> NoiseShift:
+    """The estimator's cosines on noise, from the user's cache if they are there.
 
     See `ncclean.scoring.osa.estimate_shift`.
     """
     pairs = sample_size(sum(parameter.numel() for parameter in estimator.model.parameters()))
     settings = {"seed": seed, "tolerance": tolerance, "pairs": pairs, "version": _VERSION}
-    return cached_shift(
-        estimator,
-        settings,
-        lambda: estimate_shift(estimator, pairs, seed=seed, tolerance=tolerance),
+
+    @functools.cache
+    def estimate() -> AllPairsMean:
+        return estimate_shift(estimator, pairs, seed=seed, tolerance=tolerance)
+
+    return NoiseShift(
+        cached_shift(estimator, settings, lambda: estimate().mean),
+        cached_shift(estimator, {**settings, "deviation": 1}, lambda: estimate().deviation),
     )
 
 

@@ -58,7 +58,8 @@ def expand(source: Source, matrix: Mapping[str, Sequence[Any]], repeats: int | N
                     repeated[name] = _filled(stage, options, needs, cell)
                 except InputError as error:
                     raise source.error(("stages", stage), str(error)) from error
-                _remember(source, stage, name, {key: cell[key] for key in needs[stage]})
+                source.cells[name] = (stage, {key: cell[key] for key in needs[stage]})
+                source.follow(("stages", stage), ("stages", name))
     source.values["stages"] = repeated
 
 
@@ -114,15 +115,6 @@ def _name(stage: str, names: Sequence[str], cell: Cell) -> str:
 
 def _slug(value: Any) -> str:
     return re.sub(r"[^a-z0-9]+", "_", str(value).lower()).strip("_")
-
-
-def _remember(source: Source, stage: str, name: str, cell: Cell) -> None:
-    """Note what the repeated stage is one of, and where its options were written."""
-    source.cells[name] = (stage, cell)
-    for place in [place for place in source.lines if place[:2] == ("stages", stage)]:
-        source.lines[("stages", name, *place[2:])] = source.lines[place]
-    for place in [place for place in source.changed if place[:2] == ("stages", stage)]:
-        source.changed[("stages", name, *place[2:])] = source.changed[place]
 
 
 def of_cell(cell: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

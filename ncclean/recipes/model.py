@@ -33,17 +33,21 @@ class RecipeModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     about: str | None = None
+    choices: dict[_Name, Annotated[dict[_Name, dict[str, Any]], Field(min_length=1)]] = Field(
+        default_factory=dict
+    )
     vars: dict[_Name, Any] = Field(default_factory=dict)
     matrix: dict[_Name, _Values] = Field(default_factory=dict, alias="for")
     repeats: int | None = Field(None, ge=1, strict=True)
     engine: EngineModel = Field(default_factory=lambda: EngineModel.model_construct())
-    stages: dict[_Name, dict[str, Any] | None] = Field(min_length=1)
+    stages: dict[_Name, dict[str, Any] | str | None] = Field(min_length=1)
 
 
 class StageModel(BaseModel):
     """Keys that every stage takes besides the options of its command."""
 
     command: str
+    arms: dict[str, Any] | None = None
     about: str | None = None
     pairs_per_second: float | None = Field(None, gt=0)
 

@@ -26,6 +26,8 @@ class Source:
     `lines` are counted from 1, by the keys that lead to a value; `changed` are those that were
     given beside it, with the option that a person knows: `--set model.epochs`, or `--model`.
     `cells` are filled by `matrix.expand`: of a repeated stage, its name in the file and its values.
+    `axes` are the names of `for`, `arms` those to run of a stage, `left_out` the names that are
+    null, and `chosen` has what the recipe says about the value of each choice.
     """
 
     name: str
@@ -34,6 +36,10 @@ class Source:
     lines: dict[Path_, int]
     changed: dict[Path_, str] = field(default_factory=dict)
     cells: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    axes: frozenset[str] = frozenset()
+    arms: dict[str, list[str] | None] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
+    chosen: dict[str, str] = field(default_factory=dict)
 
     def error(self, where: Sequence[str | int], sentence: str) -> RecipeError:
         """Build the error for a value; it begins with the line of that, or of what holds it."""
@@ -44,46 +50,79 @@ class Source:
             return RecipeError(f"{self.changed[at]}: {sentence}")
         return RecipeError(f"{self.name}, line {self.lines.get(at, 1)}: {sentence}")
 
+    def follow(self, old: Path_, new: Path_) -> None:
+        """Note that what is at `new` is written, or was changed, at `old`."""
+        count = len(old)
+        self.lines |= {
+            (*new, *at[count:]): line for at, line in self.lines.items() if at[:count] == old
+        }
+        self.changed |= {
+            (*new, *at[count:]): given for at, given in self.changed.items() if at[:count] == old
+        }
+
     def change(self, assignment: str, given_as: str | None = None) -> None:
         """Apply one `--set KEY=VALUE`; the value is YAML.
 
-        `stage.option=2` sets an option of a stage, `name=/data` one of `vars`. `given_as` is what
-        errors call it, `--set KEY` if left out. Raises `RecipeError` for a stage or a variable that
-        the recipe does not have, and `InputError` for what is not YAML.
+        `given_as` is what errors call it, `--set KEY` if left out. Raises `RecipeError` for a stage
+        or a variable that the recipe does not have, and `InputError` for what is not YAML.
         """
         key, equals, text = assignment.partition("=")
         if not equals or not key:
             raise RecipeError(f"--set takes KEY=VALUE, got {assignment!r}")
-        value = load_yaml(text, f"--set {key}")
+        where = self.assign(key, load_yaml(text, f"--set {key}"))
+        self.changed[where] = given_as or f"--set {key.removeprefix('vars.')}"
+
+    def assign(self, key: str, value: Any, *, declares: bool = False) -> Path_:
+        """Set a value, and return the keys that lead to it in `values`.
+
+        `name` is a variable, or of `for`: a list repeats stages, a single value does not.
+        `stage.option` is an option of a stage or an arm, `stage.arms` the names of the arms to run
+        (null for all), `stage` what stands in its place. Null leaves out a name and what refers to
+        it. With `declares`, a variable may be new. Raises `RecipeError` for a name that is not
+        there.
+        """
         first, _, rest = key.partition(".")
-        stages, variables = self.values.get("stages"), self.values.get("vars")
-        matrix = self.values.get("for")
-        is_repeats = key == "repeats" and key not in (variables or {})
-        if is_repeats or (isinstance(matrix, dict) and key in matrix):
-            where: Path_ = ("for", key)
-            if isinstance(matrix, dict) and key in matrix:
-                matrix[key] = value
-            else:
-                self.values[key], where = value, (key,)
-            self.changed[where] = given_as or f"--set {key}"
-            return
-        if not rest or first == "vars":
-            first, rest = "vars", rest or first
-            if not isinstance(variables, dict) or rest not in variables:
-                raise RecipeError(f"--set {key}: {self.name} has no variable {rest!r}")
-            variables[rest] = value
-            self.changed["vars", rest] = given_as or f"--set {rest}"
-        elif first == "engine":
+        if rest and first == "engine":
             self.values.setdefault("engine", {})[rest] = value
-            self.changed["engine", rest] = given_as or f"--set engine.{rest}"
+            return ("engine", rest)
+        if rest and first != "vars":
+            return self._set_option(key, first, rest, value)
+        name, variables = rest or first, self.values.get("vars") or {}
+        if name == "repeats" and name not in variables:
+            self.values[name] = value
+            return (name,)
+        (self.left_out.add if value is None else self.left_out.discard)(name)
+        if name in self.axes:
+            owner, other = ("for", "vars") if isinstance(value, list) else ("vars", "for")
+            self.values.get(other, {}).pop(name, None)
+        elif name in variables or (declares and name not in self.values["stages"]):
+            owner = "vars"
+        elif name in (self.values.get("stages") or {}):
+            owner = "stages"
         else:
-            if not isinstance(stages, dict) or first not in stages:
-                names = ", ".join(stages) if isinstance(stages, dict) else "none"
-                raise RecipeError(f"--set {key}: no stage {first!r}; the stages are {names}")
-            if stages[first] is None:
-                stages[first] = {}
-            stages[first][rest] = value
-            self.changed["stages", first, rest] = given_as or f"--set {first}.{rest}"
+            raise RecipeError(f"--set {key}: {self.name} has no variable {name!r}")
+        if owner != "stages" or value is not None:
+            self.values.setdefault(owner, {})[name] = value
+        return (owner, name)
+
+    def _set_option(self, key: str, stage: str, option: str, value: Any) -> Path_:
+        stages = self.values.get("stages")
+        owners: dict[str, tuple[Path_, Any]] = {}
+        for name, options in stages.items() if isinstance(stages, dict) else ():
+            owners[name] = (("stages", name), stages)
+            for arm in (options.get("arms") or {}) if isinstance(options, dict) else ():
+                owners[arm] = (("stages", name, "arms", arm), options["arms"])
+        if stage not in owners:
+            names = ", ".join(owners) or "none"
+            raise RecipeError(f"--set {key}: no stage {stage!r}; the stages are {names}")
+        where, siblings = owners[stage]
+        if isinstance(siblings[stage], str):
+            raise RecipeError(f"--set {key}: {siblings[stage]} stands in the place of {stage}")
+        if option == "arms" and not isinstance(value, dict):
+            self.arms[stage] = value
+        else:
+            siblings[stage] = {**(siblings[stage] or {}), option: value}
+        return (*where, option)
 
 
 def read_source(path: Path) -> Source:
@@ -106,7 +145,9 @@ def parse(text: str, name: str) -> Source:
     if not isinstance(node, yaml.MappingNode):
         raise RecipeError(f"{name}, line 1: a recipe is a mapping with the key `stages`")
     _number(node, (), lines, name)
-    return Source(name, text, values, lines)
+    matrix = values.get("for")
+    axes = frozenset(matrix) if isinstance(matrix, dict) else frozenset()
+    return Source(name, text, values, lines, axes=axes)
 
 
 def _number(node: yaml.Node, at: Path_, lines: dict[Path_, int], name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ncclean.base.rules import RULES, DetectionCounts, Rule
+from ncclean.base.rules import REPORTED, DetectionCounts, Rule
 from ncclean.errors import InputError
 from ncclean.report.formats import shown_text
 from ncclean.report.table import ScoreTable
@@ -178,10 +178,10 @@ class RuleOverlap:
 
 def overlap_of_rules(table: ScoreTable) -> RuleOverlap:
     filled = table.rows(
-        f"SELECT {', '.join(f'count({rule.condition})' for rule in RULES)} "
+        f"SELECT {', '.join(f'count({rule.condition})' for rule in REPORTED)} "
         "FROM pairs WHERE status = 'ok'"
     )[0]
-    rules = tuple(rule for rule, count in zip(RULES, filled, strict=True) if count)
+    rules = tuple(rule for rule, count in zip(REPORTED, filled, strict=True) if count)
     kinds = dict(
         table.rows(
             "SELECT noise_kind, count(*) AS pairs FROM pairs WHERE status = 'ok' AND is_noisy "

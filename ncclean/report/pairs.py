@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ncclean.base.rules import RULES
+from ncclean.base.rules import REPORTED
 from ncclean.explaining.cause_table import Cause
 from ncclean.report.formats import shown_text
 from ncclean.report.table import ScoreTable
@@ -175,7 +175,7 @@ def _read(table: ScoreTable, chosen: dict[_Position, str]) -> list[ShownPair]:
     if not chosen:
         return []
     caption_bytes = max(200, min(_LONGEST_CAPTION, _ALL_CAPTIONS // len(chosen)))
-    conditions = ", ".join(f"coalesce({rule.condition}, false)" for rule in RULES)
+    conditions = ", ".join(f"coalesce({rule.condition}, false)" for rule in REPORTED)
     shards = sorted({shard for shard, _, _ in chosen})
     rows = sorted({row for _, row, _ in chosen})
     values = table.rows(
@@ -232,7 +232,7 @@ def _pair(
         starts,
         noise,
     ) = row[:13]
-    ends = np.cumsum([13, len(_SHOWN_SCORES), len(RULES)]).tolist()
+    ends = np.cumsum([13, len(_SHOWN_SCORES), len(REPORTED)]).tolist()
     values, flags = row[ends[0] : ends[1]], row[ends[1] : ends[2]]
     uid, *further_values = row[ends[2] :]
     pieces, left_out = caption_pieces(str(text or ""), starts, noise, caption_bytes)
@@ -251,7 +251,7 @@ def _pair(
         width=width if isinstance(width, int) else None,
         height=height if isinstance(height, int) else None,
         scores=_values((*zip(_SHOWN_SCORES, values, strict=True), *joined.items())),
-        flags=tuple(rule.name for rule, flag in zip(RULES, flags, strict=True) if flag),
+        flags=tuple(rule.name for rule, flag in zip(REPORTED, flags, strict=True) if flag),
         uid=str(uid),
         caption_number=caption_number if isinstance(caption_number, int) else 0,
         further=_values(zip(further, further_values, strict=True)),

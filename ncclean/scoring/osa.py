@@ -53,9 +53,11 @@ def cleanliness_weight(
 
 @dataclass(frozen=True)
 class AllPairsMean:
-    """The mean cosine of every image with every text, and its variance from either sample."""
+    """Mean and standard deviation of the cosines of every image with every text, and the variance
+    of the mean from either sample."""
 
     mean: float
+    deviation: float
     image_variance: float
     text_variance: float
 
@@ -68,13 +70,15 @@ def mean_of_all_pairs(image: torch.Tensor, text: torch.Tensor) -> AllPairsMean:
     """Mean cosine of all m n pairs of (m, d) and (n, d) L2-normalised embeddings, with its spread.
 
     The mean over all pairs is the product of the two mean embeddings, v_bar . t_bar, so m + n
-    encodings give what m n pairs say. It is a two-sample U-statistic: its variance is
-    var_i(v_i . t_bar) / m + var_j(v_bar . t_j) / n.
+    encodings give what m n pairs say; that of their squares is <V'V / m, T'T / n>. The mean is a
+    two-sample U-statistic: its variance is var_i(v_i . t_bar) / m + var_j(v_bar . t_j) / n.
     """
     image, text = doubled(image), doubled(text)
     mean_image, mean_text = image.mean(dim=0), text.mean(dim=0)
+    squares = float(((image.T @ image) * (text.T @ text)).sum()) / len(image) / len(text)
     return AllPairsMean(
         mean=float(mean_image @ mean_text),
+        deviation=math.sqrt(max(squares - float(mean_image @ mean_text) ** 2, 0.0)),
         image_variance=float((image @ mean_text).var()) / len(image),
         text_variance=float((text @ mean_image).var()) / len(text),
     )
@@ -86,8 +90,8 @@ def estimate_shift(
     source: str = "noise",
     seed: int = 0,
     tolerance: float = 0.0,
-) -> float:
-    """Estimate the mean cosine of noise images and noise texts, the boundary of OSA.
+) -> AllPairsMean:
+    """Estimate the mean cosine of noise images and noise texts, the boundary of OSA, with spread.
 
     `source="noise"`: uniform random pixels and uniform random token ids through the frozen
     encoders (about 0.215 for OpenAI's ViT-B/32, Table 1). The mean is taken over all pairs of
@@ -118,7 +122,7 @@ def estimate_shift(
         larger = images if estimate.image_variance > estimate.text_variance else texts
         rows = len(larger.embeddings)
         if rows == pairs or estimate.standard_error < tolerance:
-            return estimate.mean
+            return estimate
         larger.grow_to(min(rows + _STEP, pairs))
 
 

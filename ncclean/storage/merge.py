@@ -53,7 +53,9 @@ def merge(
     if any(stores.canonical(run) == stores.canonical(out) for run in runs):
         raise InputError(f"--out {out} is one of the runs to merge; choose another")
     identity = merged_identity(scored)
-    shifts = [run.noise_shift for run in scored if run.noise_shift is not None]
+    shifts = [
+        (run.noise_shift, run.noise_deviation) for run in scored if run.noise_shift is not None
+    ]
     if asks_for_noise(shift, identity) and not shifts:
         raise InputError(
             "the shift 'noise' is not known: no run was scored with it; give the --shift they were "
@@ -61,7 +63,7 @@ def merge(
         )
     with contextlib.closing(ScoreRun.open(layout, identity, overwrite=overwrite)) as merged:
         if shifts and merged.noise_shift is None:
-            merged.record_noise_shift(shifts[0])
+            merged.record_noise_shift(*shifts[0])
         merged.take_over(scored)
         calibration = calibrate(merged, shift, osa_function, calibrate_on)
         progress.say("finalizing")

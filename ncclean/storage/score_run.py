@@ -83,6 +83,7 @@ class ScoreRun:
     identity: RunIdentity  # with the shards as they are now
     done: dict[str, ShardStats] = field(default_factory=dict)
     noise_shift: float | None = None  # of the estimator, once it has been estimated
+    noise_deviation: float | None = None
     change: ListChange | None = None  # of an earlier list of shards, by the command that opened it
     listed: ShardList = field(default_factory=lambda: ShardList({}, 0, 1))
     scored_versions: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -190,11 +191,11 @@ class ScoreRun:
                 if name in pending:
                     self._take(ShardRecord.from_json(text))
 
-    def record_noise_shift(self, value: float) -> None:
-        """Record the cosine on noise, so that finalize needs no model."""
+    def record_noise_shift(self, value: float, deviation: float | None = None) -> None:
+        """Record the mean cosine on noise and its spread, so that finalize needs no model."""
         assert self._record is not None
-        self._record.append(_NOISE_SHIFT, value=value)
-        self.noise_shift = value
+        self._record.append(_NOISE_SHIFT, value=value, deviation=deviation)
+        self.noise_shift, self.noise_deviation = value, deviation
 
     def check(self) -> None:
         """Raise `InputError` if another process has begun to write to the output."""
@@ -323,6 +324,7 @@ class ScoreRun:
         for entry in self._record.entries:
             if entry["kind"] == _NOISE_SHIFT:
                 self.noise_shift = entry["value"]
+                self.noise_deviation = entry.get("deviation")
 
     def _present(self) -> list[Listed]:
         """The shards of the list in its order."""

@@ -37,6 +37,7 @@ class ScoreSummary:
     `other_names` counts image files found under another name than a table has, by what differs,
     `caption_lines` text files of several lines that are one caption, and `turned` images that EXIF
     had turned upright. `preprocessing` is what images went through, as in `preprocess_cfg`.
+    `shift_deviation` is that of the cosines on noise whose mean is the shift, None for others.
     `times` are seconds by phase (`ncclean.scoring.stats.ShardStats`) over the shards of this
     invocation and all of its workers; phases overlap.
     """
@@ -51,6 +52,7 @@ class ScoreSummary:
     separation: float | None
     calibrated_on: str
     shift: float
+    shift_deviation: float | None
     samples_per_second: float | None
     seconds: float
     out: str
@@ -130,6 +132,7 @@ def summarize(
         turned=further.turned,
         preprocessing=json.loads(run.identity.model.get("preprocessing", "null")),
         shift=calibration.shift,
+        shift_deviation=run.noise_deviation if calibration.shift_source == "noise" else None,
         samples_per_second=round(samples_per_second, 1) if samples_per_second else None,
         seconds=round(seconds, 2),
         times={phase: round(spent, 2) for phase, spent in times.items()},

@@ -14,11 +14,14 @@ FOLDER = Path(__file__).parent.parent / "recipes"
 
 
 def bundled_recipes() -> dict[str, str]:
-    """A description of each bundled recipe, by name."""
+    """A description of each bundled recipe, with its choices, by name."""
     recipes = {}
     for path in sorted(FOLDER.glob("*.yaml")):
         content = yaml.safe_load(path.read_text("utf-8"))
-        recipes[path.stem] = str(content.get("about") or "")
+        lines = [str(content.get("about") or "")]
+        for choice, values in content.get("choices", {}).items():
+            lines.append(f"--set {choice}={' | '.join(values)}")
+        recipes[path.stem] = "\n".join(lines)
     return recipes
 
 

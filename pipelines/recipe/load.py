@@ -16,6 +16,7 @@ from ncclean.base.option_values import accept, check_known, closest
 from ncclean.base.options import OptionError, parameters
 from ncclean.base.stores import is_url
 from ncclean.errors import InputError
+from ncclean.recipes.choices import choose, write_out
 from ncclean.recipes.matrix import expand
 from ncclean.recipes.model import COMMON, check_common, check_recipe
 from ncclean.recipes.references import RUN, check_size, fill, names_in, written
@@ -108,13 +109,29 @@ def load_recipe(
     Raises `RecipeError`, with the line, for whatever is wrong with it.
     """
     source = read_source(path)
-    for change in changes:
-        source.change(change, (given_as or {}).get(change.partition("=")[0]))
+    choices = check_recipe(source).choices
+    assigned = {change: change.partition("=") for change in changes}
+    picks = {key: value for key, _, value in assigned.values() if key in choices}
+    choose(source, picks)
+    for change, (key, _, _) in assigned.items():
+        if key not in picks:
+            source.change(change, (given_as or {}).get(key))
     return resolve(source, path.stem, folder)
+
+
+def run_name(path: Path, changes: Sequence[str]) -> str:
+    """The name of a recipe's run: `ncu-cc12m-repair`, as each choice is a run of its own."""
+    choices = check_recipe(read_source(path)).choices
+    picks = dict(change.partition("=")[::2] for change in changes)
+    names = (picks.get(choice, next(iter(values))) for choice, values in choices.items())
+    return "-".join([path.stem, *names])
 
 
 def resolve(source: Source, name: str, folder: Path) -> Recipe:
     """See `load_recipe`."""
+    check_recipe(source)
+    choose(source, {})
+    write_out(source, _required)
     model = check_recipe(source)
     expand(source, model.matrix, model.repeats)
     variables = _variables(source, model.vars, list(source.values["stages"]))
@@ -131,7 +148,14 @@ def resolve(source: Source, name: str, folder: Path) -> Recipe:
             mapping = {**engine, **mapping}
         stages[stage_name] = _stage(source, stage_name, kind, mapping, variables, stages, folder)
     _check_outputs(source, stages)
-    return Recipe(name, model.about, source, stages, folder)
+    about = "\n".join(filter(None, [model.about, *source.chosen.values()])) or None
+    return Recipe(name, about, source, stages, folder)
+
+
+def _required(command: str) -> set[str]:
+    """The options that a command cannot do without."""
+    declared = parameters(STAGES[command]) if command in STAGES else {}
+    return {name for name, parameter in declared.items() if parameter.is_required}
 
 
 def _variables(source: Source, stated: Mapping[str, Any], stages: list[str]) -> dict[str, Any]:
@@ -169,7 +193,11 @@ def _stage(
     before: Mapping[str, Stage],
     folder: Path,
 ) -> Stage:
-    common = check_common(source, name, stated)
+    of_stage = {
+        key: _filled(source, ("stages", name, key), stated[key], lambda n: variables.get(n, n))
+        for key in COMMON & stated.keys()
+    }
+    common = check_common(source, name, of_stage)
     base, cell = source.cells.get(name, (name, {}))
     symbolic: dict[str, Any] = {}
     filled: dict[str, Any] = {}

@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ncclean.base.options import Reads
 from ncclean.data.counting import estimate_samples
@@ -46,7 +46,7 @@ _COMPARED_WITH = ("reference", "donors")
 class PlannedStage:
     """A stage of a plan. `action` is `run`, `resume` or `skip`; `pairs` and `hours` are None where
     they are not known; `basis` says where the hours come from, or why there are none. `elsewhere`
-    are the places outside of the run's folder that it writes to."""
+    are the places outside of the run's folder that it writes to, `about` is of the recipe."""
 
     name: str
     command: str
@@ -56,6 +56,7 @@ class PlannedStage:
     hours: float | None = None
     basis: str = ""
     elsewhere: tuple[str, ...] = ()
+    about: str | None = None
 
 
 class _Amount(NamedTuple):
@@ -113,23 +114,15 @@ def _epochs(command: Finetune) -> float:
 
 def _planned(decision: Decision, taken: _Amount, probe: bool) -> PlannedStage:
     stage = decision.stage
+    facts: dict[str, Any] = {"elsewhere": stage.elsewhere, "about": stage.about}
     if not decision.runs:
-        return PlannedStage(
-            stage.name, stage.command.name, "skip", decision.reason, elsewhere=stage.elsewhere
-        )
+        return PlannedStage(stage.name, stage.command.name, "skip", decision.reason, **facts)
     action = "resume" if decision.reason == "interrupted" else "run"
     hours, basis = None, ""
     if isinstance(stage.command, Score | Finetune):
         hours, basis = _hours(stage, taken, probe)
     return PlannedStage(
-        stage.name,
-        stage.command.name,
-        action,
-        decision.reason,
-        taken.pairs,
-        hours,
-        basis,
-        stage.elsewhere,
+        stage.name, stage.command.name, action, decision.reason, taken.pairs, hours, basis, **facts
     )
 
 

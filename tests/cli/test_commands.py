@@ -471,7 +471,7 @@ def test_dry_run_of_a_recipe_writes_nothing(recipe, tmp_path):
 
 
 def test_list_shows_the_bundled_recipes():
-    assert "ncu_cc3m" in run("run", "--list").stdout
+    assert "--set data=cc3m | cc3m_b32 | cc12m" in run("run", "--list").stdout
     assert "demo" in json.loads(run("run", "--list", "--json").stdout)
 
 

@@ -1,6 +1,7 @@
 """`--json` and `--quiet` of every command, and what only the first of several ranks says."""
 
 import json
+import shutil
 
 import lance
 import pyarrow.parquet as pq
@@ -14,6 +15,8 @@ from typer.testing import CliRunner
 
 import ncclean
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, write_retrieval_set, write_zeroshot_set
+from ncclean.models.checkpoint import resolve
+from ncclean.models.heads import Heads, HeadsConfig, write_heads
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
 
@@ -47,11 +50,12 @@ COMMAND_LINES = {
     "evaluate linear-probe": ("--data", "{data}/z", "--solver", "adamw", "--epochs", 1, *MODEL),
     "evaluate compare": ("{data}/before.json", "{data}/after.json", "--draws", 100),
     "evaluate similarity": ("--data", "{data}/r", *MODEL),
+    "evaluate disentanglement": ("--data", "{data}/shards", "--model", "local-dir:{data}/heads"),
     "evaluate judgements": ("{data}/judged.csv", "--scores", "{data}/s.parquet"),
     "demo": ("--out", "{out}", "--pairs", 100),
 }  # fmt: skip
 TO_DO_AGAIN = {"neighbours": ("--overwrite",)}  # others go on, or replace their own file
-SLOW = {"demo"}
+SLOW = {"demo", "evaluate disentanglement"}
 PARAMETERS = [
     pytest.param(name, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
     for name in COMMAND_LINES
@@ -96,6 +100,8 @@ def data(tmp_path_factory):
     (folder / "judged.csv").write_text("\n".join(["image,caption,judge1", *judged_rows]))
     write_zeroshot_set(folder / "z", ZEROSHOT_SETS[0], 8, 1)
     write_retrieval_set(folder / "r", 8, 1)
+    heads = shutil.copytree(resolve("demo", None).folder, folder / "heads")
+    write_heads(Heads(HeadsConfig(feature_dim=128, hidden_dim=16, dim=16)), heads)
     for name, model in (("before", "demo-noisy"), ("after", "demo")):
         result = str(folder / f"{name}.json")
         ncclean.evaluate_retrieval(model=model, data=str(folder / "r"), out=result)

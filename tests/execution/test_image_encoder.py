@@ -19,6 +19,7 @@ from ncclean.execution.image_encoder import ImageEncoder
 from ncclean.execution.shift import sample_size
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.null import Histogram
+from ncclean.scoring.osa import AllPairsMean
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.score_run import ScoreRun
 from tests import hostile
@@ -159,6 +160,7 @@ def test_an_encoder_estimates_the_shift_of_a_model_once(demo_estimator, tmp_path
     monkeypatch.setenv("NCCLEAN_CACHE", str(tmp_path))
     encoder = ImageEncoder(demo_estimator, ScoreOptions(), ColumnSources(ScoreOptions()))
     first = encoder.estimate_shift(seed=0, tolerance=0.02)
-    monkeypatch.setattr(module, "estimate_shift", lambda *args, **kwargs: 7.0)
+    other = AllPairsMean(mean=7.0, deviation=0.5, image_variance=0.0, text_variance=0.0)
+    monkeypatch.setattr(module, "estimate_shift", lambda *args, **kwargs: other)
     assert encoder.estimate_shift(seed=0, tolerance=0.02) == first
-    assert encoder.estimate_shift(seed=1, tolerance=0.02) == 7.0
+    assert encoder.estimate_shift(seed=1, tolerance=0.02) == (7.0, 0.5)

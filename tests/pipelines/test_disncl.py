@@ -1,14 +1,18 @@
 """DisNCL end to end: heads on frozen towers, the run folder as a scoring model."""
 
+import json
+
 import open_clip
 import pyarrow.parquet as pq
 import pytest
 from ncclean_cli.app import app
+from ncclean_pipelines.evaluate_disentanglement import EvaluateDisentanglement
 from ncclean_pipelines.finetune import Finetune
 from ncclean_pipelines.score import Score
 from typer.testing import CliRunner
 
 from ncclean.data.options import LoaderOptions
+from ncclean.data.synthetic.heldout import write_heldout
 from ncclean.models.checkpoint import resolve
 from ncclean.models.heads import has_heads
 from ncclean.training.objectives.options import DisnclOptions, ObjectiveOptions
@@ -80,3 +84,24 @@ def test_the_entangled_control_trains_from_the_command_line(corpus, tmp_path):
 def test_an_average_of_the_heads_is_refused(corpus, refused):
     options = TrainOptions(ema_decay=0.9)
     refused(Finetune, method="disncl", shards=[str(corpus)], out="x", training=options)
+
+
+def test_halves_are_measured_and_drawn(run, tmp_path, refused):
+    write_heldout(tmp_path / "heldout", 50, seed=3)
+
+    def evaluate(**options):
+        options = {"model": [f"local-dir:{run}"], "precision": "fp32", **options}
+        data = [str(tmp_path / "heldout/retrieval")]
+        return EvaluateDisentanglement(data=data, **options).run()
+
+    plot = tmp_path / "halves.png"
+    result = evaluate(out=str(tmp_path / "out"), plot=str(plot))
+    (halves,) = result.summary
+    assert halves.images == 50
+    assert halves.recall["invariant"] > 5 * halves.chance > halves.recall["exclusive"]
+    assert 0 <= halves.fitted <= 1
+    assert min(halves.image_information, halves.text_information) >= 0
+    assert plot.read_bytes()[:4] == b"\x89PNG"
+    (written,) = json.loads((tmp_path / "out/disentanglement.json").read_text())["models"]
+    assert written == {**result.to_json()["models"][0]}
+    refused(evaluate, model=["demo"])

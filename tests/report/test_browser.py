@@ -130,9 +130,9 @@ def test_filters(made, driver):
     assert len(visible_cards(driver)) == len(pairs)
     choose(driver, "#filter-shard", "00001")
     assert visible_cards(driver) == [i for i, p in enumerate(pairs) if p.shard == "00001"]
-    choose(driver, "#filter-rule", "+not disncl_clean")
+    choose(driver, "#filter-rule", "+ncu_split = forget")
     assert visible_cards(driver) == [
-        i for i, p in enumerate(pairs) if p.shard == "00001" and "not disncl_clean" in p.flags
+        i for i, p in enumerate(pairs) if p.shard == "00001" and "ncu_split = forget" in p.flags
     ]
     choose(driver, "#filter-shard", "")
     choose(driver, "#filter-rule", "dropped")

@@ -132,7 +132,14 @@ def test_numbers_are_there_without_the_script(tmp_path):
     text = Elements(page_of(write_scores(tmp_path / "s.parquet", graded()))).text
     assert "Made" not in text
     assert "2 January 2026" in text
-    for found in ("A title", "20.0", "not disncl_clean", "Figure 1.", "Table 3.", "ncclean query"):
+    for found in (
+        "A title",
+        "20.0",
+        "ncu_split = forget",
+        "Figure 1.",
+        "Table 3.",
+        "ncclean query",
+    ):
         assert found in text
 
 

@@ -34,7 +34,7 @@ def test_groups_and_their_order(tmp_path):
     assert sorted(keys["borderline"]) == ["k19", "k20"]
     assert keys["failed"] == ["k41", "k40"]
     assert pairs[0].flags == (
-        "osa_noisy", "ncu_split = forget", "not disncl_clean", "noise_probability ≥ 0.5",
+        "osa_noisy", "ncu_split = forget", "noise_probability ≥ 0.5",
         "clean_posterior < 0.5",
     )  # fmt: skip
     assert pairs[0].scores["is_noisy"] is True

@@ -99,6 +99,7 @@ def test_mean_of_all_pairs_is_that_of_the_whole_matrix(rows, columns, seed):
     matrix = image @ text.T
     estimate = mean_of_all_pairs(image, text)
     assert estimate.mean == pytest.approx(matrix.mean().item(), abs=1e-12)
+    assert estimate.deviation == pytest.approx(matrix.std(correction=0).item(), abs=1e-7)
     # The row means of the matrix scatter as its images do, the column means as its texts do.
     assert estimate.image_variance == pytest.approx(matrix.mean(1).var().item() / rows)
     assert estimate.text_variance == pytest.approx(matrix.mean(0).var().item() / columns)
@@ -116,7 +117,7 @@ def test_standard_error_is_how_much_the_mean_varies_from_sample_to_sample():
 
 def test_shift_is_the_mean_cosine_of_as_many_images_and_captions_as_asked_for():
     estimator = ScatteredEstimator()
-    shift = estimate_shift(estimator, pairs=100)
+    shift = estimate_shift(estimator, pairs=100).mean
     pixels, tokens = torch.cat(estimator.pixels), torch.cat(estimator.tokens)
     assert len(pixels) == len(tokens) == 100
     assert pixels.float().mean() == pytest.approx(127.5, abs=5)
@@ -129,16 +130,16 @@ def test_shift_is_the_mean_cosine_of_as_many_images_and_captions_as_asked_for():
 
 def test_shift_of_a_constant_estimator_takes_one_small_batch():
     estimator = ConstantEstimator()
-    assert estimate_shift(estimator, pairs=4096, tolerance=1e-3) == pytest.approx(0.6)
+    assert estimate_shift(estimator, pairs=4096, tolerance=1e-3).mean == pytest.approx(0.6)
     assert len(torch.cat(estimator.pixels)) == 32
 
 
 def test_only_the_sample_that_scatters_grows_until_the_error_is_small_enough():
     estimator = ScatteredEstimator(image_width=0.01, text_width=1.0)
-    shift = estimate_shift(estimator, tolerance=3e-3)
+    shift = estimate_shift(estimator, tolerance=3e-3).mean
     assert len(torch.cat(estimator.pixels)) == 32
     assert 64 < len(torch.cat(estimator.tokens)) < 4096
-    assert shift == pytest.approx(estimate_shift(estimator, seed=1), abs=4 * 3e-3)
+    assert shift == pytest.approx(estimate_shift(estimator, seed=1).mean, abs=4 * 3e-3)
 
 
 def test_shift_stops_at_the_largest_sample():

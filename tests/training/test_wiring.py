@@ -69,6 +69,9 @@ CASES = {
     "cyclip": ("cyclip", {}, ALL, lambda e, b: cyclip(*e[:3])),
     "siglip": ("siglip", {}, {**ALL, "bias": 1.0}, lambda e, b: siglip(*e, b.weights)),
     "rince": ("rince", {}, TOWERS, lambda e, b: rince(*e[:3])),
+    "rince, trained": (
+        "rince", {"rince_scale": "trained"}, ALL, lambda e, b: rince(*e[:3]),
+    ),
     "decl": ("decl", {}, ALL, lambda e, b: decl(*e[:3])),
     "bayes": ("bayes", {}, ALL, lambda e, b: bayes(*e[:3])),
     "bayes, strict": (

@@ -135,14 +135,15 @@ def softened_targets(
 
 
 def make_rince(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
-    """Create RINCE's objective, at the scale that the model has."""
+    """Create RINCE's objective, at the scale that the model has or at one that trains."""
 
     def terms(
         image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, batch: GlobalBatch
     ) -> Terms:
         return {"contrastive": rince_loss(image, text, scale)}
 
-    return LossObjective("rince", method_phases(options, train_scale=False), terms)
+    trains = options.rince_scale == "trained"
+    return LossObjective("rince", method_phases(options, train_scale=trains), terms)
 
 
 def rince_loss(

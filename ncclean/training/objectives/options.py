@@ -321,6 +321,10 @@ class ObjectiveOptions(Options):
             methods=("softclip",),
         ),
     ] = 0.07
+    rince_scale: Annotated[
+        Literal["frozen", "trained"],
+        Option("the logit scale, which the loss raises without end.", methods=("rince",)),
+    ] = "frozen"
     siglip_weights: Annotated[
         Literal["selection", "bayes"],
         Option(
