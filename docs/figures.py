@@ -143,6 +143,7 @@ FIGURES = {
     "reliability-mutations": Figure(("reliability-mutations",), tables.mutations_line),
     "repair": Figure(("repair",), studies.gains_table(*REPAIRS)),
     "repair-arms": Figure(("repair",), studies.gains_table(*CLAIMED, metrics=("colour",))),
+    "review-search": Figure(("review-search",), tables.review_search_lines),
     "review-speed": Figure(("review-speed",), tables.review_lines),
     "released": Figure(("released",), studies.released_lines),
     "robust": Figure(("robust",), studies.noise_gains_table(ROBUST, NOISES)),

@@ -18,7 +18,7 @@ from ncclean.base.config import (
     Words,
 )
 from ncclean.base.estimates import Estimate
-from ncclean.base.formats import counted, stated_rate
+from ncclean.base.formats import counted, file_size, stated_rate
 from ncclean.base.option_values import values_by_name
 from ncclean.base.options import CaptionKeys, Option, parameters
 from ncclean.data.options import SourceOptions
@@ -46,10 +46,11 @@ from .shared_options import (
 )
 
 if TYPE_CHECKING:
+    from .recipe.plan import PlannedStage
     from .recipe.run import RunSummary
 
 # Of the whole, though stages have them too; on a cluster only the scoring runs.
-_OF_CLEAN = {"out", "dry_run", "price_per_hour", "layout"}
+_OF_CLEAN = {"out", "dry_run", "price_per_hour", "layout", "embeddings"}
 _OF_SCORING = {"engine", "ray_address"}
 
 
@@ -83,6 +84,9 @@ class Clean(Command):
     signals: Signals = None
     words: Words = False
     caption_parts: CaptionParts = None
+    embeddings: Annotated[
+        bool, Option("Write embeddings, by which `review` searches and proposes captions.")
+    ] = True
     threshold: Annotated[
         float, Option("Drop pairs with at least this noise probability.", low=0, high=1)
     ] = 0.5
@@ -122,6 +126,8 @@ class Clean(Command):
         if not is_embedded:
             layout = form_of(first) if self.layout == "auto" else self.layout
             changes.append(f"export.layout={layout}")
+            if self.embeddings:
+                changes.append("score.embeddings=${run}/embeddings")
             if layout != "webdataset":
                 changes.append("export.scores=${score}")
         if self.caption_parts is not None:
@@ -132,7 +138,11 @@ class Clean(Command):
         }
         loaded = load_recipe(recipe, Path(self.out), changes, flags)
         if self.dry_run:
-            return planned(self, plan(loaded))
+            stages = plan(loaded)
+            result = planned(self, stages)
+            if is_embedded or not self.embeddings:
+                return result
+            return replace(result, shown=(*result.shown, *_size_of_embeddings(stages)))
         summary = run(loaded, progress)
         is_empty = not summary.records["select"].result["kept"]
         return replace(result_of(self, summary), shown=self._shown(summary), is_empty=is_empty)
@@ -168,8 +178,23 @@ class Clean(Command):
         yield f"scores: {summary.folder}/scores.parquet"
         yield f"report: {summary.folder}/report.html"
         yield f"selection: {summary.folder}/clean.parquet"
+        if (folder := Path(summary.folder) / "embeddings").is_dir():
+            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+            yield f"embeddings, for review: {folder} ({file_size(size)})"
         what = {"uids": "uids", "webdataset": "clean shards"}.get(export["layout"], "clean pairs")
         yield f"{what}: {export['out']} ({export['samples']:,} samples)"
+
+
+def _size_of_embeddings(stages: Sequence[PlannedStage]) -> Iterator[str]:
+    """Say how large the embeddings become, unless they are there."""
+    from ncclean.execution.cost import embedding_bytes
+
+    for stage in stages:
+        if stage.command == Score.name and stage.action != "skip" and stage.pairs is not None:
+            size = file_size(embedding_bytes(stage.pairs, 512))
+            yield (
+                f"embeddings take about {size} at 512 dimensions; --no-embeddings leaves them out"
+            )
 
 
 def _check_outside(out: str, sources: Sequence[str]) -> None:

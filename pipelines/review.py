@@ -15,7 +15,15 @@ from ncclean.errors import InputError
 from .command import Command, Result, lists_tables_once
 from .display import Shown
 from .progress import SILENT, Progress
-from .shared_options import EmbeddingKeys, Join, MemoryLimit, Overwrite, ScoredShards, Scores
+from .shared_options import (
+    EmbeddingKeys,
+    Join,
+    MemoryLimit,
+    Overwrite,
+    Pretrained,
+    ScoredShards,
+    Scores,
+)
 
 if TYPE_CHECKING:
     from ncclean.reviewing.serve import Reviewed
@@ -59,9 +67,24 @@ class Review(Command):
         ),
     ] = ()
     embeddings: Annotated[
-        Sequence[str], Option("Embeddings, to propose captions of other pairs.", reads=Reads.SOURCE)
+        Sequence[str],
+        Option(
+            "Embeddings, to search and to propose captions (default: those that the run has "
+            "written).",
+            reads=Reads.SOURCE,
+            shows_default=False,
+        ),
     ] = ()
     embedding_keys: EmbeddingKeys = None
+    model: Annotated[
+        str | None,
+        Option(
+            "Model of the embeddings, to search by words (default: the one that has scored).",
+            reads=Reads.MODEL,
+            shows_default=False,
+        ),
+    ] = None
+    pretrained: Pretrained = None
     where: Annotated[
         str | None,
         Option(
@@ -92,11 +115,13 @@ class Review(Command):
         from ncclean.data.embeddings.units import resolve_embeddings
         from ncclean.data.sources import resolve_pairs
         from ncclean.reviewing.serve import serve
+        from ncclean.storage.layout import written_embeddings
         from ncclean.storage.tables import check_apart, table_files
 
         check_free([self.out], self.name, self.overwrite)
         check_apart(self.out, table_files(self.scores))
         is_ours = any(was_made_by(self.out, command) for command in (self.name, "explain"))
+        embeddings = self.embeddings or written_embeddings(self.scores)
         progress.say("opening the table")
         joined = [*self.join, *([f"neighbours={self.dedup}"] if self.dedup is not None else [])]
         reviewed = serve(
@@ -104,8 +129,10 @@ class Review(Command):
             stores.location(self.out),
             shards=resolve_pairs(self.shards, self.source_options) if self.shards else None,
             decisions=self.decisions,
-            embeddings=resolve_embeddings(self.embeddings) if self.embeddings else None,
+            embeddings=resolve_embeddings(embeddings) if embeddings else None,
             embedding_keys=parse_keys(self.embedding_keys),
+            model=self.model,
+            pretrained=self.pretrained,
             join=joined,
             where=self.where,
             reviewer=self.reviewer,

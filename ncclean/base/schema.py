@@ -397,10 +397,11 @@ DECISION_COLUMNS = (
     Column(
         "caption_number", pa.int16(), "which of the sample's captions, from 0", "storage.decisions"
     ),
-    Column("decision", _STRING, "keep, drop or correct", "storage.decisions"),
+    Column("decision", _STRING, "keep, drop, correct, or note alone", "storage.decisions"),
     Column("caption", _STRING, "the corrected caption; null unless corrected", "storage.decisions"),
     Column("reviewer", _STRING, "who decided", "storage.decisions"),
     Column("time", pa.timestamp("us", "UTC"), "when it was decided", "storage.decisions"),
+    Column("note", _STRING, "what the reviewer noted; null for nothing", "storage.decisions"),
 )
 DECISIONS = pa.schema([column.field() for column in DECISION_COLUMNS])
 

@@ -13,8 +13,6 @@ from ncclean.runners.process_runner import clock_share
 # Assumed for captions and URLs of the web. Rendered captions compress to 63 bytes a row, simulated
 # rows with a URL to 67 (docs/scale.md).
 SCORE_BYTES_PER_PAIR = 190.0
-# float16 of both embeddings; ids and captions come on top.
-_EMBEDDING_BYTES = 2 * 2
 # Measured with 100,000 shards (docs/scale.md).
 _LIST_BYTES_PER_SHARD = 5_000.0
 _DRIVER_BYTES_PER_SHARD = 1_300.0
@@ -52,6 +50,11 @@ class Cost:
     driver_memory_bytes: int
 
 
+def embedding_bytes(pairs: int, dim: int) -> int:
+    """Bytes of both embeddings of pairs, in float16; ids and captions come on top."""
+    return 2 * 2 * pairs * dim
+
+
 def estimate(
     pairs: int, rates: Rates, *, shards: int | None = None, workers: int = 1, finalizers: int = 1
 ) -> Cost:
@@ -65,7 +68,6 @@ def estimate(
     worker_seconds = pairs / rates.pairs_per_second
     # Parts are written, read again and rewritten with the calibrated columns.
     part_bytes = pairs * rates.score_bytes
-    embeddings = pairs * _EMBEDDING_BYTES * rates.embedding_dim
     return Cost(
         pairs=pairs,
         shards=shards,
@@ -75,7 +77,7 @@ def estimate(
         hours=worker_seconds / 3600 * clock_share(shards, workers),
         finalize_hours=pairs / rates.finalize_rows_per_second / 3600 / finalizers,
         bytes_read=int(pairs * rates.input_bytes + part_bytes),
-        bytes_written=int(2 * part_bytes + embeddings),
+        bytes_written=int(2 * part_bytes) + embedding_bytes(pairs, rates.embedding_dim),
         read_bytes_per_second=rates.input_bytes * rates.pairs_per_second * min(workers, shards),
         list_bytes=int(shards * _LIST_BYTES_PER_SHARD),
         driver_memory_bytes=int(shards * _DRIVER_BYTES_PER_SHARD),

@@ -77,7 +77,7 @@ class EmbeddingRequest:
             # Of the model that has the scale, which is not known to have made the embeddings.
             identity = dataclasses.replace(scale.load().identity, precision="", preprocessing="")
             return cls(identity=identity, keys=chosen, dim=dim, device=device, model=scale)
-        identity = ModelIdentity("embeddings", "", "", "", scale)
+        identity = ModelIdentity("embeddings", "", "", "", scale, dim=dim)
         return cls(identity=identity, keys=chosen, dim=dim, device=device)
 
     def result_options(self) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import time
@@ -112,8 +113,8 @@ class ImageEncoder:
 
     @property
     def identity(self) -> ModelIdentity:
-        """The identity of the estimator's model: name, tag, fingerprint."""
-        return self.estimator.identity
+        """The identity of the estimator's model: name, tag, fingerprint, width."""
+        return dataclasses.replace(self.estimator.identity, dim=self.facts.dim)
 
     @property
     def device(self) -> str:

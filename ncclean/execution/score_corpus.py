@@ -24,7 +24,7 @@ from ncclean.base.config import (
     parse_shift,
 )
 from ncclean.base.config import WeightFunction as Function
-from ncclean.base.formats import counted
+from ncclean.base.formats import counted, file_size
 from ncclean.base.progress import SILENT, Progress
 from ncclean.base.store_errors import explain
 from ncclean.data.captions import names_there
@@ -34,6 +34,7 @@ from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.execution import corpus_facts
 from ncclean.execution.column_sources import ColumnSources
+from ncclean.execution.cost import embedding_bytes
 from ncclean.execution.embedding_encoder import EmbeddingRequest
 from ncclean.execution.encoder import EncoderRequest
 from ncclean.execution.engine import Engine, PartWriter, ShardOutcome, ShardTask
@@ -148,6 +149,7 @@ class ScoreCorpus:
             },
             options={
                 **self.options.result_options(),
+                "embeddings": self._layout.recorded_embeddings(self.options.embeddings),
                 **columns.identity(),
                 **self.request.result_options(),
                 **({"image_key": image_key} if image_key is not None else {}),
@@ -194,6 +196,9 @@ class ScoreCorpus:
             return 0, times
         expected = estimate_samples(pending)
         progress.say(f"{counted(len(pending), 'shard')} to score, about {expected:,} samples")
+        if self.options.embeddings is not None:
+            size = file_size(embedding_bytes(expected, engine.identity.dim))
+            progress.say(f"embeddings of about {size} go to {self.options.embeddings}")
         writer = PartWriter(
             work=str(self._layout.work), embeddings=self.options.embeddings, digits=run.digits
         )

@@ -126,7 +126,7 @@ def fixes_of(connection: duckdb.DuckDBPyConnection, shifts: Iterable[Shift]) -> 
     decisions = connection.sql(
         "SELECT pair.uid, coalesce(pair.caption_number, 0) AS caption_number, "
         f"if(regexp_matches(other.text, '{_NOT_BLANK}'), '{CORRECT}', '{DROP}') AS decision, "
-        f"if(decision = '{CORRECT}', other.text, NULL) AS caption, "
+        f"if(decision = '{CORRECT}', other.text, NULL) AS caption, NULL AS note, "
         f"'ncclean {COMMAND}' AS reviewer, pair.shard, pair.key "
         "FROM shifted JOIN pairs AS pair ON pair.place = shifted.place "
         "LEFT JOIN pairs AS other ON other.place = shifted.source "
@@ -155,7 +155,7 @@ def read_fixes(causes: str) -> tuple[str, int]:
             "on scores that have captions"
         )
     kinds = [decision.decision for decision in read_decisions(path)]
-    table = read_parquet(path, FIXES.names, what=f"decisions of `ncclean {COMMAND}`")
+    table = read_parquet(path, ("shard", "key"), what=f"decisions of `ncclean {COMMAND}`")
     if table.column("shard").null_count or table.column("key").null_count:
         raise InputError(
             f"{path} is not as `ncclean {COMMAND}` wrote it: a shard or key is missing"

@@ -57,7 +57,10 @@ _REPEATS = 5  # of a measured batch: whatever else the machine does slows some o
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """The model that scored, as the score table records it; `preprocessing` is JSON."""
+    """The model that scored, as the score table records it; `preprocessing` is JSON.
+
+    `dim` is the width of its embeddings, which is not recorded.
+    """
 
     model: str
     pretrained: str
@@ -65,6 +68,7 @@ class ModelIdentity:
     precision: str
     scale: float  # exp(logit_scale), which the losses are in units of
     preprocessing: str = ""
+    dim: int = 0
 
 
 class Estimator:

@@ -4,5 +4,5 @@ Tasks over files: the corpus may be larger than memory. `corpus` reads `blocks` 
 equal ones, `training` learns and fills `inverted_lists`, which FAISS searches. `near_duplicates`,
 `lemon`, `better_matches` and `reference` have what follows from neighbours, `stages` runs tasks and
 queries whose files are missing, `search` is the order of the stages. `run` writes the `table`,
-`plan` estimates a search, and `caption_index` finds the captions nearest to one image.
+`plan` estimates a search.
 """

@@ -14,6 +14,7 @@ from ncclean.base import stores
 from ncclean.base.schema import DECISIONS
 from ncclean.errors import InputError
 from ncclean.storage.decisions import (
+    NOTE,
     Decision,
     Pair,
     batch_of,
@@ -57,17 +58,24 @@ class Decided:
         self._connection, self._lock, self._out = connection.cursor(), threading.RLock(), out
         self._reviewer = reviewer or default_reviewer()
         journal = journal_of(out)
-        self._lease = Lease(journal.with_suffix(".lease"))
+        self._lease = Lease(
+            journal.with_suffix(".lease"),
+            "go on at its page, or give a file of your own as --out; `select` takes several "
+            "--decisions, of which the latest about a pair counts",
+        )
         self._entries = Entries(journal.with_suffix(".entries"))
         records = records_of(out)
         self._batch = max([0, *map(batch_of, records)])
         self._undone: list[int] = []
-        self._to_redo: list[list[tuple[str, int, str, str | None]]] = []
+        self._to_redo: list[list[tuple[str, int, str, str | None, str | None]]] = []
         self._number = 0
         self._connection.execute(
             "CREATE TABLE decided (number BIGINT, batch BIGINT, uid VARCHAR, "
             "caption_number SMALLINT, decision VARCHAR, caption VARCHAR, reviewer VARCHAR, "
-            "time TIMESTAMPTZ)"
+            "time TIMESTAMPTZ, note VARCHAR)"
+        )
+        self._connection.execute(
+            f"CREATE VIEW decided_pairs AS SELECT * FROM decided WHERE decision <> '{NOTE}'"
         )
         before, is_there = replayed(records), stores.ask("read", str(out), out.is_file)
         if before or is_there:
@@ -92,6 +100,7 @@ class Decided:
         pairs: Sequence[Pair],
         decision: str,
         captions: Sequence[str | None] | None = None,
+        notes: Sequence[str | None] | None = None,
         *,
         continues: bool = False,
     ) -> None:
@@ -103,10 +112,12 @@ class Decided:
         if not pairs:
             return
         now = datetime.datetime.now(datetime.timezone.utc)
-        texts = captions or [None] * len(pairs)
+        none = [None] * len(pairs)
         rows = [
-            decision_of(uid, number, decision, text, self._reviewer, now)
-            for (uid, number), text in zip(pairs, texts, strict=True)
+            decision_of(uid, number, decision, text, self._reviewer, now, note)
+            for (uid, number), text, note in zip(
+                pairs, captions or none, notes or none, strict=True
+            )
         ]
         with self._lock:
             self._to_redo.clear()
@@ -125,7 +136,7 @@ class Decided:
             self._entries.add({"undo": batch})
             rows = self._connection.execute(
                 "DELETE FROM decided WHERE batch = ? "
-                "RETURNING uid, caption_number, decision, caption",
+                "RETURNING uid, caption_number, decision, caption, note",
                 [batch],
             ).fetchall()
             self._to_redo.append(rows)
@@ -140,20 +151,21 @@ class Decided:
             if not self._to_redo:
                 return []
             *further, rows = self._to_redo
-            for decision in dict.fromkeys(decision for _, _, decision, _ in rows):
+            for decision in dict.fromkeys(row[2] for row in rows):
                 alike = [row for row in rows if row[2] == decision]
                 pairs = [(uid, number) for uid, number, *_ in alike]
-                self.decide(
-                    pairs, decision, [row[3] for row in alike], continues=alike[0] != rows[0]
-                )
+                captions, notes = [row[3] for row in alike], [row[4] for row in alike]
+                self.decide(pairs, decision, captions, notes, continues=alike[0] != rows[0])
             self._to_redo = further
             return [(uid, number) for uid, number, *_ in rows]
 
-    def of_pairs(self, pairs: Sequence[Pair]) -> dict[Pair, tuple[str, str | None, str]]:
-        """Decision, caption and reviewer of those pairs that are decided."""
+    def of_pairs(
+        self, pairs: Sequence[Pair]
+    ) -> dict[Pair, tuple[str, str | None, str, str | None]]:
+        """Decision, caption, reviewer and note of those pairs that have one."""
         with self._lock:
             rows = self._connection.execute(
-                f"SELECT uid, caption_number, decision, caption, reviewer "
+                f"SELECT uid, caption_number, decision, caption, reviewer, note "
                 f"FROM ({_current('WHERE list_contains(?, uid)')})",
                 [[uid for uid, _ in pairs]],
             ).fetchall()
@@ -163,7 +175,8 @@ class Decided:
         """Number of pairs by decision."""
         with self._lock:
             rows = self._connection.execute(
-                f"SELECT decision, count(*) FROM ({_current()}) GROUP BY 1 ORDER BY 1"
+                f"SELECT decision, count(*) FROM ({_current()}) WHERE decision <> '{NOTE}' "
+                "GROUP BY 1 ORDER BY 1"
             ).fetchall()
         return dict(rows)
 
@@ -172,7 +185,8 @@ class Decided:
         with self._lock:
             names = ", ".join(DECISIONS.names)
             table: pa.Table = self._connection.sql(
-                f"SELECT {names} FROM ({_current()}) ORDER BY number"
+                f"SELECT {names} FROM ({_current()}) "
+                f"WHERE decision <> '{NOTE}' OR note IS NOT NULL ORDER BY number"
             ).to_arrow_table()
             write_decisions(self._out, table)
             self._entries.clear()
@@ -202,10 +216,13 @@ class Decided:
 
 
 def _current(where: str = "") -> str:
-    """SQL for the last decision about each pair."""
+    """SQL for the last decision about each pair, with the last note."""
+    decided = f"FILTER (decision <> '{NOTE}')"
     return (
-        "SELECT uid, caption_number, arg_max(decision, number) AS decision, "
-        "arg_max({caption: caption}, number).caption AS caption, "
+        "SELECT uid, caption_number, "
+        f"coalesce(arg_max(decision, number) {decided}, '{NOTE}') AS decision, "
+        f"(arg_max({{caption: caption}}, number) {decided}).caption AS caption, "
         "arg_max(reviewer, number) AS reviewer, arg_max(time, number) AS time, "
+        "nullif(arg_max(note, number), '') AS note, "
         f"max(number) AS number FROM decided {where} GROUP BY uid, caption_number"
     )

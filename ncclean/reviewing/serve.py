@@ -9,22 +9,21 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import uvicorn
 from upath import UPath
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.base.progress import SILENT, Progress
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.reviewing.decided import Decided
 from ncclean.reviewing.pictures import Pictures
-from ncclean.reviewing.proposals import Proposals
+from ncclean.reviewing.search import Search, Task
 from ncclean.reviewing.server import Server
 from ncclean.reviewing.table import ReviewTable
 from ncclean.selection.decided import Decisions
+from ncclean.storage.run_facts import read_facts
 from ncclean.storage.same_corpus import as_scored
 
 HOST = "127.0.0.1"
@@ -67,9 +66,11 @@ class _Connection(H11Protocol):
 class _Server(uvicorn.Server):
     """A server that ends on a signal without passing it on: decisions are written after it."""
 
-    def __init__(self, config: uvicorn.Config, table: ReviewTable) -> None:
+    def __init__(
+        self, config: uvicorn.Config, table: ReviewTable, search: Search | None = None
+    ) -> None:
         super().__init__(config)
-        self._table = table
+        self._table, self._search = table, search
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -78,6 +79,8 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._table.stop()
+        if self._search is not None:
+            self._search.stop()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
@@ -101,6 +104,8 @@ def serve(
     shards: Sequence[ShardRef] | None = None,
     embeddings: Sequence[ShardRef] | None = None,
     embedding_keys: tuple[str, str] | None = None,
+    model: str | None = None,
+    pretrained: str | None = None,
     decisions: Sequence[str] = (),
     join: Sequence[str] = (),
     where: str | None = None,
@@ -113,30 +118,34 @@ def serve(
 ) -> Reviewed:
     """Serve the page of a review; returns when it is finished, or interrupted.
 
-    `decisions` are files of earlier ones. `embeddings` propose captions; `embedding_keys` name
-    their vectors. `replaces` lets `out` be no decisions. `announce` is called with the URL, once
-    the server listens; `progress` reports how pictures are found. Raises `InputError` for a port
-    that is taken, for what cannot be read, and if another review writes to `out`.
+    `decisions` are files of earlier ones. `embeddings` are searched; `embedding_keys` name their
+    vectors, `model` and `pretrained` are their model, by default the one that has scored.
+    `replaces` lets `out` be no decisions. `announce` is called with the URL, once the server
+    listens; `progress` reports how pictures are found. Raises `InputError` for a port that is
+    taken, for what cannot be read, and if another review writes to `out`.
     """
     if shards is not None:
         shards = as_scored(scores, shards)
     with contextlib.ExitStack() as stack:
         table = ReviewTable.open(scores, join, where, memory_limit)
         stack.callback(table.close)
-        earlier = list(Decisions.read(decisions).by_pair.values())
+        earlier = list(Decisions.read(decisions, has_notes=True).by_pair.values())
         decided = Decided(table.connection, out, reviewer, earlier, replaces)
-        folder = Path(str(out.parent)) / WORKING_FOLDER
         pictures = Pictures(shards, table.place_of, progress.say)
-        proposals = None
+        search = None
         if embeddings is not None:
-            proposals = Proposals(embeddings, embedding_keys, folder)
-            stack.callback(proposals.stop)
+            if model is None:
+                facts = read_facts(scores)
+                model, pretrained = facts.model, facts.pretrained
+            search = Search(
+                Task.of(embeddings, embedding_keys, table, memory_limit, model, pretrained)
+            )
         listener = stack.enter_context(_listening(port))
 
         def done() -> None:
             running.should_exit = True
 
-        server = Server(table, decided, pictures, scores[0].rsplit("/", 1)[-1], done, proposals)
+        server = Server(table, decided, pictures, scores[0].rsplit("/", 1)[-1], done, search)
         config = uvicorn.Config(
             server.app,
             http=_Connection,
@@ -147,7 +156,7 @@ def serve(
             server_header=False,
             timeout_graceful_shutdown=5,
         )
-        running = _Server(config, table)
+        running = _Server(config, table, search)
         announce(f"http://{HOST}:{listener.getsockname()[1]}/{server.token}/")
         running.run(sockets=[listener])
         counts = decided.counts()

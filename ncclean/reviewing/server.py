@@ -27,15 +27,16 @@ from ncclean.reviewing.cards import card_of, mended_caption
 from ncclean.reviewing.conditions import Matches
 from ncclean.reviewing.decided import Decided
 from ncclean.reviewing.pictures import NoPicture, Pictures
-from ncclean.reviewing.proposals import Proposals
+from ncclean.reviewing.search import CANDIDATES, CAPTION, IMAGE, PROPOSED, Search, proposed
 from ncclean.reviewing.table import Request, ReviewTable
-from ncclean.storage.decisions import CORRECT, KINDS
+from ncclean.storage.decisions import CORRECT, KINDS, NOTE
 
 _HOSTS = ("127.0.0.1", "localhost", "::1")
 _PAGE_ROWS = 200
 _LARGEST_BODY = 4 << 20
 _SECONDS_TO_SEND = 10.0
 _LONGEST_CAPTION = 100_000
+_LONGEST_WORDS = _LONGEST_NOTE = 1_000
 _PICTURE_THREADS = 8
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -56,11 +57,12 @@ class Server:
         pictures: Pictures,
         title: str,
         done: Callable[[], None],
-        proposals: Proposals | None = None,
+        search: Search | None = None,
     ) -> None:
         self.token = secrets.token_urlsafe(24)
         self._table, self._decided, self._pictures = table, decided, pictures
-        self._title, self._done, self._proposals = title, done, proposals
+        self._title, self._done, self._search = title, done, search
+        self._page_of_last = ""
         self._pool = ThreadPoolExecutor(_PICTURE_THREADS, "ncclean-pictures")
         inside = {
             "GET": {
@@ -73,6 +75,7 @@ class Server:
             "POST": {
                 "decide": self._decide,
                 "decide-all": self._decide_all,
+                "note": self._note,
                 "undo": self._undo,
                 "redo": self._redo,
                 "proposals": self._proposed,
@@ -112,13 +115,12 @@ class Server:
         return guarded
 
     async def _page(self, request: HttpRequest) -> Response:
-        if self._proposals is not None:
-            self._proposals.start()
         style, script = asset("review.css"), asset("review.js")
         data = {
             "views": [[view.name, view.title, view.score] for view in self._table.views.values()],
             "scores": self._table.scores,
-            "proposes": self._proposals is not None,
+            "searches": self._search is not None,
+            "page": secrets.token_urlsafe(6),
         }
         html = render_page("review", f"Review of {self._title}", style, script, data)
         policy = content_policy(style, script, images="'self' data:")
@@ -139,15 +141,16 @@ class Server:
         start, count = int(query.get("start", "0")), int(query.get("count", "0"))
         count = min(max(count, 0), _PAGE_ROWS)
         matches = await self._matches(request, wanted)
+        ranking = await self._ranking(request, wanted)
 
         def read() -> dict[str, Any]:
-            view = self._table.view(wanted, matches, is_anew)
+            view = self._table.view(wanted, matches, is_anew, ranking)
             start_ = min(max(start, 0), view.pairs)
             rows = self._table.page(view, start_, count)
             pairs = [(row["uid"], row["caption_number"]) for row in rows]
             decided = self._decided.of_pairs(pairs) if pairs else {}
             cards = [
-                {**card_of(row), "decision": decided.get(pair)}
+                {**card_of(row), "place": str(row["place"]), "decision": decided.get(pair)}
                 for row, pair in zip(rows, pairs, strict=True)
             ]
             self._pictures.expect(rows)
@@ -160,16 +163,22 @@ class Server:
         condition = self._table.condition(wanted)
         if not condition:
             return None
-        matches = asyncio.ensure_future(self._table.conditions.matches(condition))
-        left = asyncio.ensure_future(_left(request))
-        try:
-            await asyncio.wait([matches, left], return_when=asyncio.FIRST_COMPLETED)
-            if not matches.done():
-                raise InputError("nobody waits for the condition any longer")
-            return matches.result()
-        finally:
-            matches.cancel()
-            left.cancel()
+        return await _unless_left(request, self._table.conditions.matches(condition))
+
+    async def _ranking(self, request: HttpRequest, wanted: Request) -> Matches | None:
+        """The cosines with the request's words, or with the image that it is to be like."""
+        if not wanted.meaning and wanted.like is None:
+            return None
+        ranking = self._searching().ranking(wanted.side, wanted.meaning, wanted.like)
+        return await _unless_left(request, ranking)
+
+    def _searching(self) -> Search:
+        if self._search is None:
+            raise InputError(
+                "there are no embeddings to search: `ncclean score --embeddings DIR` writes them, "
+                "and `ncclean review --embeddings DIR` reads them"
+            )
+        return self._search
 
     async def _picture(self, request: HttpRequest) -> Response:
         shard, key = request.query_params["shard"], request.query_params["key"]
@@ -197,7 +206,14 @@ class Server:
         else:
             captions = None
         await run_in_threadpool(self._decided.decide, pairs, kind, captions)
-        return JSONResponse({"changed": len(pairs), **await run_in_threadpool(self._state)})
+        return await self._changed(request, len(pairs))
+
+    async def _note(self, request: HttpRequest) -> Response:
+        body = await _body(request)
+        pairs = [(str(uid), int(number)) for uid, number in body["pairs"]]
+        notes = [_text(body["note"], _LONGEST_NOTE)] * len(pairs)
+        await run_in_threadpool(self._decided.decide, pairs, NOTE, None, notes)
+        return await self._changed(request, len(pairs))
 
     async def _decide_all(self, request: HttpRequest) -> Response:
         body = await _body(request)
@@ -205,10 +221,12 @@ class Server:
         if kind not in KINDS:
             raise ValueError(kind)
         matches = await self._matches(request, wanted)
+        ranking = await self._ranking(request, wanted)
 
         def decide() -> int:
             changed = 0
-            for rows in self._table.batches(self._table.view(wanted, matches)):
+            view = self._table.view(wanted, matches, ranking=ranking)
+            for rows in self._table.batches(view):
                 captions = [mended_caption(row) for row in rows] if kind == CORRECT else None
                 if captions is not None:
                     there = [(r, c) for r, c in zip(rows, captions, strict=True) if c is not None]
@@ -218,36 +236,46 @@ class Server:
                 changed += len(pairs)
             return changed
 
-        changed = await run_in_threadpool(decide)
-        return JSONResponse({"changed": changed, **await run_in_threadpool(self._state)})
+        return await self._changed(request, await run_in_threadpool(decide))
 
     async def _undo(self, request: HttpRequest) -> Response:
         await _body(request)
 
-        def undo() -> dict[str, Any]:
+        def undo() -> tuple[int, list[Any]]:
             pairs = self._decided.undo()
             now = self._decided.of_pairs(pairs[:_PAGE_ROWS]) if pairs else {}
-            undone = [[*pair, now.get(pair)] for pair in pairs[:_PAGE_ROWS]]
-            return {"changed": len(pairs), "undone": undone, **self._state()}
+            return len(pairs), [[*pair, now.get(pair)] for pair in pairs[:_PAGE_ROWS]]
 
-        return JSONResponse(await run_in_threadpool(undo))
+        changed, undone = await run_in_threadpool(undo)
+        return await self._changed(request, changed, undone=undone)
 
     async def _redo(self, request: HttpRequest) -> Response:
         await _body(request)
-        pairs = await run_in_threadpool(self._decided.redo)
-        return JSONResponse({"changed": len(pairs), **await run_in_threadpool(self._state)})
+        return await self._changed(request, len(await run_in_threadpool(self._decided.redo)))
 
     async def _proposed(self, request: HttpRequest) -> Response:
         body = await _body(request)
-        if self._proposals is None:
-            raise InputError("there are no proposals: the review was started without --embeddings")
-        uid, own = str(body["uid"]), str(body["text"])
-        return JSONResponse(await run_in_threadpool(self._proposals.of, uid, own))
+        search, place = self._searching(), int(body["place"])
+        captions: list[tuple[str, float]] = []
+        for count in CANDIDATES:
+            cosines = await search.nearest_captions(place, count)
+            [own, *rows] = await run_in_threadpool(self._table.rows_at, [place, *cosines])
+            captions = proposed(rows, cosines, own)
+            if len(captions) == PROPOSED or len(cosines) < count:
+                break
+        return JSONResponse({"captions": captions})
 
     async def _finish(self, request: HttpRequest) -> Response:
         await _body(request)
         self._done()
-        return JSONResponse({"changed": 0, **await run_in_threadpool(self._state)})
+        return await self._changed(request, 0)
+
+    async def _changed(self, request: HttpRequest, changed: int, **fields: Any) -> Response:
+        """What a page learns of its decisions: `others`, if another page has decided before it."""
+        page = request.query_params.get("page", "")
+        others, self._page_of_last = self._page_of_last not in ("", page), page
+        state = await run_in_threadpool(self._state)
+        return JSONResponse({"changed": changed, "others": others, **fields, **state})
 
     def _state(self) -> dict[str, Any]:
         decided = self._decided
@@ -301,6 +329,20 @@ async def _data(request: HttpRequest) -> bytes:
     return bytes(data)
 
 
+async def _unless_left(request: HttpRequest, work: Awaitable[Matches]) -> Matches:
+    """What the request waits for, which is given up if its reader leaves."""
+    matches = asyncio.ensure_future(work)
+    left = asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait([matches, left], return_when=asyncio.FIRST_COMPLETED)
+        if not matches.done():
+            raise InputError("nobody waits for the answer any longer")
+        return matches.result()
+    finally:
+        matches.cancel()
+        left.cancel()
+
+
 async def _left(request: HttpRequest) -> None:
     """Wait until the reader of a request, whose body has been read, has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
@@ -324,12 +366,24 @@ def _wanted(fields: Any) -> Request:
         where=str(fields.get("where") or "").strip(),
         search=str(fields.get("search") or "").strip(),
         by_name=str(fields.get("byName", "")) in ("1", "True"),
+        meaning=str(fields.get("meaning") or "").strip()[:_LONGEST_WORDS],
+        like=None if fields.get("like") in (None, "") else int(fields["like"]),
+        side=CAPTION if fields.get("side") == CAPTION else IMAGE,
         undecided=str(fields.get("undecided", "")) in ("1", "True"),
     )
 
 
 def _caption(text: object) -> str:
-    """A corrected caption: one that is not empty, without what JSON cannot hold as text."""
-    if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_CAPTION:
+    """A corrected caption: one that is not empty."""
+    caption = _text(text, _LONGEST_CAPTION)
+    if not caption:
         raise InputError("a caption must not be empty")
+    return caption
+
+
+def _text(text: object, longest: int) -> str:
+    """What a person typed, without what JSON cannot hold as text."""
+    text = text if isinstance(text, str) else ""
+    if len(text) > longest:
+        raise InputError(f"the text has more than {longest:,} characters: shorten it")
     return text.strip().encode("utf-8", "replace").decode("utf-8")

@@ -150,7 +150,8 @@ class Request:
     """Request of a person: a view, a score to sort by and its range, undecided pairs only.
 
     `where` is SQL, `search` are words that captions, folders or file names hold, `by_name` sorts by
-    these.
+    these. `meaning` are words, and `like` is the place of a row, to whose image the `side` of the
+    pairs is compared: the nearest come first.
     """
 
     view: str = "suspects"
@@ -160,6 +161,9 @@ class Request:
     where: str = ""
     search: str = ""
     by_name: bool = False
+    meaning: str = ""
+    like: int | None = None
+    side: str = "image"
     undecided: bool = False
 
 
@@ -187,23 +191,23 @@ class ReviewTable:
         where: Matches | None = None,
     ) -> None:
         self._scores, self._where = scores, where
-        self.connection = scores.connection
-        self._files = files
+        self.connection, self.work = scores.connection, scores.work
+        self.files = tuple(files)
         self._there = set(scores.names.types)
-        number = "caption_number" if "caption_number" in self._there else "0"
+        self.number = "caption_number" if "caption_number" in self._there else "0"
         for name in ("uid", "shard", "key", "row", "status"):
             if name not in self._there:
                 raise InputError(f"{scores.paths[0]} is not a score table: it has no column {name}")
-        self.conditions = Conditions(tuple(self._files), scores.names, memory_limit, scores.work)
+        self.conditions = Conditions(self.files, scores.names, memory_limit, scores.work)
         self._lock = threading.RLock()
         self._open: OrderedDict[Request, OpenView] = OrderedDict()
         self._orders = 0
         self._running: set[duckdb.DuckDBPyConnection] = set()
         self._has_ended = False
         self._run(
-            f"CREATE VIEW pairs AS SELECT *, coalesce({number}, 0)::SMALLINT AS _number FROM "
+            f"CREATE VIEW pairs AS SELECT *, coalesce({self.number}, 0)::SMALLINT AS _number FROM "
             f"(SELECT *, (file_index::UBIGINT << 40) | file_row_number AS {PLACE} "
-            f"FROM read_parquet([{', '.join(map(quoted, self._files))}], union_by_name=true)) "
+            f"FROM read_parquet([{', '.join(map(quoted, self.files))}], union_by_name=true)) "
             f"WHERE {_among(where)}"
         )
         told = {
@@ -254,6 +258,8 @@ class ReviewTable:
         named = [name for name in ("text", "image_path", "shard", "key") if name in self._there]
         texts = f"lower(concat_ws(' ', {', '.join(map(identifier, named))}))"
         words = [f"contains({texts}, {quoted(word)})" for word in request.search.lower().split()]
+        if not words:
+            return request.where  # alone, without a bracket that it could close
         return " AND ".join([*words, *([f"({request.where})"] if request.where else [])])
 
     def counts(self) -> dict[str, int]:
@@ -264,12 +270,16 @@ class ReviewTable:
         return {view.name: count for view, count in zip(views, row, strict=True)}
 
     def view(
-        self, request: Request, matches: Matches | None = None, anew: bool = False
+        self,
+        request: Request,
+        matches: Matches | None = None,
+        anew: bool = False,
+        ranking: Matches | None = None,
     ) -> OpenView:
         """The order of what is asked for, made unless it is there; `anew` after decisions.
 
-        `matches` are the pairs of the request's condition. Raises `InputError` for a view or score
-        that there is not.
+        `matches` are the pairs of the request's condition, `ranking` has the cosines to sort by.
+        Raises `InputError` for a view or score that there is not.
         """
         with self._lock:
             opened = self._open.get(request)
@@ -283,13 +293,20 @@ class ReviewTable:
         if request.by_name:
             name = "coalesce(image_path, key)" if "image_path" in self._there else "key"
             sorting = f"concat_ws('/', shard, {name}), _number"
+        cosines = ""
+        if ranking is not None:
+            cosines = (
+                f"LEFT JOIN read_parquet({quoted(str(ranking.file))}) AS ranking "
+                f"ON pairs.{PLACE} = ranking.place"
+            )
+            sorting = "ranking.cosine DESC NULLS LAST"
         undecided = (
-            "(SELECT pairs.* FROM pairs ANTI JOIN decided ON pairs.uid = decided.uid "
-            "AND pairs._number = decided.caption_number)"
+            "(SELECT pairs.* FROM pairs ANTI JOIN decided_pairs AS decided "
+            "ON pairs.uid = decided.uid AND pairs._number = decided.caption_number) AS pairs"
         )
         self._run(
             f"CREATE TABLE order_{order} AS SELECT {PLACE} AS place "
-            f"FROM {undecided if request.undecided else 'pairs'} "
+            f"FROM {undecided if request.undecided else 'pairs'} {cosines} "
             f"WHERE {self._condition(request, view, matches)} ORDER BY {sorting}, {PLACE}"
         )
         count = self._run(f"SELECT count(*) FROM order_{order}")[0][0]
@@ -336,6 +353,11 @@ class ReviewTable:
         rows = self._rows([place for (place,) in places])
         return [rows[place] for (place,) in places]
 
+    def rows_at(self, places: Sequence[int]) -> list[dict[str, Any]]:
+        """The rows at those of the places that the table has."""
+        rows = self._rows(places)
+        return [rows[place] for place in places if place in rows]
+
     def place_of(self, shard: str, key: str) -> Place:
         """The place of a sample, as far as the table says it."""
         columns = [name if name in self._there else f"NULL AS {name}" for name in PLACE_COLUMNS]
@@ -352,7 +374,8 @@ class ReviewTable:
             rows = self.page(view, start, _BATCH)
             decided = set(
                 self._run(
-                    "SELECT DISTINCT uid, caption_number FROM decided WHERE list_contains(?, uid)",
+                    "SELECT DISTINCT uid, caption_number FROM decided_pairs "
+                    "WHERE list_contains(?, uid)",
                     [[row["uid"] for row in rows]],
                 )
             )
@@ -362,8 +385,9 @@ class ReviewTable:
         """Rows by place, from the files that hold them: the statistics of row groups find them."""
         if not places:
             return {}
+        places = [place for place in places if 0 <= place >> 40 < len(self.files)]
         numbers = sorted({place >> 40 for place in places})
-        files = ", ".join(quoted(self._files[number]) for number in numbers)
+        files = ", ".join(quoted(self.files[number]) for number in numbers)
         columns = ", ".join(
             identifier(name) if name in self._there else f"NULL AS {identifier(name)}"
             for name in CARD_COLUMNS

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from ncclean.base.schema import DECISIONS
-from ncclean.storage.decisions import KINDS, Decision, Pair, read_decisions
+from ncclean.storage.decisions import KINDS, NOTE, Decision, Pair, latest, read_decisions
 
 _LISTED = 20
 DROPPED = "decision"  # the reason of a pair that a person dropped
@@ -34,15 +34,17 @@ class Decisions:
     listed: tuple[Conflict, ...] = ()
 
     @classmethod
-    def read(cls, paths: Sequence[str]) -> Decisions:
+    def read(cls, paths: Sequence[str], has_notes: bool = False) -> Decisions:
         """Read files of decisions, and the journals of reviews beside them.
 
         Where files differ about a pair, the later decision counts, whatever the order of the files.
+        With `has_notes`, pairs with a note alone are among them.
         """
         all_of: dict[Pair, list[Decision]] = {}
         for path in dict.fromkeys(paths):
             for decision in read_decisions(path):
-                all_of.setdefault(decision.pair, []).append(decision)
+                if has_notes or decision.decision != NOTE:
+                    all_of.setdefault(decision.pair, []).append(decision)
         conflicts = []
         for pair, several in all_of.items():
             several.sort(key=lambda decision: decision.time)
@@ -50,8 +52,8 @@ class Decisions:
                 conflicts.append(
                     Conflict(*pair, tuple((one.decision, one.reviewer) for one in several))
                 )
-        latest = {pair: several[-1] for pair, several in all_of.items()}
-        return cls(latest, len(conflicts), tuple(conflicts[:_LISTED]))
+        by_pair = {pair: latest(several) for pair, several in all_of.items()}
+        return cls(by_pair, len(conflicts), tuple(conflicts[:_LISTED]))
 
     def counts(self) -> dict[str, int]:
         """Number of pairs by decision."""

@@ -31,13 +31,17 @@ from ncclean.storage.entries import Entries
 
 _LARGEST_NUMBER = 2**15 - 1  # of a caption, in a table
 KEEP, DROP, CORRECT = KINDS = ("keep", "drop", "correct")
+NOTE = "note"  # of a pair that nothing is decided about
 _LARGEST_BATCH = 2**53  # of a journal that anybody may have written
-_NEEDED, _OPTIONAL = ("uid", "decision", "time"), ("caption_number", "caption", "reviewer")
+_NEEDED, _OPTIONAL = ("uid", "decision", "time"), ("caption_number", "caption", "reviewer", "note")
 Pair = tuple[str, int]  # uid and number of the caption
 
 
 class Decision(NamedTuple):
-    """One decision about a pair; `caption` replaces the pair's if it is `correct`."""
+    """One decision about a pair; `caption` replaces the pair's if it is `correct`.
+
+    `note` is for people; one that is empty takes an earlier one away.
+    """
 
     uid: str
     caption_number: int
@@ -45,6 +49,7 @@ class Decision(NamedTuple):
     caption: str | None
     reviewer: str
     time: datetime.datetime
+    note: str | None = None
 
     @property
     def pair(self) -> Pair:
@@ -52,7 +57,13 @@ class Decision(NamedTuple):
 
 
 def decision_of(
-    uid: Any, caption_number: Any, decision: Any, caption: Any, reviewer: Any, time: Any
+    uid: Any,
+    caption_number: Any,
+    decision: Any,
+    caption: Any,
+    reviewer: Any,
+    time: Any,
+    note: Any = None,
 ) -> Decision:
     """Make a decision of values that anybody may have written.
 
@@ -75,14 +86,16 @@ def decision_of(
         time = time.astimezone(datetime.timezone.utc)
     except OverflowError:  # only in its own zone it is before the end of the year 9999
         raise ValueError(f"its time is {time}") from None
-    if decision not in KINDS:
+    if decision not in (*KINDS, NOTE):
         raise ValueError(f"it takes {', '.join(KINDS)}, got {decision!r}")
-    text = caption if isinstance(caption, str) else None
+    text, note = (one if isinstance(one, str) else None for one in (caption, note))
     if decision == CORRECT and not (text or "").strip():
         raise ValueError("it corrects a caption, and has none")
-    for one in (uid, text, reviewer):
+    for one in (uid, text, reviewer, note):
         str(one).encode()  # half a surrogate pair, which no table can hold, is a `ValueError`
-    return Decision(str(uid), int(number), str(decision), text, str(reviewer or "unknown"), time)
+    return Decision(
+        str(uid), int(number), str(decision), text, str(reviewer or "unknown"), time, note
+    )
 
 
 def default_reviewer() -> str:
@@ -116,6 +129,8 @@ def record_of(batch: int, decisions: Sequence[Decision]) -> dict[str, Any]:
     }
     if first.decision == CORRECT:
         record["captions"] = [decision.caption for decision in decisions]
+    if any(decision.note is not None for decision in decisions):
+        record["notes"] = [decision.note for decision in decisions]
     return record
 
 
@@ -145,11 +160,20 @@ def _decisions(record: dict[str, Any]) -> Iterator[Decision]:
     """Parse the decisions of one line; none for a line that is no decision."""
     try:
         kind, reviewer, pairs = record["decision"], str(record["reviewer"]), record["pairs"]
-        captions = record.get("captions") or [None] * len(pairs)
-        for (uid, number), caption in zip(pairs, captions, strict=True):
-            yield decision_of(uid, number, kind, caption, reviewer, record["time"])
+        captions, notes = (
+            record.get(name) or [None] * len(pairs) for name in ("captions", "notes")
+        )
+        for (uid, number), caption, note in zip(pairs, captions, notes, strict=True):
+            yield decision_of(uid, number, kind, caption, reviewer, record["time"], note)
     except (KeyError, TypeError, ValueError):
         return
+
+
+def latest(decisions: Sequence[Decision]) -> Decision:
+    """The last of decisions about one pair, which are in order, with the last note."""
+    *_, last = [one for one in decisions if one.decision != NOTE] or decisions
+    *_, note = [None, *(one.note for one in decisions if one.note is not None)]
+    return last._replace(note=note)
 
 
 def read_decisions(path: str) -> list[Decision]:
@@ -162,7 +186,10 @@ def read_decisions(path: str) -> list[Decision]:
     journal = replayed(records_of(place))
     is_journal_alone = journal and not stores.ask("read", path, place.is_file)
     decisions = chain(() if is_journal_alone else _rows(path), journal)
-    return list({decision.pair: decision for decision in decisions}.values())
+    by_pair: dict[Pair, list[Decision]] = {}
+    for decision in decisions:
+        by_pair.setdefault(decision.pair, []).append(decision)
+    return list(map(latest, by_pair.values()))
 
 
 def write_decisions(out: UPath, table: pa.Table, command: str = "review") -> None:

@@ -85,7 +85,7 @@ def _remove(run: ScoreRun, left: Leftovers, table: set[str]) -> None:
     if folder is not None:
         listed = {one.number for one in run.listed.shards.values()}
         for number in set(left.numbers) - listed:  # one that was to be dropped may be back
-            place = stores.location(folder)
+            place = layout.embeddings(folder)
             files += embedding_files(place, f"{number:0{run.digits}d}").values()
     remove_with_leftovers(files)
     remove_leftovers(layout.table_file("x").parent, table)

@@ -9,7 +9,7 @@ the table never look into them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from upath import UPath
@@ -19,11 +19,12 @@ from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.storage.made_files import Leftovers
-from ncclean.storage.run_record import RUN, exists, refusal
+from ncclean.storage.run_record import RUN, RunRecord, exists, refusal
 from ncclean.storage.shard_records import ShardList
 from ncclean.storage.tables import FINALIZING, tables_at
 
 COMMAND = "score"
+_BESIDE = "beside the table: "
 _TABLE_FILE = re.compile(r"part-[^/]+\.parquet")
 
 
@@ -55,6 +56,21 @@ class ScoreLayout:
     def part(self, shard: ShardRef) -> UPath:
         """Path of a shard's part, which holds its rows until finalize."""
         return self.work / shard.part_name
+
+    def recorded_embeddings(self, folder: str | None) -> str | None:
+        """The folder of embeddings as the run's identity has it: by its name if it is beside the
+        table, with which it may move."""
+        if folder is None:
+            return None
+        beside, _, name = stores.absolute(folder).rstrip("/").rpartition("/")
+        is_beside = beside == stores.absolute(str(self.out)).rstrip("/").rpartition("/")[0]
+        return f"{_BESIDE}{name}" if is_beside else folder
+
+    def embeddings(self, recorded: str) -> UPath:
+        """The folder that `recorded_embeddings` stands for."""
+        if recorded.startswith(_BESIDE):
+            return self.out.parent / recorded.removeprefix(_BESIDE)
+        return stores.location(recorded)
 
     def table_file(self, name: str) -> UPath:
         """Path of a file of the table."""
@@ -106,3 +122,20 @@ class ScoreLayout:
         """Raise `InputError` if `out` holds something that no scoring run made."""
         if not exists(self.work / RUN) and (table := self.taken()) is not None:
             raise refusal(table, COMMAND)
+
+
+def written_embeddings(tables: Sequence[str]) -> list[str]:
+    """The folder of embeddings that the run of a table has written; none if it is not there."""
+    if len(tables) > 1:
+        return []
+    layout = ScoreLayout(stores.location(tables[0]))
+    try:
+        record = RunRecord.load(layout.work / RUN, COMMAND)
+    except InputError:
+        return []
+    options = record.identity.get("options") if record is not None else None
+    folder = options.get("embeddings") if isinstance(options, dict) else None
+    if not isinstance(folder, str):
+        return []
+    place = layout.embeddings(folder)
+    return [str(place)] if place.is_dir() else []

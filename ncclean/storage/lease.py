@@ -35,12 +35,12 @@ _held_here: set[str] = set()
 class Lease:
     """The right to write to an output, which one process has until it releases it or dies."""
 
-    def __init__(self, path: UPath) -> None:
+    def __init__(self, path: UPath, advice: str = "wait for it, or use another --out") -> None:
         """Take the lease at `path`, or wait until its holder has renewed it or let it run out.
 
-        Raises `InputError` with the host and the time of a holder that lives.
+        Raises `InputError` with the host and the time of a holder that lives, and the `advice`.
         """
-        self._path = path
+        self._path, self._advice = path, advice
         self._own = {"id": uuid.uuid4().hex, "host": socket.gethostname(), "pid": os.getpid()}
         self._lost: InputError | None = None
         self._released = threading.Event()
@@ -133,8 +133,7 @@ class Lease:
         when = datetime.datetime.fromtimestamp(held["renewed"], datetime.timezone.utc)
         return InputError(
             f"another run is writing to {self._path.parent} (process {held['pid']} on "
-            f"{held['host']}, last seen {when:%Y-%m-%d %H:%M:%S} UTC): wait for it, or use another "
-            "--out"
+            f"{held['host']}, last seen {when:%Y-%m-%d %H:%M:%S} UTC): {self._advice}"
         )
 
 

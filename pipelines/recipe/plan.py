@@ -202,7 +202,7 @@ def _into(stage: Stage, amounts: Mapping[str, _Amount]) -> _Amount:
     """The pairs that a stage goes through: those of its selection, its table, or its shards."""
     for option in ("selection", "scores", "embeddings", "shards"):
         names = names_in(stage.symbolic.get(option))
-        made_by = [name.split(".")[0] for name in names]
+        made_by = [name.split(".")[0] for name in names if name != "run"]  # where a stage writes
         if made_by:
             return amounts.get(made_by[0], _Amount(None))
     sources = [

@@ -214,9 +214,7 @@ def resume_line(record: Record) -> Iterator[str]:
 
 def review_lines(record: Record) -> Iterator[str]:
     """`speed.review`: seconds until a page is there, and the memory of its server."""
-    settings = record["settings"]
-    *views, proposals = record["rows"]
-    for row in views:
+    for row in record["rows"]:
         scroll, jump = (
             f"{row[f'{name}_median']:.2f} s (at most {row[f'{name}_worst']:.2f} s)"
             for name in ("scroll", "jump")
@@ -225,12 +223,27 @@ def review_lines(record: Record) -> Iterator[str]:
             f"- {row['source']}, {row['pairs']:,} pairs: first view {row['first_view']:.2f} s, "
             f"scroll {scroll}, jump {jump}, {row['peak_mb']:,} MB."
         )
+
+
+def review_search_lines(record: Record) -> Iterator[str]:
+    """`speed.review_search`: seconds until the first rows of a search are there, and memory."""
+    settings, [row] = record["settings"], record["rows"]
+    kinds = (
+        ("words", "words, all pairs in their order"),
+        ("words_of_suspects", "words, the suspects"),
+        ("like", "more like this, all pairs"),
+        ("proposals", "the closest captions"),
+        ("decisions_beside", "a decision meanwhile"),
+    )
+    for name, what in kinds:
+        median, worst = row[f"{name}_median"], row[f"{name}_worst"]
+        yield f"- {what}: {median:.2f} s (at most {worst:.2f} s)."
+    yield f"- Words in all pairs take a processor {row['words_processor_seconds']:.2f} s."
     yield (
-        f"- The closest captions of {settings['pairs']:,} pairs, {settings['dim']} dimensions: "
-        f"{proposals['index_seconds']:.0f} s to index, {proposals['index_bytes'] / 1e9:.1f} GB; "
-        f"then {proposals['proposals_median']:.2f} s an image, at most "
-        f"{proposals['proposals_worst']:.2f} s. The server held {proposals['indexing_mb']:,} MB "
-        f"while it indexed, {proposals['searching_mb']:,} MB afterwards, without mapped files."
+        f"- The first search also reads the embeddings, {row['first_seconds']:.0f} s, and the "
+        f"first words load the model, {row['first_words_seconds']:.0f} s ({settings['model']}). "
+        f"The server held {row['server_mb']:,} MB, the process that searches "
+        f"{row['search_mb']:,} MB, mapped files left out."
     )
 
 

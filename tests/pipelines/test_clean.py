@@ -13,6 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import ncclean
+from ncclean.storage.layout import written_embeddings
 from tests.factories import rendered
 from tests.pipelines.test_calibrate_by import corpus as embeddings
 
@@ -86,7 +87,25 @@ def test_what_it_leaves(cleaned):
     assert "noise rate" in shown
     assert f"{len(kept)} kept" in shown
     assert f"selection: {out}/clean.parquet" in shown
+    assert f"embeddings, for review: {out}/embeddings" in shown
     assert f"clean shards: {out}/clean ({len(kept)} samples)" in shown
+
+
+def test_it_leaves_embeddings_for_review_unless_refused(shards, cleaned, own, tmp_path):
+    _, out = cleaned
+    moved = tmp_path / "moved"
+    own.rename(moved)
+    for folder in (out, moved):
+        assert written_embeddings([str(folder / "scores.parquet")]) == [str(folder / "embeddings")]
+    size = sum(file.stat().st_size for file in (out / "embeddings").rglob("*.npy"))
+    assert size > 4 * 200 * 128
+    planned = CliRunner().invoke(
+        app, ["clean", str(shards), "--out", "x", "--model", "demo", "--dry-run"]
+    )
+    assert "--no-embeddings leaves them out" in planned.stdout
+    ncclean.clean(str(shards), str(tmp_path / "without"), **MODEL, embeddings=False)
+    assert not (tmp_path / "without" / "embeddings").exists()
+    assert written_embeddings([str(tmp_path / "without" / "scores.parquet")]) == []
 
 
 def test_again_with_nothing_changed(shards, own):

@@ -88,7 +88,9 @@ def test_a_person_decides_by_keys_and_captions_are_text(scores, tmp_path):
             wait(lambda: f" {len(HOSTILE) - 4} undecided" in text("all-what"))
             press(Keys.ESCAPE)
             assert driver.execute_script("return window.hacked") is None
-            assert not driver.find_elements("css selector", ".card script, .card b:not(.better b)")
+            assert not driver.find_elements(
+                "css selector", ".card script, .card b:not(.better b, .file b)"
+            )
             own = running.url.rstrip("/").rsplit("/", 1)[0]
             asked = [url for url in requests(driver) if not url.startswith(("data:", "chrome"))]
             assert all(url.startswith(own) for url in asked), asked

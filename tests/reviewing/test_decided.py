@@ -11,7 +11,7 @@ from upath import UPath
 
 from ncclean.errors import InputError
 from ncclean.reviewing.decided import Decided
-from ncclean.storage.decisions import CORRECT, DROP, KEEP, Decision, read_decisions
+from ncclean.storage.decisions import CORRECT, DROP, KEEP, NOTE, Decision, read_decisions
 
 
 def opened(folder, earlier=(), reviewer="anna", replaces=False):
@@ -31,7 +31,7 @@ def test_each_decision_is_on_disk_when_it_is_made(tmp_path):
     assert on_disk(tmp_path) == {("a", 0): (DROP, None), ("b", 1): (DROP, None)}
     decided.decide([("a", 0)], CORRECT, ["right"])
     assert on_disk(tmp_path)["a", 0] == (CORRECT, "right")
-    assert decided.of_pairs([("a", 0), ("c", 0)]) == {("a", 0): [CORRECT, "right", "anna"]}
+    assert decided.of_pairs([("a", 0), ("c", 0)]) == {("a", 0): [CORRECT, "right", "anna", None]}
     assert decided.counts() == {CORRECT: 1, DROP: 1}
 
 
@@ -49,6 +49,42 @@ def test_undo_is_on_disk_and_ends_at_the_start_of_the_session(tmp_path):
     again.decide([("b", 0)], DROP)
     assert again.undo() == [("b", 0)]
     assert on_disk(tmp_path) == {("a", 0): (KEEP, None)}
+
+
+def test_a_note_stays_with_whatever_is_decided(tmp_path):
+    decided = opened(tmp_path)
+    pair = ("a", 0)
+
+    def now():
+        """What the page shows, and what a process that was killed now would leave."""
+        shown = decided.of_pairs([pair]).get(pair)
+        left = [(one.decision, one.caption, one.note or None)
+                for one in read_decisions(str(tmp_path / "d.parquet"))]  # fmt: skip
+        return shown and (shown[0], shown[1], shown[3]), left
+
+    decided.decide([pair], NOTE, notes=["is it a dog?"])
+    assert now() == ((NOTE, None, "is it a dog?"), [(NOTE, None, "is it a dog?")])
+    assert decided.counts() == {}  # nothing is decided
+    decided.decide([pair], CORRECT, ["a wolf"])
+    assert now() == ((CORRECT, "a wolf", "is it a dog?"), [(CORRECT, "a wolf", "is it a dog?")])
+    decided.decide([pair], NOTE, notes=["a wolf, says Anna"])
+    assert now()[0] == (CORRECT, "a wolf", "a wolf, says Anna")
+    decided.decide([pair], NOTE, notes=[""])
+    assert now() == ((CORRECT, "a wolf", None), [(CORRECT, "a wolf", None)])
+    decided.undo()
+    assert now()[0] == (CORRECT, "a wolf", "a wolf, says Anna")
+    decided.undo()
+    assert now()[0] == (CORRECT, "a wolf", "is it a dog?")
+    decided.redo()
+    assert now()[0] == (CORRECT, "a wolf", "a wolf, says Anna")
+    decided.decide([("b", 0)], NOTE, notes=["later"])
+    decided.decide([("c", 0)], NOTE, notes=["taken away"])
+    decided.decide([("c", 0)], NOTE, notes=[""])
+    assert decided.save() == 2
+    again = opened(tmp_path)
+    assert again.of_pairs([("b", 0)]) == {("b", 0): [NOTE, None, "anna", "later"]}
+    again.decide([("b", 0)], DROP)
+    assert again.of_pairs([("b", 0)]) == {("b", 0): [DROP, None, "anna", "later"]}
 
 
 def test_what_was_undone_is_done_again_until_something_else_is_decided(tmp_path):
@@ -162,7 +198,7 @@ def test_of_earlier_decisions_the_latest_counts_whatever_file_it_is_in(tmp_path)
     ]
     for earlier in (files, files[::-1]):
         decided = opened(tmp_path, earlier)
-        assert decided.of_pairs([("a", 0)]) == {("a", 0): [DROP, None, "bert"]}
+        assert decided.of_pairs([("a", 0)]) == {("a", 0): [DROP, None, "bert", None]}
         decided.save()
         (tmp_path / "d.parquet").unlink()
 

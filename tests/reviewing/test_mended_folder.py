@@ -87,7 +87,7 @@ class Person:
         self.press("v")
         self.choose("view", view)
         if score is not None:
-            self.press(self.keys.TAB)
+            self.press(*3 * [self.keys.TAB])  # past what to find
             self.choose("score", score)
         self.press(self.keys.ESCAPE)
         wait(lambda: (self.card() or [None])[0] == 0)

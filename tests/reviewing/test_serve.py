@@ -222,16 +222,10 @@ def test_a_second_review_of_the_same_file_is_refused(scored, tmp_path):
     arguments = (scored / "scores.parquet", "--out", tmp_path / "decisions.parquet")
     with (
         served(*arguments),
-        pytest.raises(AssertionError, match="another run is writing"),
+        pytest.raises(AssertionError, match=r"another run is writing.*go on at its page"),
         served(*arguments),
     ):
         pass
-
-
-def proposed(running, body):
-    while (answer := running.post("proposals", **body)).get("isWaiting"):
-        time.sleep(0.2)
-    return answer
 
 
 def test_the_closest_captions_are_proposed_and_never_taken_by_themselves(scored, tmp_path):
@@ -239,10 +233,10 @@ def test_the_closest_captions_are_proposed_and_never_taken_by_themselves(scored,
     arguments = (scored / "scores.parquet", "--out", out, "--embeddings", scored / "embeddings")
     with served(*arguments) as running:
         card = running.get("rows", view="suspects", count=1)["cards"][0]
-        body = {"uid": card["uid"], "text": card["text"]}
-        answer = proposed(running, body)
+        body = {"place": card["place"]}
+        answer = running.post("proposals", **body)
         assert running.get("rows", count=0)["decided"] == {}
-        assert "reason" in running.post("proposals", uid="nobody", text="")
+        assert "do not have this pair" in running.post("proposals", place=1 << 41)["error"]
         assert running.end() == 0
     rows = pq.read_table(scored / "embeddings" / "metadata").to_pylist()
     image, text = (
@@ -258,10 +252,24 @@ def test_the_closest_captions_are_proposed_and_never_taken_by_themselves(scored,
             best.setdefault(caption.lower(), float(cosines[number]))
     assert [caption.lower() for caption, _ in answer["captions"]] == list(best)[:5]
     assert [s for _, s in answer["captions"]] == pytest.approx(list(best.values())[:5], abs=2e-3)
-    with served(*arguments) as running:  # the index is kept
-        assert proposed(running, body) == answer
-    with served(scored / "scores.parquet", "--out", tmp_path / "other.parquet") as running:
-        assert running.ask("proposals", json.dumps(body).encode(), JSON)[0] == 400
+    alone = tmp_path / "alone.parquet"
+    alone.write_bytes((scored / "scores.parquet").read_bytes())
+    with served(alone, "--out", tmp_path / "other.parquet") as running:
+        status, refusal = running.ask("proposals", json.dumps(body).encode(), JSON)
+        assert (status, "--embeddings" in refusal["error"]) == (400, True)
+
+
+def test_a_page_learns_that_another_one_decides(scored, tmp_path):
+    with served(scored / "scores.parquet", "--out", tmp_path / "d.parquet") as running:
+
+        def decides(page, uid):
+            body = json.dumps({"decision": "drop", "pairs": [[uid, 0]]}).encode()
+            return running.ask(f"decide?page={page}", body, JSON)[1]["others"]
+
+        assert [decides("a", "1"), decides("a", "2"), decides("b", "3"), decides("b", "4")] == [
+            False, False, True, False
+        ]  # fmt: skip
+        assert decides("a", "5")
 
 
 ENDLESS = "(SELECT count(*) FROM range(1000000000000)) > 3"

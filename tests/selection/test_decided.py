@@ -22,7 +22,15 @@ from ncclean.exporting.export import export_shards
 from ncclean.selection.decided import Decisions
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
-from ncclean.storage.decisions import CORRECT, DROP, KEEP, Decision, record_of, write_decisions
+from ncclean.storage.decisions import (
+    CORRECT,
+    DROP,
+    KEEP,
+    NOTE,
+    Decision,
+    record_of,
+    write_decisions,
+)
 from tests import hostile
 from tests.selection.tables import table
 
@@ -57,6 +65,19 @@ def scores(rows=8, **columns):
                "noise_probability": pa.array([n / rows for n in range(rows)], pa.float32()),
                **columns}  # fmt: skip
     return table(rows, **columns)
+
+
+def test_a_note_alone_decides_nothing(tmp_path):
+    policy = {"method": "noise-probability"}
+    _, before = chosen(tmp_path, scores(), **policy)
+    noted, after = chosen(
+        tmp_path, scores(), ("u7", 0, NOTE, None), ("u0", 0, DROP, None), **policy
+    )
+    assert noted.decided == {"drop": 1}
+    assert after.keys() == before.keys() - {("0000", 0)}
+    assert Decisions.read([str(tmp_path / "decisions.parquet")], has_notes=True).by_pair.keys() == {
+        ("u7", 0), ("u0", 0)
+    }  # fmt: skip
 
 
 def test_a_sample_is_drawn_from_what_decisions_leave(tmp_path):

@@ -32,7 +32,6 @@ class DataComp(EmbeddingLayout):
     name = "datacomp"
     files = ".npz files beside Parquet files"
     keys_of = ".npz"
-    reads_rows = False
 
     def files_of(self, source: Source, options: SourceOptions) -> list[SourceFile]:
         if not _is_one(source):

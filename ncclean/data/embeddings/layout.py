@@ -40,7 +40,6 @@ class EmbeddingLayout(Layout):
     files: str  # what a folder of this layout holds, for messages
     keys_of: str | None = None  # the files whose vectors have names; None where they have none
     may_be_images = False
-    reads_rows: bool = True  # any rows of a shard can be read without the others
 
     def facts(self, file: SourceFile, options: SourceOptions) -> Facts:
         try:

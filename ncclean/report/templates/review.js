@@ -1,16 +1,16 @@
 "use strict";
 // Blocks of pairs are added as one scrolls; of those far away only their height stays.
-const BLOCK = 60, NEAR = 3;
+const BLOCK = 60, NEAR = 3, MOST = 5000;
 const $ = id => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const grid = $("grid");
 let request = {}, view = new AbortController(), total = 0, first = 0, last = 0, blocks = new Map(), cards = new Map();
-let at = -1, anchor = -1, chosen = new Set(), editing = null, epoch = 0, histogram = null, canUndo = false, canRedo = false, proposing = false, allPairs = 0;
+let at = -1, anchor = -1, chosen = new Set(), editing = null, epoch = 0, histogram = null, like = null, canUndo = false, canRedo = false, proposing = false, allPairs = 0;
 
 function trouble(text) { $("trouble").textContent = text || ""; $("trouble").hidden = !text; }
 
 async function ask(name, fields, body, signal) {
-  const query = new URLSearchParams(Object.entries(fields || {}).filter(([, v]) => v !== null && v !== undefined && v !== ""));
+  const query = new URLSearchParams(Object.entries({...fields, ...(body && {page: data.page})}).filter(([, v]) => v !== null && v !== undefined && v !== ""));
   const options = body === undefined ? {signal} : {
     method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
   };
@@ -22,6 +22,7 @@ async function ask(name, fields, body, signal) {
   }
   const value = await answer.json().catch(() => ({error: `the server says ${answer.status}`}));
   if (!answer.ok) throw new Error(value.error);
+  if (value.others) trouble("This review is open in another window too, where somebody has decided: reload to see it. Undo takes back the last decision of either window.");
   return value;
 }
 
@@ -39,6 +40,7 @@ function element(kind, name, text) {
 const open = guarded(async (start = 0, anew = 1) => {
   const mine = ++epoch, edited = editing;
   trouble();
+  if (request.meaning || request.like) $("state").textContent = "searching… (the first search reads the embeddings, and for words loads the model)";
   const answer = await ask("rows", {...request, start, count: BLOCK, anew}, undefined, view.signal);
   if (mine !== epoch || editing !== edited) return;  // who began to write goes on writing
   total = answer.pairs;
@@ -161,7 +163,7 @@ function draw(card, n) {
   if (card.group) scores.push(`group ${card.group}`);
   const meta = element("p", "meta", scores.join(" · "));
   meta.title = `${card.shard} / ${card.key} / ${card.uid}`;
-  box.append(meta, element("p", "verdict"));
+  box.append(meta, element("p", "verdict"), element("p", "note"));
   cards.set(n, {...card, box}); verdict(n);
   return box;
 }
@@ -175,12 +177,8 @@ const propose = guarded(async () => {
   card.box.querySelector(".meta").before(card.proposals);
   card.box.scrollIntoView({block: "nearest"});
   let answer;
-  try { answer = await ask("proposals", {}, {uid: card.uid, text: card.text}); }
+  try { answer = await ask("proposals", {}, {place: card.place}); }
   catch (error) { card.proposals.remove(); delete card.proposals; throw error; }
-  if (answer.isWaiting) {
-    card.proposals.textContent = `Closest captions: ${answer.reason}…`;
-    return setTimeout(() => { card.proposals.remove(); delete card.proposals; propose(); }, 1000);
-  }
   card.captions = answer.captions || [];
   card.proposals.replaceChildren(...card.captions.map(([text, similarity], i) => {
     const button = element("button"), words = element("span", "", visible(text));
@@ -189,7 +187,7 @@ const propose = guarded(async () => {
     button.addEventListener("click", event => { event.stopPropagation(); take(n, i); });
     return button;
   }));
-  if (!card.captions.length) card.proposals.textContent = answer.reason || "no other captions";
+  if (!card.captions.length) card.proposals.textContent = "no other captions";
   if (at === n) card.box.scrollIntoView({block: "nearest"});
 });
 
@@ -199,8 +197,13 @@ function take(n, i) {
   clear(); at = n; decide("correct", () => text); grid.focus({preventScroll: true});
 }
 
+function canSearch() {
+  if (!data.searches) trouble("This needs embeddings: `ncclean clean` writes them, and so does `ncclean score --embeddings DIR`. Then start the review again, where necessary with --embeddings DIR.");
+  return data.searches;
+}
+
 function closest() {
-  if (!data.proposes) { trouble("There are no proposals: start the review with --embeddings."); return; }
+  if (!canSearch()) return;
   proposing = !proposing;
   document.querySelector("[data-do=closest]").setAttribute("aria-pressed", proposing);
   if (!proposing) for (const card of cards.values()) if (card.proposals) { card.proposals.remove(); delete card.proposals; delete card.captions; }
@@ -209,10 +212,11 @@ function closest() {
 
 function verdict(n) {
   const card = cards.get(n); if (!card || !card.box) return;
-  const [kind, caption, who] = card.decision || [];
+  const [kind, caption, who, note] = card.decision || [];
   card.box.className = `card ${kind || ""}${n === at ? " at" : ""}${chosen.has(n) ? " chosen" : ""}`;
   card.box.setAttribute("aria-selected", chosen.has(n) || n === at);
-  card.box.querySelector(".verdict").textContent = !kind ? "" : kind === "correct" ? `corrected: ${visible(caption)}` : {keep: "kept", drop: "dropped"}[kind] + (who ? ` by ${who}` : "");
+  card.box.querySelector(".note").textContent = note ? `Note: ${visible(note)}` : "";
+  card.box.querySelector(".verdict").textContent = !kind || kind === "note" ? "" : kind === "correct" ? `corrected: ${visible(caption)}` : {keep: "kept", drop: "dropped"}[kind] + (who ? ` by ${who}` : "");
 }
 
 function visible(text) { return text.replace(/[\u202a-\u202e\u2066-\u2069\u200e\u200f\u0000-\u0008]/g, c => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`); }
@@ -231,6 +235,7 @@ function state(answer) {
 }
 
 function where() {
+  $("selected").hidden = !chosen.size;
   $("state").textContent = total ? `${number(at + 1)} of ${number(total)}${chosen.size ? `, ${number(chosen.size)} selected` : ""}` : "no pairs";
 }
 
@@ -240,18 +245,27 @@ async function move(n, extend) {
   if (!total) return where();
   n = Math.max(0, Math.min(total - 1, n));
   const before = [at, ...chosen];
-  if (extend) {
-    if (anchor < 0) anchor = at;
-    chosen.clear();
-    for (let i = Math.min(anchor, n); i <= Math.max(anchor, n); i++) if (cards.has(i)) chosen.add(i);
-  } else anchor = -1;
+  if (!extend) anchor = -1;
+  else if (anchor < 0) anchor = at;
   at = n;
+  if (extend) { chosen.clear(); await choose(anchor, n); }
   if (!cards.has(n)) await load(n - n % BLOCK);
   [...before, ...chosen, at].forEach(verdict);
   const card = cards.get(n);
   if (card) { card.box.scrollIntoView({block: "nearest"}); grid.setAttribute("aria-activedescendant", card.box.id); }
   where();
   await propose();
+}
+
+// Select from one pair to another, also those that are not on the page.
+async function choose(from, to) {
+  const mine = epoch, [low, high] = [Math.min(from, to), Math.max(from, to)];
+  if (high - low >= MOST) { trouble(`At most ${number(MOST)} pairs can be selected; a decides about all of a view.`); return; }
+  for (let n = low; n <= high; n++) {
+    chosen.add(n);
+    if (!cards.has(n)) await load(n - n % BLOCK);
+    if (mine !== epoch) return;
+  }
 }
 
 function columns() {
@@ -275,7 +289,7 @@ function decide(kind, captionOf) {
   if (captionOf) body.captions = meant.map(([, , text]) => text);
   const before = meant.map(([, card]) => card.decision);
   trouble();
-  for (const [n, card, text] of meant) { card.decision = [kind, text, ""]; verdict(n); }
+  for (const [n, card, text] of meant) { card.decision = [kind, text, "", card.decision && card.decision[3]]; verdict(n); }
   clear(); move(Math.max(...places) + 1, false);
   tell(async () => {
     try { state(await ask("decide", {}, body)); }
@@ -322,6 +336,22 @@ const swap = () => captions(
 const shift = by => captions(
   places => places.filter(n => places.includes(n + by)).map(n => [n, n + by]),
   "Select pairs that follow one another, with Shift and an arrow, to shift their captions by one.");
+
+// ---- notes -------------------------------------------------------------------------------------
+
+function note() {
+  const card = cards.get(at); if (!card) return;
+  $("note").value = card.decision && card.decision[3] || "";
+  $("noting").returnValue = ""; $("noting").showModal(); $("note").select();
+}
+$("noting").addEventListener("close", () => {
+  grid.focus({preventScroll: true});
+  if ($("noting").returnValue !== "note") return;
+  const text = $("note").value.trim(), noted = (chosen.size ? [...chosen] : [at]).filter(n => cards.has(n)).map(n => [n, cards.get(n)]);
+  for (const [n, card] of noted) { card.decision = [...(card.decision || ["note", null, ""]).slice(0, 3), text]; verdict(n); }
+  clear();
+  tell(async () => state(await ask("note", {}, {pairs: noted.map(([, card]) => [card.uid, card.number]), note: text})));
+});
 
 // ---- one picture -------------------------------------------------------------------------------
 
@@ -388,12 +418,30 @@ const finish = guarded(async () => {
   document.body.replaceChildren(element("p", "finished", "The decisions are written. This page can be closed."));
 });
 
+// ---- selecting without a keyboard --------------------------------------------------------------
+
+function select() { chosen.has(at) ? chosen.delete(at) : chosen.add(at); anchor = at; verdict(at); where(); }
+const range = guarded(async () => {
+  if (!chosen.size) return select();
+  const near = [...chosen].reduce((best, n) => Math.abs(n - at) < Math.abs(best - at) ? n : best);
+  await choose(near, at);
+  [...chosen].forEach(verdict); where();
+});
+
+function alike() {
+  const card = cards.get(at); if (!card || !canSearch()) return;
+  like = card;
+  if ($("find").value !== "search") $("search").value = "";
+  changed(); grid.focus();
+}
+
 const deeds = {
+  select, range, deselect: clear, note, like: alike,
   keep: () => decide("keep"), drop: () => decide("drop"), mend: () => decide("correct", card => card.mended),
-  redo, swap, next: () => shift(1), previous: () => shift(-1), large: () => enlarge(at), copy, jump: () => { $("jump").showModal(); $("pair").max = total; $("pair").select(); },
-  edit, closest, skip: () => { clear(); move(at + 1, false); }, undo, all, help: () => $("help").showModal(),
+  redo, swap, next: () => shift(1), previous: () => shift(-1), large: () => enlarge(at), copy, jump: () => { $("jump").returnValue = ""; $("jump").showModal(); $("pair").max = total; $("pair").select(); },
+  edit, closest, skip: () => { clear(); move(at + 1, false); }, undo, all, help: () => { $("help").returnValue = ""; $("help").showModal(); },
 };
-const keys = {y: "redo", w: "swap", "]": "next", "[": "previous", z: "large", f: "copy", g: "jump", k: "keep", d: "drop", r: "mend", e: "edit", c: "closest", s: "skip", u: "undo", a: "all", "?": "help"};
+const keys = {x: "select", X: "range", Escape: "deselect", n: "note", m: "like", y: "redo", w: "swap", "]": "next", "[": "previous", z: "large", f: "copy", g: "jump", k: "keep", d: "drop", r: "mend", e: "edit", c: "closest", s: "skip", u: "undo", a: "all", "?": "help"};
 
 document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
@@ -402,8 +450,6 @@ document.addEventListener("keydown", event => {
   if (step) move(at + step, event.shiftKey);
   else if (event.key === "Home") open(0, 0);
   else if (event.key === "End") open(Math.max(0, total - 1), 0);
-  else if (event.key === "x") { chosen.has(at) ? chosen.delete(at) : chosen.add(at); anchor = at; verdict(at); where(); }
-  else if (event.key === "Escape") clear();
   else if (event.key === "v") $("view").focus();
   else if (event.key === "/") $("search").focus();
   else if (event.key >= "1" && event.key <= "9" && event.key.length === 1) take(at, event.key - 1);
@@ -414,11 +460,12 @@ document.addEventListener("keydown", event => {
 document.querySelector("footer").addEventListener("click", event => {
   const button = event.target.closest("button"); if (button) { grid.focus({preventScroll: true}); deeds[button.dataset.do](); }
 });
+$("help").addEventListener("close", () => { grid.focus({preventScroll: true}); deeds[$("help").returnValue]?.(); });
 grid.addEventListener("click", event => {
   const card = event.target.closest(".card"); if (!card || event.target.matches("textarea")) return;
   const n = +card.dataset.n;
   if (event.shiftKey) move(n, true);
-  else if (event.ctrlKey || event.metaKey) { chosen.has(n) ? chosen.delete(n) : chosen.add(n); verdict(n); where(); }
+  else if (event.ctrlKey || event.metaKey || (event.pointerType === "touch" && chosen.size)) { at = n; chosen.has(n) ? chosen.delete(n) : chosen.add(n); [...cards.keys()].forEach(verdict); where(); }
   else { clear(); move(n, false); }
 });
 grid.addEventListener("dblclick", event => { if (event.target.closest(".caption")) edit(); });
@@ -429,10 +476,18 @@ $("done").addEventListener("click", finish);
 // ---- what is asked for -------------------------------------------------------------------------
 
 function changed() {
-  request = {...request, view: $("view").value, score: $("score").value || null, where: $("where").value.trim(), search: $("search").value.trim(), byName: $("by-name").checked ? "1" : "", undecided: $("undecided").checked ? "1" : ""};
+  request = {...request, view: $("view").value, score: $("score").value || null, where: $("where").value.trim(), search: "", meaning: "", side: "", like: like ? like.place : "", byName: $("by-name").checked ? "1" : "", undecided: $("undecided").checked ? "1" : ""};
+  const words = $("search").value.trim(), find = $("find").value;
+  if (find === "search") request.search = words;
+  else if (words && !like && canSearch()) { request.meaning = words; request.side = find; }
+  $("like").hidden = !like;
+  if (like) $("like").firstElementChild.textContent = `pictures like ${like.file[1]}, the nearest first`;
   view.abort(); view = new AbortController();  // the server gives up a condition that nobody waits for
   open(0); drawn();
 }
+$("unlike").addEventListener("click", () => { like = null; changed(); grid.focus(); });
+$("find").addEventListener("change", () => { if ($("find").value !== "search") canSearch(); if ($("search").value.trim()) changed(); $("search").focus(); });
+$("further").addEventListener("click", () => { $("further").setAttribute("aria-expanded", document.querySelector("header").classList.toggle("all")); paint(); });
 let byKeys = false;  // a choice by keys may go on: Enter or Escape leads back to the pairs
 for (const name of ["view", "score"]) {
   $(name).addEventListener("keydown", () => { byKeys = true; });
@@ -440,8 +495,8 @@ for (const name of ["view", "score"]) {
   $(name).addEventListener("change", () => { request.low = request.high = null; changed(); if (!byKeys) grid.focus(); });
 }
 for (const name of ["where", "search"]) {
-  $(name).addEventListener("keydown", event => { if (event.key === "Enter") { changed(); grid.focus(); } });
-  $(name).addEventListener("change", changed);
+  $(name).addEventListener("keydown", event => { if (event.key === "Enter") grid.focus(); });
+  $(name).addEventListener("change", () => { if (name === "search") like = null; changed(); });
 }
 for (const name of ["undecided", "by-name"]) $(name).addEventListener("change", changed);
 $("jump").addEventListener("close", () => {
@@ -468,6 +523,5 @@ function brush(to) {
 for (const [name, title] of data.views) { const option = element("option", "", title); option.value = name; $("view").append(option); }
 $("score").append(new Option("as the view has it", ""), ...Object.entries(data.scores).map(([name, label]) => new Option(label, name)));
 ask("views").then(counts => { allPairs = counts.all; $("progress").max = Math.max(allPairs, $("progress").value, 1); for (const option of $("view").options) option.textContent += ` (${number(counts[option.value])})`; }).catch(() => {});
-document.querySelector("[data-do=closest]").hidden = !data.proposes;
 grid.focus();
 changed();

@@ -4,8 +4,7 @@
 
 A time begins with the address, or the key, and ends when every picture in the window is there. The
 tars were never opened before, and are not in the system's cache of files. The same over HTTP from a
-server of byte ranges on this machine that waits before each answer; and, last, proposals from
-embeddings.
+server of byte ranges on this machine that waits before each answer.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from corpora import jpeg, unit, write_embeddings, write_shard
+from corpora import jpeg, write_shard
 from PIL import Image
-from process import Memory
 from records import ROOT, Row, benchmark
 from werkzeug.exceptions import NotFound
 from werkzeug.serving import make_server
@@ -39,7 +37,7 @@ from ncclean.data.reader import read_samples
 from ncclean.data.shards import resolve_shards
 from ncclean.storage.parts import table_writer
 from tests.report.browser import chromium
-from tests.reviewing.served import Served, served
+from tests.reviewing.served import served
 
 _JPEGS = 64
 _LINKS = 5  # names of each tar
@@ -64,7 +62,7 @@ look();
 
 def measured(
     shards: int = 100, pairs_of_shard: int = 10_000, store_shards: int = 100, delay: float = 0.05,
-    dim: int = 512, scratch: Path | None = None,
+    scratch: Path | None = None,
 ) -> Iterator[Row]:  # fmt: skip
     """A row for each source; `delay` is in seconds before each answer of the store."""
     with tempfile.TemporaryDirectory(prefix="ncclean-review-", dir=scratch) as name:
@@ -76,14 +74,9 @@ def measured(
         with in_store(folder / "shards", store_shards, delay) as url:
             found = review(folder, scores, url, "--where", f"shard < '{store_shards:05d}'")
         yield {"source": f"HTTP, {delay * 1000:.0f} ms an answer", **found}
-        shutil.rmtree(folder / "shards")
-        for number, first in enumerate(range(0, shards, 10)):
-            some = range(first, min(first + 10, shards))
-            embed(folder / "embeddings", number, some, pairs_of_shard, dim)
-        yield {"source": "proposals", **proposals(folder, scores)}
     return {"settings": {
         "pairs": shards * pairs_of_shard, "shards": shards, "bytes": size,
-        "store_shards": store_shards, "delay": delay, "dim": dim, "steps": _STEPS,
+        "store_shards": store_shards, "delay": delay, "steps": _STEPS,
     }}  # fmt: skip
 
 
@@ -137,36 +130,6 @@ def spread(name: str, seconds: list[float]) -> dict[str, float]:
     }
 
 
-def proposals(folder: Path, scores: Path) -> dict[str, Any]:
-    """Seconds until the captions are indexed, and until those of one pair are there."""
-    out = folder / "proposals.parquet"
-    with served(scores, "--embeddings", folder / "embeddings", "--out", out) as running:
-        cards = running.get("rows", view="all", start=1000, count=_STEPS)["cards"]
-        building = Memory(running.process.pid)
-        begin = time.perf_counter()
-        while proposed(running, cards[0]).get("isWaiting"):
-            time.sleep(0.2)
-        built = time.perf_counter() - begin
-        searching, seconds = Memory(running.process.pid), []
-        for card in cards:
-            begin = time.perf_counter()
-            answer = proposed(running, card)
-            seconds.append(time.perf_counter() - begin)
-            assert len(answer["captions"]) == 5, answer
-        memory = peak_mb(running.process.pid)
-        running.end()
-    index = sum(file.stat().st_size for file in (folder / ".ncclean").glob("captions-*/*"))
-    return {
-        "indexing_mb": round(building.first), "searching_mb": round(searching.first),
-        "index_seconds": round(built, 1), "index_bytes": index, **spread("proposals", seconds),
-        "peak_mb": memory,
-    }  # fmt: skip
-
-
-def proposed(running: Served, card: dict[str, Any]) -> Any:
-    return running.post("proposals", uid=card["uid"], text=card["text"])
-
-
 def peak_mb(pid: int) -> int:
     """The most that the server has held in memory, files that it maps included."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -184,7 +147,7 @@ def places(tar: Path) -> dict[str, pa.Array]:
     }
 
 
-def write_table(folder: Path, shards: int, pairs: int) -> Path:
+def write_table(folder: Path, shards: int, pairs: int, has_tars: bool = True) -> Path:
     """A score table in the order of the shards; a tenth of the pairs is mismatched."""
     path, rng = folder / "scores.parquet", np.random.default_rng(0)
     floats = [field.name for field in schema.SCORES if field.type == pa.float32()]
@@ -196,14 +159,15 @@ def write_table(folder: Path, shards: int, pairs: int) -> Path:
             columns: dict[str, Any] = {field.name: pa.nulls(pairs, field.type)
                                        for field in schema.SCORES}  # fmt: skip
             columns |= {name: pa.array(rng.random(pairs), pa.float32()) for name in floats}
-            columns |= places(folder / "shards" / f"{number % kinds:05d}.tar")
+            if has_tars:
+                columns |= places(folder / "shards" / f"{number % kinds:05d}.tar")
             columns |= {
-                "uid": [hashed_uid(shard, _key(row)) for row in range(pairs)],
+                "uid": [hashed_uid(shard, key_of(row)) for row in range(pairs)],
                 "shard": [shard] * pairs,
-                "key": [_key(row) for row in range(pairs)],
+                "key": [key_of(row) for row in range(pairs)],
                 "row": pa.array(np.arange(pairs), pa.int32()),
                 "caption_number": pa.array(np.zeros(pairs), pa.int16()),
-                "text": [_caption(shard, row) for row in range(pairs)],
+                "text": [caption_of(shard, row) for row in range(pairs)],
                 "status": ["ok"] * pairs,
                 "noise_probability": pa.array(noise, pa.float32()),
                 "similarity": pa.array(0.4 - 0.3 * noise, pa.float32()),
@@ -212,11 +176,11 @@ def write_table(folder: Path, shards: int, pairs: int) -> Path:
     return path
 
 
-def _key(row: int) -> str:
+def key_of(row: int) -> str:
     return f"{row:09d}"
 
 
-def _caption(shard: str, row: int) -> str:
+def caption_of(shard: str, row: int) -> str:
     return f"a caption of some forty characters, {shard} {row}"
 
 
@@ -228,7 +192,10 @@ def write_tars(folder: Path, shards: int, pairs: int) -> int:
     kinds = -(-shards // _LINKS)
     for number in range(kinds):
         samples = (
-            (_key(row), {"jpg": jpegs[(number + row) % _JPEGS], "txt": _caption("", row).encode()})
+            (
+                key_of(row),
+                {"jpg": jpegs[(number + row) % _JPEGS], "txt": caption_of("", row).encode()},
+            )
             for row in range(pairs)
         )
         write_shard(folder / f"{number:05d}.tar", samples)
@@ -260,19 +227,6 @@ def in_store(folder: Path, shards: int, delay: float) -> Iterator[str]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/{{00000..{shards - 1:05d}}}.tar"
     server.shutdown()
-
-
-def embed(folder: Path, number: int, shards: Iterable[int], pairs: int, dim: int) -> None:
-    """Embeddings of the pairs of some shards, in a file of their own."""
-    rng = np.random.default_rng(number)
-    rows = [(f"{shard:05d}", row) for shard in shards for row in range(pairs)]
-    image = rng.standard_normal((len(rows), dim), dtype=np.float32)
-    text = image + 2 * rng.standard_normal(image.shape, dtype=np.float32)
-    facts = {
-        "uid": [hashed_uid(shard, _key(row)) for shard, row in rows],
-        "caption": [_caption(shard, row) for shard, row in rows],
-    }
-    write_embeddings(folder, unit(image), unit(text), facts, number)
 
 
 if __name__ == "__main__":

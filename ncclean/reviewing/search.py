@@ -1,0 +1,179 @@
+"""Search by words and likeness for the requests of a page: a process searches, none waits for it
+that did not ask."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import pickle
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ncclean.base.isolated import isolated
+from ncclean.data.embeddings.pairs import embedding_dim
+from ncclean.data.embeddings.units import vector_keys
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError, ShardError
+from ncclean.reviewing.conditions import Matches
+
+if TYPE_CHECKING:
+    from ncclean.reviewing.table import ReviewTable
+
+IMAGE, CAPTION = "image", "caption"
+_PROCESS = "ncclean.reviewing.vector_search"  # which imports torch
+_DIED = "the search has ended, for lack of memory perhaps: ask again"
+_KEPT = 4  # rankings
+_LONGEST_ANSWER = 1 << 20  # bytes
+PROPOSED = 5
+CANDIDATES = 50, 2000  # captions, of which many may be equal
+
+
+@dataclass(frozen=True)
+class Task:
+    """Embeddings of width `dim`, and the score files whose rows they belong to.
+
+    `number` is SQL for the number of a row's caption, `folder` takes vectors that cannot be mapped
+    where they lie. `model` is that of the embeddings, None if it is unknown, and `pretrained` its
+    weights, as a score table names them.
+    """
+
+    shards: tuple[ShardRef, ...]
+    keys: tuple[str, str] | None
+    dim: int
+    files: tuple[str, ...]
+    number: str
+    memory_limit: str | None
+    folder: str
+    model: str | None
+    pretrained: str | None
+
+    @classmethod
+    def of(
+        cls,
+        shards: Sequence[ShardRef],
+        keys: tuple[str, str] | None,
+        table: ReviewTable,
+        memory_limit: str | None,
+        model: str | None,
+        pretrained: str | None,
+    ) -> Task:
+        """Raises `InputError` for embeddings whose vectors cannot be told or read."""
+        keys = vector_keys(shards, keys)
+        try:
+            dim = embedding_dim(shards, keys)
+        except ShardError as error:
+            raise InputError(str(error)) from error
+        return cls(
+            tuple(shards), keys, dim, table.files, table.number, memory_limit, str(table.work),
+            model, pretrained,
+        )  # fmt: skip
+
+
+class Search:
+    """Asks a process, which is started with the first question, and again after it has died."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._process: asyncio.Task[asyncio.subprocess.Process] | None = None
+        self._rankings: OrderedDict[tuple[str, str, int | None], Matches] = OrderedDict()
+        self._has_ended = False
+
+    async def ranking(self, side: str, words: str, place: int | None) -> Matches:
+        """The cosine of each pair with words, or with the image of the row at a place.
+
+        Raises `InputError` for a pair without embeddings, and where no model can be loaded.
+        """
+        asked = side, words, place
+        if asked not in self._rankings:
+            out = Path(self._task.folder) / f"ranking_{uuid.uuid4().hex}.parquet"
+            ranking = Matches(out)
+            await self._ask(side=side, words=words, place=place, out=str(out))
+            self._rankings[asked] = ranking
+        self._rankings.move_to_end(asked)
+        while len(self._rankings) > _KEPT:
+            self._rankings.popitem(last=False)
+        return self._rankings[asked]
+
+    async def nearest_captions(self, place: int, count: int) -> dict[int, float]:
+        """Places of the captions nearest to the image of a row, with their cosines, in order."""
+        answer = await self._ask(side=CAPTION, place=place, nearest=count)
+        return dict(zip(answer["places"], answer["cosines"], strict=True))
+
+    def stop(self) -> None:
+        """End the process; whoever waits for an answer gets an `InputError`."""
+        self._has_ended = True
+        if self._process is not None and self._process.done() and not self._process.cancelled():
+            with contextlib.suppress(ProcessLookupError):
+                self._process.result().kill()
+
+    async def _ask(self, **query: Any) -> dict[str, Any]:
+        if self._has_ended:
+            raise InputError("the review has ended")
+        if self._process is None:
+            self._process = asyncio.ensure_future(self._start())
+        process = await asyncio.shield(self._process)
+        if process.returncode is not None:
+            raise InputError(_DIED)
+        number = next(self._numbers)
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps({"id": number, **query}).encode() + b"\n")
+        try:
+            fields: dict[str, Any] = await answer
+        finally:
+            self._waiting.pop(number, None)
+        if "error" in fields:
+            raise InputError(fields["error"])
+        return fields
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            *isolated(_PROCESS),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for this process
+            limit=_LONGEST_ANSWER,
+        )
+        assert process.stdin is not None
+        process.stdin.write(pickle.dumps(self._task))
+        self._reading = asyncio.ensure_future(self._read(process))
+        return process
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            fields = json.loads(line)
+            answer = self._waiting.get(fields.pop("id"))
+            if answer is not None and not answer.done():
+                answer.set_result(fields)
+        await process.wait()
+        self._process = None
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(InputError(_DIED))
+
+
+def proposed(
+    rows: Iterable[Mapping[str, Any]], cosines: Mapping[int, float], own: Mapping[str, Any]
+) -> list[tuple[str, float]]:
+    """The first captions of rows with their cosines: none twice, none of the image's `own` row."""
+    without, captions = {_folded(own["text"])}, []
+    for row in rows:
+        text = row["text"]
+        if isinstance(text, str) and row["uid"] != own["uid"] and _folded(text) not in without:
+            without.add(_folded(text))
+            captions.append((text, round(cosines[row["place"]], 4)))
+    return captions[:PROPOSED]
+
+
+def _folded(text: object) -> str:
+    return " ".join(str(text).casefold().split())
