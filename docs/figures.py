@@ -133,6 +133,7 @@ FIGURES = {
     "neighbours-faiss": Figure(("neighbours-faiss",), tables.faiss_line),
     "neighbours-more": Figure(("neighbours-plain", "neighbours-memory"), tables.further_lines),
     "objective-memory": Figure(("objective-memory",), tables.memory_lines),
+    "own-loop": Figure(("own-loop",), tables.own_loop_line),
     "prior": Figure(("prior",), studies.gains_line(PRIORS)),
     "real-rules": Figure(("real-clip",), studies.real_rule_lines),
     "reliability-attacks": Figure(("reliability-attacks",), tables.attacks_line),
