@@ -37,7 +37,7 @@ STATEMENTS = {
     "ncclean/workers": 399,
     "pipelines": 3195,
     "tests": 34496,
-    "tests/benchmarks": 6196,
+    "tests/benchmarks": 6200,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
 
