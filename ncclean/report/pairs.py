@@ -270,12 +270,13 @@ def _values(named: Iterable[tuple[str, object]]) -> dict[str, float | int | str 
 def proposed_words(row: Mapping[str, Any]) -> tuple[str, str] | None:
     """The probably wrong word of a caption, and a better one.
 
-    None where the caption is wrong altogether, as it stays wrong with one better word, and where
-    the model cannot tell words: `near_miss_probability` is null.
+    None where the caption is wrong altogether, as it stays wrong with one better word, where it is
+    probably right, and where the model cannot tell words: `near_miss_probability` is null.
     """
     suspect, better = row.get("suspect_word"), row.get("better_word")
     is_wrong = (row.get("noise_probability") or 0.0) >= 0.5
-    if is_wrong or row.get("near_miss_probability", 1.0) is None or not (suspect and better):
+    is_near_miss = (row.get("near_miss_probability", 1.0) or 0.0) >= 0.5
+    if is_wrong or not is_near_miss or not (suspect and better):
         return None
     return (suspect, better) if isinstance(suspect, str) and isinstance(better, str) else None
 
