@@ -1,6 +1,7 @@
 """The size of the house by room, in statements, which no formatting can change.
 
-A room may grow past its number only in a commit that says why; one that shrinks lowers it.
+A room may grow past its number, rounded up to tens, only in a commit that says why; one that
+shrinks lowers it.
 """
 
 import ast
@@ -13,30 +14,30 @@ import pytest
 ROOT = Path(__file__).parents[1]
 STATEMENTS = {
     "cli": 440,
-    "docs": 184,
-    "ncclean": 68,
-    "ncclean/auditing": 1113,
-    "ncclean/base": 1553,
-    "ncclean/data": 7326,
-    "ncclean/evaluation": 1821,
-    "ncclean/execution": 2937,
+    "docs": 190,
+    "ncclean": 70,
+    "ncclean/auditing": 1120,
+    "ncclean/base": 1560,
+    "ncclean/data": 7330,
+    "ncclean/evaluation": 1830,
+    "ncclean/execution": 2940,
     "ncclean/explaining": 1540,
-    "ncclean/exporting": 1843,
-    "ncclean/judging": 875,
-    "ncclean/models": 1503,
-    "ncclean/neighbour_search": 1413,
-    "ncclean/recipes": 659,
-    "ncclean/report": 1225,
+    "ncclean/exporting": 1850,
+    "ncclean/judging": 880,
+    "ncclean/models": 1510,
+    "ncclean/neighbour_search": 1420,
+    "ncclean/recipes": 660,
+    "ncclean/report": 1230,
     "ncclean/reviewing": 1240,
-    "ncclean/runners": 325,
-    "ncclean/scoring": 1464,
-    "ncclean/selection": 598,
-    "ncclean/storage": 3012,
-    "ncclean/training": 2504,
-    "ncclean/webdataset": 218,
-    "ncclean/workers": 399,
-    "pipelines": 3195,
-    "tests": 34496,
+    "ncclean/runners": 330,
+    "ncclean/scoring": 1470,
+    "ncclean/selection": 600,
+    "ncclean/storage": 3020,
+    "ncclean/training": 2510,
+    "ncclean/webdataset": 220,
+    "ncclean/workers": 400,
+    "pipelines": 3200,
+    "tests": 34500,
     "tests/benchmarks": 6200,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
