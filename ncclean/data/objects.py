@@ -60,7 +60,7 @@ def write_pairs(
                 digest.update(piece)
         target = folder.with_name(f"ncclean-pairs-{digest.hexdigest()}")
         target.mkdir(mode=0o700, exist_ok=True)
-        if target.stat().st_uid != os.getuid():
+        if target.lstat().st_uid != os.getuid():  # nor a link that somebody left there
             raise InputError(f"{target} is another user's: set TMPDIR to a folder of your own")
         if not (target / aside.name).exists():
             aside.rename(target / aside.name)
@@ -72,10 +72,18 @@ def _write(rows: Iterator[dict[str, Any]], path: Path, root: str, image_key: str
     embedded = (_with_image(row, root, image_key) for row in rows)
     chunks = iter(lambda: list(itertools.islice(embedded, _ROWS)), [])
     first = next(chunks, [])
-    schema = pa.schema(map(_typed, pa.Table.from_pylist(first).schema))
+    # Arrow takes the names of the first row alone, and leaves out what others have besides.
+    names = dict.fromkeys(name for row in first for name in row)
+    inferred = pa.table({name: pa.array([row.get(name) for row in first]) for name in names})
+    schema = pa.schema(map(_typed, inferred.schema))
     count = 0
     with pq.ParquetWriter(path, schema) as writer:
         for chunk in itertools.chain([first], chunks):
+            if late := {name for row in chunk for name in row} - names.keys():
+                raise InputError(
+                    f"{', '.join(sorted(late))} is in none of the first {_ROWS:,} pairs, whose "
+                    "columns the table has: give it to one of them, None will do"
+                )
             writer.write_table(pa.Table.from_pylist(chunk, schema))
             count += len(chunk)
     return count

@@ -110,6 +110,15 @@ def test_what_the_first_rows_lack_has_a_type_too():
     assert table.column("note").to_pylist()[-2:] == [None, "x"]
 
 
+def test_columns_that_the_first_row_lacks_are_kept_or_refused():
+    rows = [{"image": encoded(n), "text": "a"} for n in range(300)]
+    later = {"image": encoded(), "text": "b", "url": "x"}
+    table = pq.read_table(write_pairs([*rows[:9], later])[0])
+    assert table.column("url").to_pylist() == [None] * 9 + ["x"]
+    with pytest.raises(InputError, match="url"):
+        write_pairs([*rows, later])
+
+
 def test_the_same_pairs_are_the_same_file(temporary):
     first, second, other = (write_pairs([(encoded(n), "a")])[0] for n in (0, 0, 1))
     assert first == second != other
