@@ -26,7 +26,7 @@ STATEMENTS = {
     "ncclean/judging": 880,
     "ncclean/models": 1510,
     "ncclean/neighbour_search": 1420,
-    "ncclean/recipes": 660,
+    "ncclean/recipes": 680,
     "ncclean/report": 1230,
     "ncclean/reviewing": 1240,
     "ncclean/runners": 330,
@@ -37,7 +37,7 @@ STATEMENTS = {
     "ncclean/webdataset": 220,
     "ncclean/workers": 400,
     "pipelines": 3200,
-    "tests": 34500,
+    "tests": 34510,
     "tests/benchmarks": 6200,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered

@@ -42,11 +42,15 @@ def write_out(source: Source, required: Callable[[str], Collection[str]]) -> Non
     Raises `RecipeError` for arms that are not options by name.
     """
     gone = source.left_out
+    # What a person set to null takes more along than was named, which is said.
+    nulled = gone & {where[-1] for where in source.changed}
     meanings: dict[str, list[Any]] = {}
     for name, value in list(source.values.get("vars", {}).items()):
         meant = [] if name in gone else _meant(value, gone, {})
         if not meant:
             gone.add(name)
+            if _refers(value, nulled):
+                nulled.add(name)
             del source.values["vars"][name]
     stages: dict[str, dict[str, Any]] = {}
     for stage, options in source.values["stages"].items():
@@ -58,20 +62,28 @@ def write_out(source: Source, required: Callable[[str], Collection[str]]) -> Non
             stages |= {name: {**own, **arm} for name, arm in arms.items()}
             meanings[stage] = [written(name) for name in arms]
     source.values["stages"] = written_out = {}
+    without: list[str] = []
     for stage, options in stages.items():
         try:
             meant_by = {name: _meant(value, gone, meanings) for name, value in options.items()}
         except InputError as error:
             raise source.error(("stages", stage), str(error)) from error
         lost = {name for name, meant in meant_by.items() if not meant}
+        unasked = [name for name in meant_by if name in lost and _refers(options[name], nulled)]
         if lost & set(required(str(options["command"]))):
             gone.add(stage)
+            if unasked:
+                nulled.add(stage)
+                without.append(stage)
         else:
+            without += [f"{stage}.{name}" for name in unasked]
             written_out[stage] = {
                 name: meant if len(meant) > 1 else meant[0]
                 for name, meant in meant_by.items()
                 if meant
             }
+    if without:
+        source.chosen["null"] = f"left out, as they need what is null: {', '.join(without)}"
     for name in set(names_in(source.text)) - set(names_in(list(written_out.values()))):
         source.values.get("for", {}).pop(name, None)
 
@@ -97,6 +109,11 @@ def _arms(source: Source, stage: str, arms: Any) -> dict[str, dict[str, Any]]:
     return {name: arms[name] or {} for name in arms if name in names}
 
 
+def _refers(value: Any, names: Collection[str]) -> bool:
+    """Whether a value refers to one of the names."""
+    return any(name.partition(".")[0] in names for name in names_in(value))
+
+
 def _meant(value: Any, gone: Collection[str], meanings: Mapping[str, list[Any]]) -> list[Any]:
     """The value with arms and texts in place of the names that stand for them.
 
@@ -109,7 +126,7 @@ def _meant(value: Any, gone: Collection[str], meanings: Mapping[str, list[Any]])
         inner = {key: _meant(item, gone, meanings) for key, item in value.items()}
         return [{key: meant[0] for key, meant in inner.items() if meant}]
     names = names_in(value)
-    if any(name.partition(".")[0] in gone for name in names):
+    if _refers(value, gone):
         return []
     if names and value == written(names[0]):
         return meanings.get(names[0], [value])

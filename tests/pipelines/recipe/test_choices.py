@@ -120,7 +120,9 @@ def test_a_single_value_of_for_does_not_repeat_and_a_list_does(loaded):
 def test_what_refers_to_what_is_left_out_is_left_out_too(loaded):
     recipe = loaded("data=web", "study=one")
     assert list(recipe.stages) == ["score", "weighted", "osa"]
+    assert "left out" not in recipe.about  # a choice leaves out what it has no use for
     recipe = loaded("rate=0.2", "weighted=null", "benchmark=null")
+    assert "null: osa.selection, retrieval, gain" in recipe.about
     assert list(recipe.stages) == ["noisy", "score", "found", "clip", "osa"]
     assert values(recipe, "osa", "selection") is None
 
