@@ -28,7 +28,7 @@ STATEMENTS = {
     "ncclean/neighbour_search": 1420,
     "ncclean/recipes": 680,
     "ncclean/report": 1230,
-    "ncclean/reviewing": 1240,
+    "ncclean/reviewing": 1260,
     "ncclean/runners": 330,
     "ncclean/scoring": 1470,
     "ncclean/selection": 600,
@@ -37,7 +37,7 @@ STATEMENTS = {
     "ncclean/webdataset": 220,
     "ncclean/workers": 400,
     "pipelines": 3200,
-    "tests": 34510,
+    "tests": 34520,
     "tests/benchmarks": 6200,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered

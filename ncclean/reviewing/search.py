@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import logging
 import pickle
 import uuid
 from collections import OrderedDict
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ncclean.base.formats import counted
 from ncclean.base.isolated import isolated
 from ncclean.data.embeddings.pairs import embedding_dim
 from ncclean.data.embeddings.units import vector_keys
@@ -25,6 +27,7 @@ from ncclean.reviewing.conditions import Matches
 if TYPE_CHECKING:
     from ncclean.reviewing.table import ReviewTable
 
+logger = logging.getLogger(__name__)
 IMAGE, CAPTION = "image", "caption"
 _PROCESS = "ncclean.reviewing.vector_search"  # which imports torch
 _DIED = "the search has ended, for lack of memory perhaps: ask again"
@@ -152,6 +155,11 @@ class Search:
         assert process.stdout is not None
         async for line in process.stdout:
             fields = json.loads(line)
+            if unread := fields.get("unread"):
+                logger.warning(
+                    "embeddings that cannot be read (%s, first %s): their pairs come last in "
+                    "searches", counted(unread, "shard"), *fields["example"],
+                )  # fmt: skip
             answer = self._waiting.get(fields.pop("id"))
             if answer is not None and not answer.done():
                 answer.set_result(fields)

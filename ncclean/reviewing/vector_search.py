@@ -7,7 +7,6 @@ twenty bytes a pair, and the model once words have been asked for.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -58,7 +57,7 @@ class PairVectors:
     """The vectors of embeddings by the places of their rows in the score files.
 
     `captions` are a few captions with the numbers of their vectors. Shards that cannot be read are
-    left out.
+    left out, and named in `unread`.
     """
 
     def __init__(self, task: Task) -> None:
@@ -66,16 +65,22 @@ class PairVectors:
         self._pool = one_core_each(usable_cores())
         self._sides: dict[str, list[np.ndarray]] = {side: [] for side in (IMAGE, CAPTION)}
         self.captions: dict[str, int] = {}
+        self.unread: list[str] = []
         connection = connect(
             task.files, task.memory_limit, view=_ALONE, place=_PLACE, work=self._folder, is_own=True
         )
         connection.execute("CREATE TABLE vectors (uid VARCHAR, number SMALLINT, vector BIGINT)")
         for shard in task.shards:
-            with contextlib.suppress(ShardError):
+            try:
                 pairs = read_pairs(shard, task.keys, dim=task.dim)
-                if pairs.error is None:
-                    connection.register("arrived", self._add(pairs))
-                    connection.execute("INSERT INTO vectors SELECT * FROM arrived")
+            except ShardError:
+                self.unread.append(shard.name)
+                continue
+            if pairs.error is not None:
+                self.unread.append(shard.name)
+                continue
+            connection.register("arrived", self._add(pairs))
+            connection.execute("INSERT INTO vectors SELECT * FROM arrived")
         # Where several vectors have one name, the first counts.
         rows = connection.execute(
             f"SELECT {_PLACE}::BIGINT AS place, min(vector) AS vector FROM {_ALONE} AS scores "
@@ -147,6 +152,7 @@ class WordSearch:
 
     def __init__(self, task: Task) -> None:
         self._vectors, self._task = PairVectors(task), task
+        self.unread = self._vectors.unread
         self._estimator: Estimator | None = None
         self._loading = threading.Lock()
 
@@ -222,6 +228,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # libraries print
     search = WordSearch(task)
+    facts = {"id": None, "unread": len(search.unread), "example": search.unread[:1]}
+    answers.write(json.dumps(facts) + "\n")
 
     def answer(line: bytes) -> None:
         fields = json.loads(line)

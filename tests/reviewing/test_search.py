@@ -107,6 +107,21 @@ def test_the_nearest_come_first_in_every_layout(tmp_path, layout):
         table.close()
 
 
+def test_shards_that_cannot_be_read_are_named(tmp_path):
+    facts = {"uid": [f"u{row}" for row in range(PAIRS)]}
+    shards = write_embeddings(tmp_path / "e", "datacomp", unit(PAIRS, 1), unit(PAIRS, 2), facts)
+    broken = tmp_path / "e" / "1.npz"
+    broken.write_bytes(broken.read_bytes()[:500])
+    table = table_of(tmp_path / "s.parquet", range(PAIRS))
+    table.work.mkdir(exist_ok=True)
+    try:
+        search = WordSearch(Task.of(shards, None, table, "400MB", None, None))
+        assert search.unread == ["1"]
+        assert len(search.answer(Query(place=0, nearest=PAIRS))["places"]) == PAIRS // 2
+    finally:
+        table.close()
+
+
 def test_no_caption_is_proposed_twice_nor_that_of_the_image(tmp_path):
     rows = [
         {"place": place, "uid": uid, "text": text}
