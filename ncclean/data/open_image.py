@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import struct
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from ncclean.data.samples import SkipReason
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", *["HEIF"] * READS_HEIC)
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _AVIF_BRANDS = (b"avif", b"avis")
-_ORIENTATION = 0x0112  # the tag of EXIF
+_ORIENTATION, _DATE_CHANGED, _DATE_TAKEN = 0x0112, 0x0132, 0x9003  # tags of EXIF
+_EXIF_IFD = 0x8769
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -126,6 +128,16 @@ def turn_of(header: Image.Image) -> Image.Transpose | None:
         return None
     try:
         return _TURNS.get(header.getexif().get(_ORIENTATION, 1))
+    except Exception:  # of broken EXIF, which may hold anything
+        return None
+
+
+def date_taken(data: bytes) -> datetime | None:
+    """When a picture was taken, by its EXIF, in the camera's time zone; None if not said."""
+    try:
+        exif = open_image(data, MAX_PIXELS).getexif()
+        text = exif.get_ifd(_EXIF_IFD).get(_DATE_TAKEN) or exif.get(_DATE_CHANGED)
+        return datetime.strptime(str(text).strip("\0 "), "%Y:%m:%d %H:%M:%S")
     except Exception:  # of broken EXIF, which may hold anything
         return None
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 
 from ncclean.base.schema import PLACE_COLUMNS
 from ncclean.data.fetch import ImageFetcher
 from ncclean.data.gate import PixelGate
-from ncclean.data.open_image import ImageRejected
+from ncclean.data.open_image import ImageRejected, date_taken
 from ncclean.data.samples import Place, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import NccleanError
@@ -71,6 +73,30 @@ class Pictures:
         for shard, places in pages.items():
             if shard not in self._expected and self._reference(shard) is not None:
                 self._begin(shard, places)
+
+    def dates(self, rows: Iterable[Mapping[str, Any]]) -> dict[int, datetime | None]:
+        """When the pictures of rows were taken, by the places of the rows; None where none says.
+
+        Rows of pictures that cannot be read are missing.
+        """
+        samples: defaultdict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+        shards: defaultdict[str, dict[str, Place]] = defaultdict(dict)
+        for row in rows:
+            if row["status"] == SkipReason.DUPLICATE_KEY.value:
+                continue
+            samples[row["shard"], row["key"]].append(row)
+            shards[row["shard"]][row["key"]] = Place.of(*(row[name] for name in PLACE_COLUMNS))
+        dates: dict[int, datetime | None] = {}
+
+        def read(shard: str) -> None:
+            reference = self._reference(shard)
+            with contextlib.suppress(NccleanError, OSError):
+                for key, data in self._fetcher.fetch(reference, shards[shard]) if reference else ():
+                    taken = date_taken(data) if data is not None else None
+                    dates.update((row["place"], taken) for row in samples[shard, key])
+
+        list(self._fetchers.map(read, shards))
+        return dates
 
     def read(self, shard: str, key: str) -> bytes:
         """A picture as WebP. Raises `NoPicture` with the reason why there is none."""

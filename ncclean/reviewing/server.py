@@ -25,10 +25,11 @@ from ncclean.errors import InputError
 from ncclean.report.page import asset, content_policy, render_page
 from ncclean.reviewing.cards import card_of, mended_caption
 from ncclean.reviewing.conditions import Matches
+from ncclean.reviewing.dates import Dates
 from ncclean.reviewing.decided import Decided
 from ncclean.reviewing.pictures import NoPicture, Pictures
 from ncclean.reviewing.search import CANDIDATES, CAPTION, IMAGE, PROPOSED, Search, proposed
-from ncclean.reviewing.table import Request, ReviewTable
+from ncclean.reviewing.table import DATE, Request, ReviewTable
 from ncclean.storage.decisions import CORRECT, KINDS, NOTE
 
 _HOSTS = ("127.0.0.1", "localhost", "::1")
@@ -62,6 +63,7 @@ class Server:
         self.token = secrets.token_urlsafe(24)
         self._table, self._decided, self._pictures = table, decided, pictures
         self._title, self._done, self._search = title, done, search
+        self._dates = Dates(table, pictures)
         self._page_of_last = ""
         self._pool = ThreadPoolExecutor(_PICTURE_THREADS, "ncclean-pictures")
         inside = {
@@ -141,7 +143,7 @@ class Server:
         start, count = int(query.get("start", "0")), int(query.get("count", "0"))
         count = min(max(count, 0), _PAGE_ROWS)
         matches = await self._matches(request, wanted)
-        ranking = await self._ranking(request, wanted)
+        ranking = await self._ranking(request, wanted, matches, is_anew)
 
         def read() -> dict[str, Any]:
             view = self._table.view(wanted, matches, is_anew, ranking)
@@ -150,7 +152,12 @@ class Server:
             pairs = [(row["uid"], row["caption_number"]) for row in rows]
             decided = self._decided.of_pairs(pairs) if pairs else {}
             cards = [
-                {**card_of(row), "place": str(row["place"]), "decision": decided.get(pair)}
+                {
+                    **card_of(row),
+                    "place": str(row["place"]),
+                    "date": self._dates.of_row(row["place"]) if wanted.sort == DATE else None,
+                    "decision": decided.get(pair),
+                }
                 for row, pair in zip(rows, pairs, strict=True)
             ]
             self._pictures.expect(rows)
@@ -165,10 +172,14 @@ class Server:
             return None
         return await _unless_left(request, self._table.conditions.matches(condition))
 
-    async def _ranking(self, request: HttpRequest, wanted: Request) -> Matches | None:
-        """The cosines with the request's words, or with the image that it is to be like."""
+    async def _ranking(
+        self, request: HttpRequest, wanted: Request, matches: Matches | None, is_anew: bool = False
+    ) -> Matches | None:
+        """Cosines with the request's words, or the image that it is to be like; or dates."""
         if not wanted.meaning and wanted.like is None:
-            return None
+            if wanted.sort != DATE:
+                return None
+            return await run_in_threadpool(self._dates.ranking, wanted, matches, is_anew)
         ranking = self._searching().ranking(wanted.side, wanted.meaning, wanted.like)
         return await _unless_left(request, ranking)
 
@@ -221,7 +232,7 @@ class Server:
         if kind not in KINDS:
             raise ValueError(kind)
         matches = await self._matches(request, wanted)
-        ranking = await self._ranking(request, wanted)
+        ranking = await self._ranking(request, wanted, matches)
 
         def decide() -> int:
             changed = 0
@@ -365,7 +376,7 @@ def _wanted(fields: Any) -> Request:
         high=number("high"),
         where=str(fields.get("where") or "").strip(),
         search=str(fields.get("search") or "").strip(),
-        by_name=str(fields.get("byName", "")) in ("1", "True"),
+        sort=str(fields.get("sort") or ""),
         meaning=str(fields.get("meaning") or "").strip()[:_LONGEST_WORDS],
         like=None if fields.get("like") in (None, "") else int(fields["like"]),
         side=CAPTION if fields.get("side") == CAPTION else IMAGE,

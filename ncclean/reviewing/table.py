@@ -32,6 +32,7 @@ _WITHIN = (1 << 40) - 1  # of a place: the row in its file
 _OPEN_VIEWS = 8
 _BINS = 64
 _BATCH = 5_000
+NAME, DATE = "name", "date"
 # What a card shows; columns that a table lacks are null.
 CARD_COLUMNS = (
     "uid", "caption_number", "shard", "key", "row", "status", "error", "text", "url",
@@ -149,9 +150,9 @@ def order_by(score: str) -> str:
 class Request:
     """Request of a person: a view, a score to sort by and its range, undecided pairs only.
 
-    `where` is SQL, `search` are words that captions, folders or file names hold, `by_name` sorts by
-    these. `meaning` are words, and `like` is the place of a row, to whose image the `side` of the
-    pairs is compared: the nearest come first.
+    `where` is SQL, `search` are words that captions, folders or file names hold. `sort` may be
+    `NAME` of the file or `DATE`, on which a picture was taken. `meaning` are words, and `like` is
+    the place of a row, to whose image the `side` of the pairs is compared: the nearest come first.
     """
 
     view: str = "suspects"
@@ -160,7 +161,7 @@ class Request:
     high: float | None = None
     where: str = ""
     search: str = ""
-    by_name: bool = False
+    sort: str = ""
     meaning: str = ""
     like: int | None = None
     side: str = "image"
@@ -278,7 +279,7 @@ class ReviewTable:
     ) -> OpenView:
         """The order of what is asked for, made unless it is there; `anew` after decisions.
 
-        `matches` are the pairs of the request's condition, `ranking` has the cosines to sort by.
+        `matches` are the pairs of the request's condition, `ranking` has the values to sort by.
         Raises `InputError` for a view or score that there is not.
         """
         with self._lock:
@@ -290,23 +291,26 @@ class ReviewTable:
             order = self._orders
         view = self._view(request)
         sorting = order_by(request.score) if request.score else view.order
-        if request.by_name:
+        if request.sort == NAME:
             name = "coalesce(image_path, key)" if "image_path" in self._there else "key"
             sorting = f"concat_ws('/', shard, {name}), _number"
-        cosines = ""
+        values = ""
         if ranking is not None:
-            cosines = (
+            values = (
                 f"LEFT JOIN read_parquet({quoted(str(ranking.file))}) AS ranking "
                 f"ON pairs.{PLACE} = ranking.place"
             )
-            sorting = "ranking.cosine DESC NULLS LAST"
+            is_date = request.sort == DATE
+            sorting = f"ranking.value {'ASC' if is_date else 'DESC'} NULLS LAST"
+            if is_date:
+                sorting += f", {view.order}"
         undecided = (
             "(SELECT pairs.* FROM pairs ANTI JOIN decided_pairs AS decided "
             "ON pairs.uid = decided.uid AND pairs._number = decided.caption_number) AS pairs"
         )
         self._run(
             f"CREATE TABLE order_{order} AS SELECT {PLACE} AS place "
-            f"FROM {undecided if request.undecided else 'pairs'} {cosines} "
+            f"FROM {undecided if request.undecided else 'pairs'} {values} "
             f"WHERE {self._condition(request, view, matches)} ORDER BY {sorting}, {PLACE}"
         )
         count = self._run(f"SELECT count(*) FROM order_{order}")[0][0]
@@ -368,10 +372,14 @@ class ReviewTable:
         )
         return Place.of(*rows[0]) if rows else NO_PLACE
 
+    def pages(self, view: OpenView, size: int = _BATCH) -> Iterator[list[dict[str, Any]]]:
+        """All rows of a view, `size` at a time."""
+        for start in range(0, view.pairs, size):
+            yield self.page(view, start, size)
+
     def batches(self, view: OpenView) -> Iterator[list[dict[str, Any]]]:
         """All rows of a view that are undecided, some at a time."""
-        for start in range(0, view.pairs, _BATCH):
-            rows = self.page(view, start, _BATCH)
+        for rows in self.pages(view):
             decided = set(
                 self._run(
                     "SELECT DISTINCT uid, caption_number FROM decided_pairs "

@@ -168,7 +168,7 @@ class WordSearch:
         places = self._vectors.places
         if not query.nearest:
             pq.write_table(
-                pa.table({"place": places, "cosine": cosines}),
+                pa.table({"place": places, "value": cosines}),
                 query.out,
                 compression="none",
                 use_dictionary=False,

@@ -1,8 +1,10 @@
 """The page in Chromium: files by name, search, captions swapped and shifted, redo, one picture."""
 
+import io
 import os
 
 import pytest
+from PIL import Image
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
@@ -22,7 +24,10 @@ def photographs(tmp_path_factory):
     for number, (name, text) in enumerate(FILES.items()):
         path = folder / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(hostile.encoded(hostile.photo(seed=number)))
+        exif, data = Image.Exif(), io.BytesIO()
+        exif.get_ifd(0x8769)[0x9003] = f"202{3 - number}:01:01 00:00:00"  # the last comes first
+        hostile.photo(seed=number).save(data, "JPEG", exif=exif)
+        path.write_bytes(data.getvalue())
         path.with_suffix(".txt").write_text(text)
     ncclean.score(
         str(folder / "in"), str(folder / "s.parquet"), model="demo", precision="fp32", shift=0.2
@@ -54,9 +59,14 @@ def test_a_person_mends_shifted_captions_by_keys(photographs, tmp_path):
 
         driver.get(running.url)
         choose("view")
-        choose("by-name", "checked", "true")
+        choose("score", value="'name'")
         expected = ["cats/c.jpg", "cats/d.jpg", "dogs/a.jpg", "dogs/b.jpg"]
         wait(lambda: [name.removesuffix(".jpg") + ".jpg" for name in texts(".file")] == expected)
+
+        choose("score", value="'date'")
+        wait(lambda: texts(".file")[0].endswith("d.jpg · 2020-01-01 00:00"))
+        choose("score", value="'name'")
+        wait(lambda: texts(".file")[0].startswith(expected[0]))
 
         # The two of dogs have each other's captions.
         script("grid.focus()")

@@ -15,7 +15,7 @@ from upath import UPath
 from ncclean.errors import InputError
 from ncclean.reviewing.decided import Decided
 from ncclean.reviewing.server import Server
-from ncclean.reviewing.table import Request, ReviewTable
+from ncclean.reviewing.table import NAME, Request, ReviewTable
 from ncclean.storage.decisions import DROP, KEEP
 
 IMAGES = 320  # with two captions each
@@ -176,9 +176,7 @@ def test_words_are_searched_in_captions_folders_and_names(photographs, words, ui
 
 
 def test_words_and_sql_hold_together_and_names_sort(photographs):
-    request = Request(
-        "all", search="picture", where="similarity > 0 OR similarity < 0", by_name=True
-    )
+    request = Request("all", search="picture", where="similarity > 0 OR similarity < 0", sort=NAME)
     matches = asyncio.run(photographs.conditions.matches(photographs.condition(request)))
     view = photographs.view(request, matches)
     assert [row["uid"] for row in photographs.page(view, 0, 9)] == ["1", "2", "3"]

@@ -40,6 +40,7 @@ function element(kind, name, text) {
 const open = guarded(async (start = 0, anew = 1) => {
   const mine = ++epoch, edited = editing;
   trouble();
+  if (request.sort === "date") $("state").textContent = "reading when the pictures were taken…";
   if (request.meaning || request.like) $("state").textContent = "searching… (the first search reads the embeddings, and for words loads the model)";
   const answer = await ask("rows", {...request, start, count: BLOCK, anew}, undefined, view.signal);
   if (mine !== epoch || editing !== edited) return;  // who began to write goes on writing
@@ -147,7 +148,7 @@ function draw(card, n) {
   picture.append(image);
   picture.addEventListener("dblclick", () => enlarge(n));
   const file = element("p", "file", card.file[0] ? `${card.file[0]}/` : "");
-  file.append(element("b", "", card.file[1]));
+  file.append(element("b", "", card.file[1]), card.date ? ` · ${card.date}` : "");
   const caption = element("p", "caption");
   caption.dir = "auto";
   if (card.pieces.length) for (const [text, kind] of card.pieces) caption.append(element("span", kind, text), kind === "part" ? " " : "");
@@ -475,8 +476,13 @@ $("done").addEventListener("click", finish);
 
 // ---- what is asked for -------------------------------------------------------------------------
 
+function sorted() {
+  const by = $("score").value, isScore = by in data.scores;
+  return {score: isScore ? by : null, sort: isScore ? "" : by};
+}
+
 function changed() {
-  request = {...request, view: $("view").value, score: $("score").value || null, where: $("where").value.trim(), search: "", meaning: "", side: "", like: like ? like.place : "", byName: $("by-name").checked ? "1" : "", undecided: $("undecided").checked ? "1" : ""};
+  request = {...request, view: $("view").value, ...sorted(), where: $("where").value.trim(), search: "", meaning: "", side: "", like: like ? like.place : "", undecided: $("undecided").checked ? "1" : ""};
   const words = $("search").value.trim(), find = $("find").value;
   if (find === "search") request.search = words;
   else if (words && !like && canSearch()) { request.meaning = words; request.side = find; }
@@ -498,7 +504,7 @@ for (const name of ["where", "search"]) {
   $(name).addEventListener("keydown", event => { if (event.key === "Enter") grid.focus(); });
   $(name).addEventListener("change", () => { if (name === "search") like = null; changed(); });
 }
-for (const name of ["undecided", "by-name"]) $(name).addEventListener("change", changed);
+$("undecided").addEventListener("change", changed);
 $("jump").addEventListener("close", () => {
   grid.focus();
   const n = parseInt($("pair").value, 10);
@@ -521,7 +527,7 @@ function brush(to) {
 }
 
 for (const [name, title] of data.views) { const option = element("option", "", title); option.value = name; $("view").append(option); }
-$("score").append(new Option("as the view has it", ""), ...Object.entries(data.scores).map(([name, label]) => new Option(label, name)));
+$("score").append(new Option("as the view has it", ""), ...Object.entries(data.scores).map(([name, label]) => new Option(label, name)), new Option("file name", "name"), new Option("date taken", "date"));
 ask("views").then(counts => { allPairs = counts.all; $("progress").max = Math.max(allPairs, $("progress").value, 1); for (const option of $("view").options) option.textContent += ` (${number(counts[option.value])})`; }).catch(() => {});
 grid.focus();
 changed();
