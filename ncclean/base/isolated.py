@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import resource
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from types import ModuleType
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {} import main; main()"
 
 
@@ -27,3 +33,28 @@ def limit_memory(size: int) -> None:
     """
     with contextlib.suppress(OSError, ValueError):  # a stricter limit is in force
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+
+
+class SpawnedProcesses(ProcessPoolExecutor):
+    """A pool of new interpreters, which do not run the caller's script again.
+
+    A fork would copy the threads of torch, if it has been loaded.
+    """
+
+    def __init__(self, workers: int, begin: Callable[[], None] | None = None) -> None:
+        super().__init__(workers, multiprocessing.get_context("spawn"), begin)
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        with _no_script():  # processes start with the tasks that need them
+            return super().submit(function, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _no_script() -> Iterator[None]:
+    """Hide the caller's script from multiprocessing, whose children would run it to its call."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script

@@ -12,6 +12,7 @@ import hashlib
 import io
 import itertools
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ def write_pairs(
     with scratch_folder() as folder:
         aside = folder / "pairs.parquet"
         try:
-            count = _write(_rows(source), aside, image_root or "", image_key)
+            tables = (_with_images(one, image_root or "", image_key) for one in _tables(source))
+            count = _write(tables, aside)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InputError(
                 f"the pairs cannot be written as a table: {one_line(error)}"
@@ -67,83 +69,133 @@ def write_pairs(
     return str(target / aside.name), count
 
 
-def _write(rows: Iterator[dict[str, Any]], path: Path, root: str, image_key: str | None) -> int:
-    """Write rows to a Parquet file, with the types of the first ones; return their number."""
-    embedded = (_with_image(row, root, image_key) for row in rows)
-    chunks = iter(lambda: list(itertools.islice(embedded, _ROWS)), [])
-    first = next(chunks, [])
-    # Arrow takes the names of the first row alone, and leaves out what others have besides.
-    names = dict.fromkeys(name for row in first for name in row)
-    inferred = pa.table({name: pa.array([row.get(name) for row in first]) for name in names})
-    schema = pa.schema(map(_typed, inferred.schema))
+def _write(tables: Iterator[pa.Table], path: Path) -> int:
+    """Write tables to a Parquet file, with types that hold all of them; return the number of rows.
+
+    Tables of one schema are a piece, until the last table has been seen.
+    """
+    schemas: list[pa.Schema] = []
+    pieces: list[Path] = []
     count = 0
+    with contextlib.ExitStack() as stack:
+        for table in tables:
+            if not schemas or table.schema != schemas[-1]:
+                stack.close()
+                schemas.append(table.schema)
+                pieces.append(path.with_suffix(f".{len(pieces)}"))
+                writer = stack.enter_context(pq.ParquetWriter(pieces[-1], table.schema))
+            writer.write_table(table)
+            count += len(table)
+    if not count:
+        return 0
+    merged = pa.unify_schemas(schemas, promote_options="permissive")
+    schema = pa.schema([_stored(field) for field in merged], schemas[0].metadata)
     with pq.ParquetWriter(path, schema) as writer:
-        for chunk in itertools.chain([first], chunks):
-            if late := {name for row in chunk for name in row} - names.keys():
-                raise InputError(
-                    f"{', '.join(sorted(late))} is in none of the first {_ROWS:,} pairs, whose "
-                    "columns the table has: give it to one of them, None will do"
-                )
-            writer.write_table(pa.Table.from_pylist(chunk, schema))
-            count += len(chunk)
+        for piece in pieces:
+            for batch in pq.ParquetFile(piece).iter_batches(_ROWS):
+                there = dict(zip(batch.schema.names, batch.columns, strict=True))
+                columns = [there.get(name, pa.nulls(len(batch))) for name in schema.names]
+                writer.write_table(pa.table(columns, schema.names).cast(schema))
     return count
 
 
-def _typed(field: pa.Field) -> pa.Field:
-    """The field with a type for what the first rows lack."""
-    if pa.types.is_struct(field.type) and {"bytes", "path"} <= {one.name for one in field.type}:
-        return field.with_type(_IMAGE)
-    return field.with_type(pa.string()) if pa.types.is_null(field.type) else field
+def _stored(field: pa.Field) -> pa.Field:
+    """The field with a type that every reader of Parquet has; texts where nothing is known."""
+    if pa.types.is_null(field.type) or field.type == pa.string_view():
+        return field.with_type(pa.string())
+    return field.with_type(pa.binary()) if field.type == pa.binary_view() else field
 
 
-def _rows(source: Any) -> Iterator[dict[str, Any]]:
-    """The rows of an object as dicts. Raises `InputError` for one that has none."""
+def _tables(source: Any) -> Iterator[pa.Table]:
+    """The rows of an object, some at a time, with the types that it gives them.
+
+    Raises `InputError` for one that has none.
+    """
     if isinstance(source, Mapping):
         names = ", ".join(map(str, source))
         raise InputError(f"the source is a dict of {names}: give one of them, or a list of pairs")
     if hasattr(source, "with_format") and hasattr(source, "column_names"):  # datasets.Dataset
+        features = getattr(source, "features", None)
+        metadata = features.arrow_schema.metadata if features is not None else None
         for table in source.with_format("arrow").iter(batch_size=_ROWS):
-            yield from table.to_pylist()
+            yield table.replace_schema_metadata(metadata)
     elif hasattr(source, "iloc"):  # pandas: its Arrow stream takes no images of Pillow
         for start in range(0, len(source), _ROWS):
-            yield from source.iloc[start : start + _ROWS].to_dict("records")
-    elif hasattr(source, "iter_rows"):  # polars
-        yield from source.iter_rows(named=True)
-    elif hasattr(source, "__arrow_c_stream__"):
+            rows = source.iloc[start : start + _ROWS]
+            plain = {name: rows[name].map(_plain) for name in rows if rows[name].dtype == object}
+            table = pa.Table.from_pandas(rows.assign(**plain), preserve_index=False)
+            yield table.replace_schema_metadata(None)
+    elif hasattr(source, "__arrow_c_stream__") and not _has_objects(source):
         for batch in pa.RecordBatchReader.from_stream(source):
-            yield from batch.to_pylist()
+            for start in range(0, len(batch), _ROWS):
+                yield pa.Table.from_batches([batch.slice(start, _ROWS)])
     else:
-        for pair in source if isinstance(source, Iterable) else [source]:
-            if isinstance(pair, Mapping):
-                yield dict(pair)
-            elif isinstance(pair, tuple | list) and len(pair) == _PAIR:
-                yield {"image": pair[0], "text": pair[1]}
-            else:
-                raise InputError(
-                    "a source is a path, a list of (image, caption), a data frame or a "
-                    f"datasets.Dataset; got {type(pair).__name__}"
-                )
+        pairs = _pairs(source)
+        while chunk := list(itertools.islice(pairs, _ROWS)):
+            # Arrow takes the names of the first row alone, and leaves out what others have besides.
+            names = dict.fromkeys(name for row in chunk for name in row)
+            yield pa.table({name: _array(name, [row.get(name) for row in chunk]) for name in names})
 
 
-def _with_image(row: dict[str, Any], root: str, image_key: str | None) -> dict[str, Any]:
-    """The row with the bytes of its image, in place of what Pillow holds or a path names."""
-    row = {name: _plain(value) for name, value in row.items()}
-    column, image, path = image_column({name.lower(): v for name, v in row.items()}, image_key)
-    if image is None and path is not None:
-        with contextlib.suppress(OSError):  # it is one without an image, as in a table
-            image = Path(root, path).read_bytes()
-    if column is None:
-        return row
-    written = next((name for name in row if name.lower() == column), column)
-    name = "image" if isinstance(row[written], str) else written
-    return row | {name: {"bytes": image, "path": path}}
+def _has_objects(source: Any) -> bool:
+    """Whether a data frame of polars has values that Arrow does not know, as Pillow's images."""
+    return "Object" in map(str, getattr(source, "dtypes", ()))
+
+
+def _pairs(source: Any) -> Iterator[dict[str, Any]]:
+    if hasattr(source, "iter_rows"):  # polars
+        yield from source.iter_rows(named=True)
+        return
+    for pair in source if isinstance(source, Iterable) else [source]:
+        if isinstance(pair, Mapping):
+            yield dict(pair)
+        elif isinstance(pair, tuple | list) and len(pair) == _PAIR:
+            yield {"image": pair[0], "text": pair[1]}
+        else:
+            raise InputError(
+                "a source is a path, a list of (image, caption), a data frame or a "
+                f"datasets.Dataset; got {type(pair).__name__}"
+            )
+
+
+def _array(name: str, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(map(_plain, values), from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(f"the values of {name} are no column: {one_line(error)}") from error
+
+
+def _with_images(table: pa.Table, root: str, image_key: str | None) -> pa.Table:
+    """The table with the bytes of its images, in the place of what paths name."""
+    rows = table.to_pylist()
+    images: defaultdict[str, list[Any]] = defaultdict(lambda: [None] * len(rows))
+    for number, row in enumerate(rows):
+        column, image, path = image_column({k.lower(): v for k, v in row.items()}, image_key)
+        if image is None and path is not None:
+            with contextlib.suppress(OSError):  # it is one without an image, as in a table
+                image = Path(root, path).read_bytes()
+        if column is not None:
+            written = next((name for name in row if name.lower() == column), column)
+            name = "image" if isinstance(row[written], str) else written
+            images[name][number] = {"bytes": image, "path": path}
+    for target, values in images.items():
+        field, array = pa.field(target, _IMAGE), pa.array(values, _IMAGE)
+        if target in table.column_names:
+            table = table.set_column(table.column_names.index(target), field, array)
+        else:
+            table = table.append_column(field, array)
+    return table
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if getattr(value, "ndim", 1) > 1:
+        raise InputError(
+            "images are Pillow's, bytes or paths: PIL.Image.fromarray makes one of an array"
+        )
     if not isinstance(value, Image.Image):
-        return None if value != value else value  # NaN, of pandas
+        return value
     encoded = io.BytesIO()
     picture = value if value.mode in ("RGB", "L", "P", "RGBA", "LA", "1") else value.convert("RGB")
     picture.save(encoded, "PNG", compress_level=1, exif=value.getexif())

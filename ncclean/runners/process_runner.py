@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from ncclean.base.isolated import SpawnedProcesses
 from ncclean.base.options import usable_cores
 from ncclean.data.shards import ShardRef
+from ncclean.errors import NccleanError
 from ncclean.runners.runner import InProcess, Tasks
 
 T = TypeVar("T")
@@ -38,13 +40,11 @@ class Processes:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: SpawnedProcesses | None = None
 
     def __enter__(self) -> Processes:
         if self.workers > 1:
-            # Fork would copy the threads of torch, if it has been loaded.
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.workers, context, _begin_process)
+            self._pool = SpawnedProcesses(self.workers, _begin_process)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -84,4 +84,11 @@ def _in_one_thread(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
 def _finished(running: dict[Future[T], int]) -> Iterator[tuple[int, T]]:
     done, _ = wait(running, return_when=FIRST_COMPLETED)
     for future in done:
-        yield running.pop(future), future.result()
+        try:
+            result = future.result()
+        except BrokenProcessPool as error:
+            raise NccleanError(
+                "a process of this run was killed, for lack of memory perhaps: the same command "
+                "goes on; --workers 1 takes less"
+            ) from error
+        yield running.pop(future), result

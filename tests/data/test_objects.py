@@ -51,7 +51,7 @@ class Dataset:
         return self
 
     def iter(self, batch_size):
-        return iter(self._table.to_batches(batch_size))
+        return (pa.Table.from_batches([one]) for one in self._table.to_batches(batch_size))
 
 
 STORED = pa.table({
@@ -110,13 +110,43 @@ def test_what_the_first_rows_lack_has_a_type_too():
     assert table.column("note").to_pylist()[-2:] == [None, "x"]
 
 
-def test_columns_that_the_first_row_lacks_are_kept_or_refused():
+def test_columns_of_later_rows_are_kept():
     rows = [{"image": encoded(n), "text": "a"} for n in range(300)]
-    later = {"image": encoded(), "text": "b", "url": "x"}
-    table = pq.read_table(write_pairs([*rows[:9], later])[0])
-    assert table.column("url").to_pylist() == [None] * 9 + ["x"]
-    with pytest.raises(InputError, match="url"):
-        write_pairs([*rows, later])
+    for first in (rows[:9], rows):
+        table = pq.read_table(
+            write_pairs([*first, {"image": encoded(), "text": "b", "url": "x"}])[0]
+        )
+        assert table.column("url").to_pylist() == [None] * len(first) + ["x"]
+
+
+def test_numbers_keep_their_fractions_whatever_came_first():
+    rows = [{"image": encoded(), "text": "a", "s": value} for value in [1] * 300 + [1.5, None]]
+    assert pq.read_table(write_pairs(rows)[0]).column("s").to_pylist() == [1.0] * 300 + [1.5, None]
+    with pytest.raises(InputError, match=r"\bs\b"):
+        write_pairs([*rows, *({"image": encoded(), "text": "a", "s": "b"} for _ in range(300))])
+
+
+def test_types_of_a_source_are_kept():
+    missing = pa.array([None] * 300 + [0.5], pa.float32())
+    tags = pa.array([[1, 2]] * 301, pa.list_(pa.int8(), 2))
+    image = pa.array([{"bytes": encoded(), "path": None}] * 301)
+    table = pa.table({"image": image, "text": ["a"] * 301, "score": missing, "tags": tags})
+    for source in (table, Dataset(table)):
+        written = pq.read_table(write_pairs(source)[0])
+        assert written.schema.field("score").type == pa.float32()
+        assert written.column("tags").equals(table.column("tags"))
+        assert written.column("score").to_pylist() == missing.to_pylist()
+    frame = table.to_pandas()  # whose lists are arrays
+    assert pq.read_table(write_pairs(frame)[0]).column("tags").to_pylist() == tags.to_pylist()
+
+
+def test_images_as_arrays_are_refused_in_words():
+    for source in (
+        [(np.zeros((4, 4, 3), np.uint8), "a")],
+        pd.DataFrame({"image": [np.zeros((4, 4, 3), np.uint8)], "text": ["a"]}),
+    ):
+        with pytest.raises(InputError, match="fromarray"):
+            write_pairs(source)
 
 
 def test_the_same_pairs_are_the_same_file(temporary):

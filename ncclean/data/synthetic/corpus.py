@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
 import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ncclean.base.isolated import SpawnedProcesses
 from ncclean.data.caption_noise import junk_caption, with_added_detail, with_foreign_sentence
 from ncclean.data.noise import WITH_PARTNER, NoisePlan, plan_noise
 from ncclean.data.options import CorpusOptions
@@ -62,9 +61,7 @@ def write_corpus(
             write_shard(path, options, number)
             on_shards(number + 1)
         return paths
-    # Fork would copy the threads of torch, if it has been loaded.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with SpawnedProcesses(workers) as pool:
         shards = pool.map(write_shard, paths, [options] * len(paths), numbers)
         for done, _ in enumerate(shards, start=1):
             on_shards(done)
