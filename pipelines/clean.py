@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from .export import Export
 from .progress import SILENT, Progress
 from .report import Report
 from .run import planned, result_of
-from .score import Score
+from .score import Score, noticed, within_captions
 from .select import Select, mended_line
 from .shared_options import (
     Device,
@@ -159,11 +160,13 @@ class Clean(Command):
             if vague is not None:
                 yield Note(vague, "error")
         within = [Estimate.of_fields(score, name) for name in ("near_miss_rate", "part_noise_rate")]
+        yield from map(": ".join, within_captions(score, *within))
         yield from map(Note, why_untold(score["has_words"], score["has_parts"], *within))
         foreign = (ForeignLanguage(**one) for one in score.get("foreign_languages", ()))
         yield from map(Note, map(str, foreign))
         failures = "".join(f", {n:,} {status}" for status, n in score["failures"].items())
         yield f"{score['rows']:,} pairs: {score['ok']:,} scored{failures}; {clean['kept']:,} kept"
+        yield from map(": ".join, noticed(score))
         fields = score.get("fields_there", ())
         yield from failure_notes(score["rows"], score["ok"], score["failures"], fields)
         expected = clean["expected_mismatched_kept"]
@@ -183,6 +186,18 @@ class Clean(Command):
             yield f"embeddings, for review: {folder} ({file_size(size)})"
         what = {"uids": "uids", "webdataset": "clean shards"}.get(export["layout"], "clean pairs")
         yield f"{what}: {export['out']} ({export['samples']:,} samples)"
+        if export["layout"] != "uids":
+            words = [
+                "ncclean",
+                "review",
+                f"{summary.folder}/scores.parquet",
+                "--shards",
+                *self.source,
+            ]
+            if self.source_options.image_root is not None:
+                words += ["--image-root", self.source_options.image_root]
+            command = shlex.join([*words, "--out", "decisions.parquet"])
+            yield f"to look at pairs, and correct captions: {command}"
 
 
 def _size_of_embeddings(stages: Sequence[PlannedStage]) -> Iterator[str]:

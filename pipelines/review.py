@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.base.config import parse_keys
+from ncclean.base.formats import counted
 from ncclean.base.options import Option, Reads
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
@@ -144,10 +146,16 @@ class Review(Command):
         )
         return self.result(
             reviewed,
-            _summary(reviewed),
+            (*_summary(reviewed), self._next()),
             figures={"decided": f"{reviewed.decided:,}"},
             made=[self.out],
         )
+
+    def _next(self) -> str:
+        """The command that uses the decisions."""
+        words = ["ncclean", "select", *self.scores, "--method", "noise-probability"]
+        words += ["--decisions", self.out, "--out", "selection.parquet"]
+        return f"next: {shlex.join(words)}"
 
     def _announce(self, url: str) -> None:
         """Say where the page is; standard output is left to `--json`."""
@@ -160,5 +168,5 @@ class Review(Command):
 
 def _summary(reviewed: Reviewed) -> Iterator[Shown]:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in reviewed.by_decision.items())
-    yield f"{reviewed.decided:,} pairs decided" + (f": {kinds}" if kinds else "")
+    yield f"{counted(reviewed.decided, 'pair')} decided" + (f": {kinds}" if kinds else "")
     yield f"written to {reviewed.out}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.base.config import (
     DEFAULT_MODEL,
@@ -16,6 +16,7 @@ from ncclean.base.config import (
     parse_scale,
     parse_shift,
 )
+from ncclean.base.estimates import Estimate
 from ncclean.base.formats import (
     Table,
     by_name,
@@ -261,7 +262,7 @@ def score_result(
 
 def _summary(scored: ScoreSummary) -> Iterator[Shown]:
     from ncclean.models.preprocessing import OPENAI, describe
-    from ncclean.scoring.vague_rate import NO_KNOWN_MISMATCHES, is_usable, why_untold, why_vague
+    from ncclean.scoring.vague_rate import NO_KNOWN_MISMATCHES, why_untold, why_vague
 
     rows = [("rows", f"{scored.rows:,}"), ("ok", f"{scored.ok:,}")]
     rows += [(status, f"{count:,}") for status, count in scored.failures.items()]
@@ -271,45 +272,14 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         if scored.audited is not None:
             rate += f", measured by {scored.audited:,} answers"
         rows += [("noise rate", rate), ("calibrated on", scored.calibrated_on)]
-    within = (
-        ("a wrong word", scored.near_miss_rate, "of the others", scored.has_words),
-        (
-            "wrong sentences",
-            scored.part_noise_rate,
-            "of matched pairs with several",
-            scored.has_parts,
-        ),
-    )
-    for name, rate_within, of_which, is_asked in within:
-        if is_usable(rate_within):
-            rows.append((name, f"{stated_rate(rate_within)} {of_which}"))
-        elif is_asked:
-            rows.append((name, "this model cannot tell"))
+    rows += within_captions(vars(scored), scored.near_miss_rate, scored.part_noise_rate)
     rows.append(("shift", f"{scored.shift:.4f}"))
     if scored.shift_deviation is not None:
         spread = f"cosine {scored.shift:.4f}, standard deviation {scored.shift_deviation:.4f}"
         rows.append(("random pairs", spread))
     if scored.preprocessing not in (None, OPENAI):
         rows.append(("preprocessing", describe(scored.preprocessing)))
-    if scored.captions_cut:
-        part = share(scored.captions_cut / scored.ok)
-        rows.append(
-            ("captions cut", f"{scored.captions_cut:,} ({part}), at {scored.context_length} tokens")
-        )
-    for name, counts in (
-        ("further images", scored.further_images),
-        ("further captions", scored.further_captions),
-    ):
-        if counts:
-            rows.append((name, f"{by_name(counts)}, not scored"))
-    if scored.other_names:
-        rows.append(("found by another name", f"images: {by_name(scored.other_names)}"))
-    if scored.caption_lines:
-        lines = f"{scored.caption_lines:,} files, one caption each; --caption-key txt.lines takes"
-        rows.append(("several lines", f"{lines} each line"))
-    if scored.turned:
-        turned = "turned upright by their EXIF; --no-exif leaves them as they lie"
-        rows.append(("phone pictures", f"{scored.turned:,} {turned}"))
+    rows += noticed(vars(scored))
     if scored.split_keys:
         rows.append(("keys to the last dot", f"{scored.split_keys:,} samples"))
     if scored.samples_per_second is not None:
@@ -342,6 +312,40 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
     if scored.captions_cut and scored.context_length and not scored.has_parts:
         yield from _cut_note(scored.captions_cut / max(scored.ok, 1), scored.context_length)
     yield from failure_notes(scored.rows, scored.ok, scored.failures, scored.fields_there)
+
+
+def within_captions(
+    fields: Mapping[str, Any], words: Estimate, parts: Estimate
+) -> Iterator[tuple[str, str]]:
+    """How many captions have a wrong word or sentence, from the fields of a summary or its JSON."""
+    from ncclean.scoring.vague_rate import is_usable
+
+    for name, rate, of_which, is_asked in (
+        ("a wrong word", words, "of the others", fields["has_words"]),
+        ("wrong sentences", parts, "of matched pairs with several", fields["has_parts"]),
+    ):
+        if is_usable(rate):
+            yield name, f"{stated_rate(rate)} {of_which}"
+        elif is_asked:
+            yield name, "this model cannot tell"
+
+
+def noticed(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What scoring did to captions and pictures, or passed over, from the same fields."""
+    if cut := fields["captions_cut"]:
+        length = fields["context_length"]
+        yield "captions cut", f"{cut:,} ({share(cut / fields['ok'])}), at {length} tokens"
+    for name in ("further_images", "further_captions"):
+        if fields[name]:
+            yield name.replace("_", " "), f"{by_name(fields[name])}, not scored"
+    if fields["other_names"]:
+        yield "found by another name", f"images: {by_name(fields['other_names'])}"
+    if lines := fields["caption_lines"]:
+        what = f"{lines:,} files, one caption each; --caption-key txt.lines takes"
+        yield "several lines", f"{what} each line"
+    if turned := fields["turned"]:
+        what = "turned upright by their EXIF; --no-exif leaves them as they lie"
+        yield "phone pictures", f"{turned:,} {what}"
 
 
 def _cut_note(part: float, context: int) -> Iterator[Note]:

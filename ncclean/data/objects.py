@@ -133,8 +133,10 @@ def _tables(source: Any) -> Iterator[pa.Table]:
         pairs = _pairs(source)
         while chunk := list(itertools.islice(pairs, _ROWS)):
             # Arrow takes the names of the first row alone, and leaves out what others have besides.
-            names = dict.fromkeys(name for row in chunk for name in row)
-            yield pa.table({name: _array(name, [row.get(name) for row in chunk]) for name in names})
+            columns = dict.fromkeys(name for row in chunk for name in row)
+            yield pa.table(
+                {name: _array(name, [one.get(name) for one in chunk]) for name in columns}
+            )
 
 
 def _has_objects(source: Any) -> bool:

@@ -288,7 +288,10 @@ def own_key(rows: Sequence[ExportedRow], taken: dict[str, int]) -> None:
 
 
 def image_path(sample: Sample, root: str | None, image_key: str | None = None) -> str:
-    """The path of a sample's image below an output: its own below `root`, else from its key."""
+    """The path of a sample's image below an output: its own below `root`, else from its key.
+
+    A file keeps its ending, as cameras write it.
+    """
     path = image_column(sample.rows[0], image_key)[2] if sample.rows else None
     if path is not None and root is not None:
         path = path.replace(os.sep, "/")
@@ -299,6 +302,9 @@ def image_path(sample: Sample, root: str | None, image_key: str | None = None) -
             return path
     else:
         path = safe_path(sample.key)
+        ending = posixpath.splitext(sample.place.image_path or "")[1]
+        if ending:
+            return f"{path}{ending}"
     return f"{path}.{image_ending(sample.image or b'')}"
 
 

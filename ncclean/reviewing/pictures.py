@@ -10,13 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
+from ncclean.base.formats import counted
 from ncclean.base.schema import PLACE_COLUMNS
 from ncclean.data.fetch import ImageFetcher
 from ncclean.data.gate import PixelGate
 from ncclean.data.open_image import ImageRejected, date_taken
 from ncclean.data.samples import Place, SkipReason
 from ncclean.data.shards import ShardRef
-from ncclean.errors import NccleanError
+from ncclean.errors import InputError, NccleanError
 from ncclean.report.thumbnails import LARGE_SIZES, encode_webp, shards_by_name
 
 _KEPT = 1_000  # pictures, some 20 KB each
@@ -53,6 +54,21 @@ class Pictures:
         self._lock = threading.Lock()
         self._pictures: OrderedDict[tuple[str, str], Future[bytes]] = OrderedDict()
         self._expected: dict[str, dict[str, Place]] = {}
+
+    def check(self, shards: Sequence[str]) -> str | None:
+        """What is to be said of pairs whose shards are not there.
+
+        Raises `InputError` if none of them is.
+        """
+        missing = [shard for shard in shards if self._reference(shard) is None]
+        if not missing or not self._has_shards:
+            return None
+        example = f"such as {missing[0]}: --shards takes what was scored"
+        if len(missing) == len(shards):
+            raise InputError(
+                f"--shards has none of the {counted(len(shards), 'shard')} of the table, {example}"
+            )
+        return f"{counted(len(missing), 'shard')} of {len(shards):,} show no pictures, {example}"
 
     def expect(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take the rows of a page, whose pictures will be asked for.
@@ -122,7 +138,7 @@ class Pictures:
         reference = self._reference(shard)
         if reference is None:
             raise NoPicture(
-                "the shard is not among --shards"
+                f"{shard} is not among --shards"
                 if self._has_shards
                 else "no pictures: the review was started without --shards"
             )

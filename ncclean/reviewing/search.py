@@ -110,12 +110,15 @@ class Search:
         answer = await self._ask(side=CAPTION, place=place, nearest=count)
         return dict(zip(answer["places"], answer["cosines"], strict=True))
 
-    def stop(self) -> None:
-        """End the process; whoever waits for an answer gets an `InputError`."""
+    async def stop(self) -> None:
+        """End the process, and wait for its end; who waits for an answer gets an `InputError`."""
         self._has_ended = True
-        if self._process is not None and self._process.done() and not self._process.cancelled():
+        if self._process is not None:
+            process = await self._process
             with contextlib.suppress(ProcessLookupError):
-                self._process.result().kill()
+                process.kill()
+            await process.wait()
+            await self._reading
 
     async def _ask(self, **query: Any) -> dict[str, Any]:
         if self._has_ended:

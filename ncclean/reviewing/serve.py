@@ -80,7 +80,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._table.stop()
         if self._search is not None:
-            self._search.stop()
+            await self._search.stop()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
@@ -132,6 +132,8 @@ def serve(
         earlier = list(Decisions.read(decisions, has_notes=True).by_pair.values())
         decided = Decided(table.connection, out, reviewer, earlier, replaces)
         pictures = Pictures(shards, table.place_of, progress.say)
+        if (missing := pictures.check(table.shards())) is not None:
+            progress.say(missing)
         search = None
         if embeddings is not None:
             if model is None:

@@ -33,6 +33,7 @@ _OPEN_VIEWS = 8
 _BINS = 64
 _BATCH = 5_000
 NAME, DATE = "name", "date"
+_ZEROS = "0" * 20  # digits of the largest number that file names are ordered by
 # What a card shows; columns that a table lacks are null.
 CARD_COLUMNS = (
     "uid", "caption_number", "shard", "key", "row", "status", "error", "text", "url",
@@ -293,7 +294,8 @@ class ReviewTable:
         sorting = order_by(request.score) if request.score else view.order
         if request.sort == NAME:
             name = "coalesce(image_path, key)" if "image_path" in self._there else "key"
-            sorting = f"concat_ws('/', shard, {name}), _number"
+            path = f"concat_ws('/', shard, {name})"
+            sorting = f"{_natural(path)}, _number"
         values = ""
         if ranking is not None:
             values = (
@@ -361,6 +363,10 @@ class ReviewTable:
         """The rows at those of the places that the table has."""
         rows = self._rows(places)
         return [rows[place] for place in places if place in rows]
+
+    def shards(self) -> list[str]:
+        """The shards that the rows are of."""
+        return [shard for (shard,) in self._run("SELECT DISTINCT shard FROM pairs ORDER BY shard")]
 
     def place_of(self, shard: str, key: str) -> Place:
         """The place of a sample, as far as the table says it."""
@@ -450,6 +456,12 @@ class ReviewTable:
                 self._running.discard(cursor)
             cursor.close()
         return rows
+
+
+def _natural(text: str) -> str:
+    """SQL that orders a text as file managers do: numbers by their value, letters in any case."""
+    padded = f"regexp_replace(lower({text}), '([0-9]+)', '{_ZEROS}\\1', 'g')"
+    return f"regexp_replace({padded}, '0*([0-9]{{{len(_ZEROS)}}})', '\\1', 'g'), {text}"
 
 
 def _among(matches: Matches | None) -> str:

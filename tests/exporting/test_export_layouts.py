@@ -148,6 +148,21 @@ def test_mended_captions_replace_those_of_the_row(pairs, tmp_path):
             assert beside.read_bytes().decode() == texts[2]
 
 
+def test_files_keep_the_endings_that_cameras_gave_them(pairs, tmp_path):
+    source = tmp_path / "source"
+    places = ("album/{}.JPG", "album/{}.jpeg", "other/{}.Png")
+    names = []
+    for (key, image, caption), place in zip(pairs, places, strict=False):
+        names += [place.format(key), place.format(key).rpartition(".")[0] + ".txt"]
+        for name, data in zip(names[-2:], (image, caption.encode()), strict=True):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes(data)
+    out = export(source, tmp_path)
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("k0*")) == sorted(names)
+    for name in names:
+        assert (out / name).read_bytes() == (source / name).read_bytes()
+
+
 @pytest.mark.parametrize("layout", ["folder", "parquet"])
 def test_overwriting_removes_what_was_written_and_nothing_else(layout, pairs, tmp_path, refused):
     source = LAYOUTS["tar"](pairs, tmp_path / "source")

@@ -5,7 +5,7 @@ const $ = id => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const grid = $("grid");
 let request = {}, view = new AbortController(), total = 0, first = 0, last = 0, blocks = new Map(), cards = new Map();
-let at = -1, anchor = -1, chosen = new Set(), editing = null, epoch = 0, histogram = null, like = null, canUndo = false, canRedo = false, proposing = false, allPairs = 0;
+let at = -1, anchor = -1, chosen = new Set(), editing = null, settle = null, epoch = 0, histogram = null, like = null, canUndo = false, canRedo = false, proposing = false, allPairs = 0;
 
 function trouble(text) { $("trouble").textContent = text || ""; $("trouble").hidden = !text; }
 
@@ -45,16 +45,19 @@ const open = guarded(async (start = 0, anew = 1) => {
   const answer = await ask("rows", {...request, start, count: BLOCK, anew}, undefined, view.signal);
   if (mine !== epoch || editing !== edited) return;  // who began to write goes on writing
   total = answer.pairs;
-  reset(answer.start - answer.start % BLOCK);
+  reset(answer.start - answer.start % BLOCK, !anew);
   at = total ? Math.min(answer.start, total - 1) : -1;
   show(answer);
   await fill();
   move(at, false);
 });
 
-function reset(start) {
-  editing = null; blocks.clear(); cards.clear(); chosen.clear(); grid.replaceChildren(); grid.scrollTop = 0;
-  first = last = start; at = anchor = -1;
+// Who goes to another place of a view keeps what is selected in it.
+function reset(start, stays) {
+  editing = settle = null; blocks.clear(); grid.replaceChildren(); grid.scrollTop = 0;
+  if (!stays) { chosen.clear(); anchor = -1; }
+  for (const n of [...cards.keys()]) if (!chosen.has(n)) cards.delete(n);
+  first = last = start; at = -1;
 }
 
 const drawn = guarded(async () => {
@@ -148,7 +151,9 @@ function draw(card, n) {
   picture.append(image);
   picture.addEventListener("dblclick", () => enlarge(n));
   const file = element("p", "file", card.file[0] ? `${card.file[0]}/` : "");
-  file.append(element("b", "", card.file[1]), card.date ? ` · ${card.date}` : "");
+  const [, stem, ending] = card.file[1].match(/^(.*?)(\.\w+)?$/s), name = element("b", "", stem);
+  if (ending) name.append(element("wbr"), ending);
+  file.append(name, card.date ? ` · ${card.date}` : "");
   const caption = element("p", "caption");
   caption.dir = "auto";
   if (card.pieces.length) for (const [text, kind] of card.pieces) caption.append(element("span", kind, text), kind === "part" ? " " : "");
@@ -220,6 +225,8 @@ function verdict(n) {
   card.box.querySelector(".verdict").textContent = !kind || kind === "note" ? "" : kind === "correct" ? `corrected: ${visible(caption)}` : {keep: "kept", drop: "dropped"}[kind] + (who ? ` by ${who}` : "");
 }
 
+const captionOf = card => card.decision && card.decision[0] === "correct" ? card.decision[1] : card.text;
+
 function visible(text) { return text.replace(/[\u202a-\u202e\u2066-\u2069\u200e\u200f\u0000-\u0008]/g, c => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`); }
 
 function state(answer) {
@@ -237,7 +244,7 @@ function state(answer) {
 
 function where() {
   $("selected").hidden = !chosen.size;
-  $("state").textContent = total ? `${number(at + 1)} of ${number(total)}${chosen.size ? `, ${number(chosen.size)} selected` : ""}` : "no pairs";
+  $("state").textContent = total ? `${number(at + 1)} of ${number(total)}${chosen.size ? `, ${number(chosen.size)} selected` : ""}` : `no pairs in this view${$("view").value !== "all" && (request.search || request.where) ? ": All pairs may have some" : ""}`;
 }
 
 // ---- moving and selecting ----------------------------------------------------------------------
@@ -282,12 +289,12 @@ function clear() { const before = [...chosen]; chosen.clear(); anchor = -1; befo
 let told = Promise.resolve();
 function tell(work) { told = told.then(guarded(work)); return told; }
 
-function decide(kind, captionOf) {
+function decide(kind, captionFor) {
   const places = (chosen.size ? [...chosen].sort((a, b) => a - b) : at >= 0 ? [at] : []).filter(n => cards.has(n));
-  const meant = places.map(n => [n, cards.get(n)]).map(([n, card]) => [n, card, captionOf ? captionOf(card) : null]).filter(([, , text]) => !captionOf || text);
+  const meant = places.map(n => [n, cards.get(n)]).map(([n, card]) => [n, card, captionFor ? captionFor(card) : null]).filter(([, , text]) => !captionFor || text);
   if (!meant.length) { if (places.length) trouble("No better word and no wrong sentence is known here: e edits the caption."); return; }
   const body = {decision: kind, pairs: meant.map(([, card]) => [card.uid, card.number])};
-  if (captionOf) body.captions = meant.map(([, , text]) => text);
+  if (captionFor) body.captions = meant.map(([, , text]) => text);
   const before = meant.map(([, card]) => card.decision);
   trouble();
   for (const [n, card, text] of meant) { card.decision = [kind, text, "", card.decision && card.decision[3]]; verdict(n); }
@@ -299,6 +306,7 @@ function decide(kind, captionOf) {
 }
 
 const undo = () => tell(async () => {
+  trouble();
   const answer = await ask("undo", {}, {});
   const now = new Map(answer.undone.map(([uid, n, decision]) => [`${n} ${uid}`, decision]));
   let back = -1;
@@ -311,6 +319,7 @@ const undo = () => tell(async () => {
 });
 
 const redo = () => tell(async () => {
+  trouble();
   const answer = await ask("redo", {}, {});
   state(answer);
   if (answer.changed) await open(Math.max(at, 0));
@@ -324,8 +333,8 @@ function captions(exchange, advice) {
   const given = exchange(places);
   if (!given.length) { trouble(advice); return; }
   const from = given.map(([, n]) => cards.get(n));
-  if (from.some(card => !card.text || !card.isWhole)) { trouble("One of these captions is missing, or too long to be moved here."); return; }
-  const before = new Map(places.map(n => [n, cards.get(n).text]));
+  if (from.some(card => !captionOf(card) || captionOf(card) === card.text && !card.isWhole)) { trouble("One of these captions is missing, or too long to be moved here."); return; }
+  const before = new Map(places.map(n => [n, captionOf(cards.get(n))]));
   const texts = new Map(given.map(([to, from]) => [cards.get(to), before.get(from)]));
   chosen = new Set(given.map(([to]) => to));
   decide("correct", card => texts.get(card));
@@ -333,10 +342,10 @@ function captions(exchange, advice) {
 
 const swap = () => captions(
   places => places.length === 2 ? [places, [...places].reverse()] : [],
-  "Select two pairs, with x, to swap their captions.");
+  "Select two pairs to swap their captions.");
 const shift = by => captions(
   places => places.filter(n => places.includes(n + by)).map(n => [n, n + by]),
-  "Select pairs that follow one another, with Shift and an arrow, to shift their captions by one.");
+  "Select pairs that follow one another to shift their captions by one: with Shift and an arrow, or the first, then the last and Select to here.");
 
 // ---- notes -------------------------------------------------------------------------------------
 
@@ -362,7 +371,7 @@ const enlarge = guarded(n => {
   image.alt = ""; image.src = `picture?${new URLSearchParams({shard: card.shard, key: card.key, large: "1"})}`;
   image.addEventListener("click", () => image.classList.toggle("own-size"));
   $("large-picture").replaceChildren(image);
-  $("large-caption").textContent = visible(card.decision && card.decision[1] || card.text);
+  $("large-caption").textContent = visible(captionOf(card));
   $("large").showModal();
 });
 
@@ -377,22 +386,31 @@ function edit() {
   const card = cards.get(at); if (!card || editing !== null) return;
   if (!card.isWhole) { trouble("This caption is too long to edit here."); return; }
   editing = at;
-  const place = at, caption = card.box.querySelector(".caption"), area = element("textarea");
-  area.value = card.decision && card.decision[1] || card.text; area.setAttribute("aria-label", "Corrected caption");
+  const place = at, caption = card.box.querySelector(".caption"), area = element("textarea"), now = captionOf(card);
+  const box = element("div", "editor"), [saves, leaves] = ["Save", "Cancel"].map(word => Object.assign(element("button", "", word), {type: "button"}));
+  area.value = now; area.setAttribute("aria-label", "Corrected caption");
   area.dir = "auto";
-  caption.hidden = true; caption.after(area); area.focus();
-  const close = () => { if (editing === null) return; editing = null; area.remove(); caption.hidden = false; grid.focus({preventScroll: true}); };
+  box.append(area, saves, leaves);
+  caption.hidden = true; caption.after(box); area.focus();
+  box.scrollIntoView({block: "nearest"});
+  const close = () => { if (editing === null) return; editing = settle = null; box.remove(); caption.hidden = false; grid.focus({preventScroll: true}); };
+  const save = () => {
+    const text = area.value.trim();
+    close();
+    if (!text) trouble("A caption must not be empty: it stays as it was.");
+    else if (text !== now) { clear(); at = place; decide("correct", () => text); }
+  };
+  settle = save;  // who turns to something else has written this
+  saves.addEventListener("click", event => { event.stopPropagation(); save(); });
+  leaves.addEventListener("click", event => { event.stopPropagation(); close(); });
   area.addEventListener("keydown", event => {
     event.stopPropagation();
     if (event.key === "Escape") close();
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
-      const text = area.value.trim();
-      close();
-      if (text && text !== card.text) { clear(); at = place; decide("correct", () => text); }
+      save();
     }
   });
-  area.addEventListener("blur", () => setTimeout(() => { if (area.isConnected && area.value === card.text) close(); }, 200));
 }
 
 const all = guarded(async () => {
@@ -414,9 +432,14 @@ $("all").addEventListener("close", guarded(async () => {
 }));
 
 const finish = guarded(async () => {
+  settle?.();
   await told;
+  const {pairs: left} = await ask("rows", {view: data.views[0][0], undecided: "1", start: 0, count: 0, anew: 1});
   await ask("done", {}, {});
-  document.body.replaceChildren(element("p", "finished", "The decisions are written. This page can be closed."));
+  const page = element("div", "finished");
+  page.append(element("p", "", "The decisions are written: the terminal says which command uses them. This page can be closed."));
+  if (left) page.append(element("p", "", `${number(left)} of the view ${data.views[0][1]} are undecided: the policy of select decides about them.`));
+  document.body.replaceChildren(page);
 });
 
 // ---- selecting without a keyboard --------------------------------------------------------------
@@ -424,7 +447,9 @@ const finish = guarded(async () => {
 function select() { chosen.has(at) ? chosen.delete(at) : chosen.add(at); anchor = at; verdict(at); where(); }
 const range = guarded(async () => {
   if (!chosen.size) return select();
-  const near = [...chosen].reduce((best, n) => Math.abs(n - at) < Math.abs(best - at) ? n : best);
+  // By touch, the pair at which the range ends has been selected by the tap that chose it.
+  const others = [...chosen].filter(n => n !== at);
+  const near = others.reduce((best, n) => Math.abs(n - at) < Math.abs(best - at) ? n : best, others.length ? others[0] : at);
   await choose(near, at);
   [...chosen].forEach(verdict); where();
 });
@@ -436,8 +461,9 @@ function alike() {
   changed(); grid.focus();
 }
 
+const unlike = () => { like = null; changed(); grid.focus(); };
 const deeds = {
-  select, range, deselect: clear, note, like: alike,
+  select, range, deselect: () => like && !chosen.size ? unlike() : clear(), note, like: alike,
   keep: () => decide("keep"), drop: () => decide("drop"), mend: () => decide("correct", card => card.mended),
   redo, swap, next: () => shift(1), previous: () => shift(-1), large: () => enlarge(at), copy, jump: () => { $("jump").returnValue = ""; $("jump").showModal(); $("pair").max = total; $("pair").select(); },
   edit, closest, skip: () => { clear(); move(at + 1, false); }, undo, all, help: () => { $("help").returnValue = ""; $("help").showModal(); },
@@ -446,11 +472,11 @@ const keys = {x: "select", X: "range", Escape: "deselect", n: "note", m: "like",
 
 document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  if (event.target.matches("input, select, textarea")) { if (event.key === "Escape" || (event.key === "Enter" && event.target.matches("select"))) grid.focus(); return; }
+  if (event.target.matches("input, select, textarea")) { if (event.key === "Escape" || (event.key === "Enter" && event.target.matches("select"))) (event.key === "Enter" && event.target.id === "find" ? $("search") : grid).focus(); return; }
   const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(), ArrowUp: -columns(), PageDown: 3 * columns(), PageUp: -3 * columns()}[event.key];
   if (step) move(at + step, event.shiftKey);
-  else if (event.key === "Home") open(0, 0);
-  else if (event.key === "End") open(Math.max(0, total - 1), 0);
+  else if (event.key === "Home") event.shiftKey ? move(0, true) : open(0, 0);
+  else if (event.key === "End") event.shiftKey ? move(total - 1, true) : open(Math.max(0, total - 1), 0);
   else if (event.key === "v") $("view").focus();
   else if (event.key === "/") $("search").focus();
   else if (event.key >= "1" && event.key <= "9" && event.key.length === 1) take(at, event.key - 1);
@@ -459,12 +485,13 @@ document.addEventListener("keydown", event => {
   event.preventDefault();
 });
 document.querySelector("footer").addEventListener("click", event => {
-  const button = event.target.closest("button"); if (button) { grid.focus({preventScroll: true}); deeds[button.dataset.do](); }
+  const button = event.target.closest("button"); if (button) { settle?.(); grid.focus({preventScroll: true}); deeds[button.dataset.do](); }
 });
 $("help").addEventListener("close", () => { grid.focus({preventScroll: true}); deeds[$("help").returnValue]?.(); });
 grid.addEventListener("click", event => {
-  const card = event.target.closest(".card"); if (!card || event.target.matches("textarea")) return;
+  const card = event.target.closest(".card"); if (!card || event.target.closest(".editor")) return;
   const n = +card.dataset.n;
+  settle?.();
   if (event.shiftKey) move(n, true);
   else if (event.ctrlKey || event.metaKey || (event.pointerType === "touch" && chosen.size)) { at = n; chosen.has(n) ? chosen.delete(n) : chosen.add(n); [...cards.keys()].forEach(verdict); where(); }
   else { clear(); move(n, false); }
@@ -482,22 +509,25 @@ function sorted() {
 }
 
 function changed() {
+  settle?.();
   request = {...request, view: $("view").value, ...sorted(), where: $("where").value.trim(), search: "", meaning: "", side: "", like: like ? like.place : "", undecided: $("undecided").checked ? "1" : ""};
   const words = $("search").value.trim(), find = $("find").value;
   if (find === "search") request.search = words;
   else if (words && !like && canSearch()) { request.meaning = words; request.side = find; }
   $("like").hidden = !like;
-  if (like) $("like").firstElementChild.textContent = `pictures like ${like.file[1]}, the nearest first`;
+  if (like) $("like").firstElementChild.textContent = `pictures like ${like.file[1]} in this view, the nearest first`;
   view.abort(); view = new AbortController();  // the server gives up a condition that nobody waits for
   open(0); drawn();
 }
-$("unlike").addEventListener("click", () => { like = null; changed(); grid.focus(); });
-$("find").addEventListener("change", () => { if ($("find").value !== "search") canSearch(); if ($("search").value.trim()) changed(); $("search").focus(); });
+$("unlike").addEventListener("click", unlike);
+$("find").addEventListener("change", () => { if ($("find").value !== "search") canSearch(); if ($("search").value.trim()) changed(); if (!byKeys) $("search").focus(); });
 $("further").addEventListener("click", () => { $("further").setAttribute("aria-expanded", document.querySelector("header").classList.toggle("all")); paint(); });
 let byKeys = false;  // a choice by keys may go on: Enter or Escape leads back to the pairs
-for (const name of ["view", "score"]) {
+for (const name of ["view", "score", "find"]) {
   $(name).addEventListener("keydown", () => { byKeys = true; });
   $(name).addEventListener("pointerdown", () => { byKeys = false; });
+}
+for (const name of ["view", "score"]) {
   $(name).addEventListener("change", () => { request.low = request.high = null; changed(); if (!byKeys) grid.focus(); });
 }
 for (const name of ["where", "search"]) {
