@@ -550,6 +550,7 @@ def evaluate_noise(
     device: str = 'auto',
     seed: int = 0,
     plot: _Path | None = None,
+    table: _Path | None = None,
     memory_limit: str | None = None,
     overwrite: bool = False,
     progress: _Progress = None,

@@ -22,7 +22,7 @@ from ncclean.base.option_values import build_options
 from ncclean.base.options import Options
 from ncclean.errors import InputError
 
-from .display import Shown
+from .display import Note, Shown
 from .progress import SILENT, Progress
 
 C = TypeVar("C", bound="Command")
@@ -47,6 +47,9 @@ class Result(Generic[S]):
     failures: Mapping[str, str] = field(default_factory=dict)
     shown: Iterable[Shown] = ()
     is_empty: bool = False  # nothing came of it, such as no pair with scores: exit code 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shown", tuple(self.shown))  # for who looks at it twice
 
     def __getitem__(self, name: str) -> Any:
         """One of the `values`."""
@@ -74,6 +77,7 @@ class Result(Generic[S]):
         yield from self.figures.items()
         yield from ((f"failed: {name}", reason) for name, reason in self.failures.items())
         yield from (("made", path) for path in self.made)
+        yield from (("note", one.text) for one in self.shown if isinstance(one, Note))
 
 
 @dataclass(frozen=True, kw_only=True)

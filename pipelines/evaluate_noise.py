@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from ncclean.base.estimates import flattened
 from ncclean.base.formats import Table, decimal, share, stated_rate
 from ncclean.base.option_values import numbers_by_name
 from ncclean.base.options import Option, Options, Seed, check_source, check_unset, parameters
+from ncclean.base.table_files import TABLE_ENDINGS, table_text
 
 from .command import Command, Result
 from .display import Note, Shown, partner_lines
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from ncclean.evaluation.noise_trial import TrialRequest
 
 
+_DETECTION = ("auroc", "average_precision", "threshold", "precision", "recall", "f1")
 _TABLES = ("scores", "join")  # options that name the tables
 
 
@@ -107,6 +110,16 @@ class EvaluateNoise(Command):
     ] = None
     trial: TrialOptions = field(default_factory=TrialOptions)
     plot: Annotated[str | None, plot_option("noise.pdf")] = None
+    table: Annotated[
+        str | None,
+        Option(
+            "Write what each score finds of each kind of noise as a table for a paper: `.csv` or "
+            "`.tex`.",
+            metavar="PATH",
+            endings=TABLE_ENDINGS,
+            inside="noise.csv",
+        ),
+    ] = None
     memory_limit: MemoryLimit = None
     overwrite: Overwrite = False
 
@@ -123,21 +136,27 @@ class EvaluateNoise(Command):
 
     def run(self, progress: Progress = SILENT) -> Result[NoiseEvaluation]:
         """Evaluate scores and rules, and plot; see `ncclean.evaluation.evaluate_noise`."""
+        from ncclean.base import stores
+        from ncclean.base.atomic import published
         from ncclean.base.output_mark import check_free
         from ncclean.base.scratch import scratch_folder
         from ncclean.storage.run_folder import write_json
 
-        check_free([self.out, self.plot], self.name, self.overwrite)
+        check_free([self.out, self.plot, self.table], self.name, self.overwrite)
         if self.inject is None:
             evaluation = self._evaluate(self.scores, progress)
         else:
             with scratch_folder() as folder:
                 trial, table = self._trial(self.inject).run(folder, progress)
                 evaluation = dataclasses.replace(self._evaluate([table], progress), trial=trial)
-        files = [path for path in (self.out, self.plot) if path is not None]
+        files = [path for path in (self.out, self.plot, self.table) if path is not None]
         if self.out is not None:
             values = dataclasses.asdict(evaluation, dict_factory=flattened)
             write_json(self.out, values, self.name)
+        if self.table is not None:
+            with published(stores.location(self.table)) as aside:
+                ending = posixpath.splitext(self.table)[1]
+                aside.write_text(table_text(_detection(evaluation), ending, self.name), "utf-8")
         noisy = sum(evaluation.noisy.values())
         best = max(evaluation.scores, key=lambda score: score.kinds[0].report.auroc)
         auroc = best.kinds[0].report.auroc  # of all noise, which comes first
@@ -190,6 +209,19 @@ class EvaluateNoise(Command):
             scale=scale_of(parse_scale(options.scale), model) if is_embedded else CLIP_SCALE,
             seed=options.seed,
         )
+
+
+def _detection(evaluation: NoiseEvaluation) -> Table:
+    """What each score finds of each kind of noise; precision and recall at its threshold."""
+    rows = []
+    for score in evaluation.scores:
+        for one in score.kinds:
+            figures = (getattr(one.report, name) for name in _DETECTION)
+            rows.append((score.column, one.kind, *map(decimal, figures)))
+    names = (name.replace("_", " ").replace("auroc", "AUROC") for name in _DETECTION)
+    heads = ("score", "noise", *names)
+    pairs = evaluation.clean + sum(evaluation.noisy.values())
+    return Table(f"Detection of noise in {pairs:,} pairs", heads, tuple(rows), left=2)
 
 
 def _summary(evaluation: NoiseEvaluation, files: Sequence[str]) -> Iterator[Shown]:

@@ -50,8 +50,10 @@ class Explain(Command):
     embeddings: Annotated[
         Sequence[str],
         Option(
-            "Embeddings: tell causes from groups that are only harder; find shifted captions.",
+            "Embeddings: tell causes from groups that are only harder; find shifted captions "
+            "(default: those that the run has written).",
             reads=Reads.SOURCE,
+            shows_default=False,
         ),
     ] = ()
     embedding_keys: EmbeddingKeys = None
@@ -64,6 +66,7 @@ class Explain(Command):
     def run(self, progress: Progress = SILENT) -> Result[Explained]:
         """Find the causes; see `ncclean.explaining.explain_scores`."""
         from ncclean.explaining.explain_scores import explain_scores
+        from ncclean.storage.layout import written_embeddings
         from ncclean.storage.tables import check_apart, table_files
 
         check_apart(self.out, table_files(self.scores))
@@ -71,7 +74,7 @@ class Explain(Command):
             self.scores,
             self.out,
             self.options,
-            embeddings=self.embeddings,
+            embeddings=self.embeddings or written_embeddings(self.scores),
             embedding_keys=parse_keys(self.embedding_keys),
             join=self.join,
             memory_limit=self.memory_limit,

@@ -27,6 +27,7 @@ _PLACES: dict[bytes, tuple[str, bytes | None]] = {
     b"{": (r'\{\s*"made_by":\s*"%s"\s*[,}]', None),
     b"<!DOCTYPE html>": (r'.*?<meta name="generator" content="ncclean [^"<>]*, %s">', b"<title"),
     b"#": (r"# %s\r?\n", None),  # YAML
+    b"% ": (r"%% %s\r?\n", None),  # LaTeX
     b"<?xml": (r".*?<dc:creator>\s*<cc:Agent>\s*<dc:title>%s</dc:title>", b"</metadata>"),
     b"\x89PNG\r\n": (r".*?tEXtSoftware\0%s.{4}", b"IDAT"),
     b"\x93NUMPY": (r"\x93NUMPY\x01\0..\{[^\n]*\}[ ,]*# %s *\n", None),

@@ -24,7 +24,9 @@ from upath import UPath
 
 from ncclean.base import stores
 from ncclean.base.atomic import published
+from ncclean.base.formats import Table
 from ncclean.base.output_mark import check_free
+from ncclean.base.table_files import TABLE_ENDINGS, file_name, table_text
 from ncclean.errors import InputError
 from ncclean.recipes.references import RUN, written
 from ncclean.storage.run_record import RunRecord, exists
@@ -124,6 +126,16 @@ class RunFolder:
         done |= {"done": True, "made": [self.recorded(path) for path in done["made"]]}
         opened.append("done", **done)
         return dataclasses.replace(record, **done)
+
+    def write_tables(self, tables: Iterable[Table]) -> None:
+        """Write tables for a paper: `tables/TITLE.csv` and `.tex`."""
+        folder = self.path / "tables"
+        for table in tables:
+            folder.mkdir(exist_ok=True)
+            for ending in TABLE_ENDINGS:
+                self.write(
+                    folder / f"{file_name(table)}{ending}", table_text(table, ending, _COMMAND)
+                )
 
     def write(self, path: Path, text: str) -> None:
         """Write a file of the run."""

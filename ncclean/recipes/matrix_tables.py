@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
+from ncclean.base.estimates import Estimate
 from ncclean.base.formats import Table
 from ncclean.evaluation.noise_evaluation import ALL
 from ncclean.recipes.folder import StageRecord
@@ -15,6 +16,7 @@ from ncclean.recipes.matrix import of_cell
 from ncclean.recipes.stage_facts import StageFacts
 from ncclean.recipes.tables import MODEL_COMMANDS, model_name, result_tables
 
+DETECTION = ("auroc", "average_precision", "precision", "recall", "f1")
 _Cell = tuple[tuple[str, Any], ...]
 
 
@@ -66,16 +68,25 @@ def tables_of(
         return
     models: dict[str, Means] = {}
     noise: dict[str, Means] = {}
+    rates: dict[str, Means] = {}
     for name, record in records.items():
         stage = stages[name]
         if not record.done:
             continue
         if record.command == "evaluate noise":
-            title = f"{stage.base}: AUROC of all noise, mean and standard deviation"
+            title = f"{stage.base}: detection of all noise, mean and standard deviation"
             means = noise.setdefault(stage.base, Means(title))
             for score in record.result["scores"]:
-                auroc = next(k["report"]["auroc"] for k in score["kinds"] if k["kind"] == ALL)
-                means.add(stage.base, stage.cell, score["column"], auroc)
+                report = next(k["report"] for k in score["kinds"] if k["kind"] == ALL)
+                for metric in DETECTION:
+                    name = metric.replace("_", " ").replace("auroc", "AUROC")
+                    means.add(score["column"], stage.cell, name, report[metric])
+        if record.command == "score":
+            rate = Estimate.of_fields(record.result, "noise_rate")
+            title = f"{stage.base}: estimated noise rate, percent"
+            means = rates.setdefault(stage.base, Means(title))
+            for name, value in (("low", rate.low), ("estimate", rate.value), ("high", rate.high)):
+                means.add(stage.base, stage.cell, name, 100 * value if rate.is_known else None)
         if record.command in MODEL_COMMANDS:
             for result in record.result["results"]:
                 title = f"{result['dataset']}: mean and standard deviation, percent"
@@ -83,7 +94,8 @@ def tables_of(
                 for metric, value in result["metrics"].items():
                     percent = value if value is None or metric.endswith("rsum") else 100 * value
                     means.add(model_name(stages, result), stage.cell, _short(metric), percent)
-    yield from (means.table("stage", 3) for means in noise.values())
+    yield from (means.table("score", 3) for means in noise.values())
+    yield from (means.table("stage", 1) for means in rates.values())
     yield from (means.table("model", 1) for means in models.values())
 
 

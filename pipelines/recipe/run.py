@@ -106,13 +106,15 @@ def run(recipe: Recipe, progress: Progress = SILENT, start_from: str | None = No
             progress.say(f"{stage.name}: done in {record.seconds:,.1f} s; {figures}")
             write_page(recipe.name, recipe.about, recipe.stages, folder, records)
         write_page(recipe.name, recipe.about, recipe.stages, folder, records)
+        tables = tuple(tables_of(recipe.stages, records))
+        folder.write_tables(tables)
     return RunSummary(
         recipe=recipe.name,
         folder=str(recipe.folder),
         page=str(folder.page),
         records=records,
         ran=tuple(ran),
-        tables=tuple(tables_of(recipe.stages, records)),
+        tables=tables,
     )
 
 

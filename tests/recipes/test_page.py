@@ -2,10 +2,12 @@
 
 import re
 from datetime import datetime, timezone
+from types import SimpleNamespace
 
 import pytest
 
 from ncclean.recipes.folder import RunFolder, StageRecord
+from ncclean.recipes.matrix_tables import DETECTION, tables_of
 from ncclean.recipes.page import write_page
 from ncclean.recipes.tables import result_tables
 from tests.pipelines.recipe.recipes import made
@@ -98,3 +100,32 @@ def test_noise_is_shown_by_kind_and_what_is_flagged_of_the_clean_pairs(tmp_path)
     percent = [float(cell.rstrip(" %")) for cell in (first[1], first[2], first[4])]
     assert percent == [50.0, 75.0, 10.0]
     assert second[4] == first[3]  # nothing is known of either
+
+
+def test_repeated_stages_have_a_row_for_each_score_and_the_spread_of_each_figure(tmp_path):
+    def found(auroc):
+        report = dict.fromkeys(DETECTION, 0.5) | {"auroc": auroc}
+        return {"scores": [{"column": "similarity", "kinds": [{"kind": "all", "report": report}]}]}
+
+    def scored(rate):
+        return {"noise_rate": rate, "noise_rate_low": rate - 0.1, "noise_rate_high": rate + 0.1}
+
+    stages, records = {}, {}
+    for seed, (auroc, rate) in enumerate(((0.8, 0.2), (0.9, 0.3))):
+        for base, command, result in (
+            ("found", "evaluate noise", found(auroc)),
+            ("score", "score", scored(rate)),
+        ):
+            name = f"{base}--seed-{seed}"
+            cell = {"rate": 0.2, "seed": seed}
+            stages[name] = SimpleNamespace(name=name, base=base, cell=cell, model=None)
+            records[name] = record(name, command, result=result)
+    noise, rates = tables_of(stages, records)
+    assert noise.heads == ("rate", "score", "runs", "AUROC", "average precision", "precision",
+                           "recall", "f1")  # fmt: skip
+    assert noise.rows[0][:4] == ("0.2", "similarity", "2", "0.850 ± 0.071")
+    assert rates.rows == (("0.2", "score", "2", "15.0 ± 7.1", "25.0 ± 7.1", "35.0 ± 7.1"),)
+    folder = RunFolder(tmp_path)
+    folder.write_tables((noise, rates))
+    assert {path.suffix for path in (tmp_path / "tables").iterdir()} == {".csv", ".tex"}
+    assert len(list((tmp_path / "tables").iterdir())) == 4
