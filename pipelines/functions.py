@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from .command import Command, Result, build, help_text
 from .progress import Calls, Progress, Report, default_progress
 from .registry import COMMANDS
 
+_PAIRS = (Reads.SHARDS, Reads.SOURCE)
+_HELD = "Also a datasets.Dataset, a data frame, an Arrow table, or a list of (image, caption)."
 # `ncclean.report` is a package already.
 _NAMES = {"report": "write_report"}
 FUNCTIONS: dict[str, type[Command]] = {
@@ -45,7 +48,9 @@ def function(name: str) -> Callable[..., Any]:
                 raise TypeError(f"{name}() has no option {option!r}{near}")
         arguments = signature.bind(*args, **options).arguments
         with _watched(arguments.pop("progress", None)) as progress:
-            return build(kind, _with_files(kind, arguments, progress)).run(progress)
+            files, written = _with_files(kind, arguments, progress)
+            result = build(kind, files).run(progress)
+        return dataclasses.replace(result, made=(*result.made, *written))
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"{help_text(kind)}\n\n{_options_text(kind)}"
@@ -65,29 +70,33 @@ def _watched(
 
 def _with_files(
     kind: type[Command], arguments: Mapping[str, Any], progress: Progress
-) -> dict[str, Any]:
-    """The arguments with the paths of files in place of objects that hold pairs."""
+) -> tuple[dict[str, Any], list[str]]:
+    """The arguments with the paths of files in place of objects that hold pairs, and these."""
     from ncclean.data.objects import is_paths, write_pairs
 
-    files = dict(arguments)
+    files, written = dict(arguments), []
     for name, value in arguments.items():
-        if parameters(kind)[name].option.reads in (Reads.SHARDS, Reads.SOURCE) and (
-            not is_paths(value)
-        ):
+        if parameters(kind)[name].option.reads in _PAIRS and not is_paths(value):
             file, count = write_pairs(value, *map(arguments.get, ("image_root", "image_key")))
             progress.say(f"{counted(count, 'pair')} written to {file}: other commands take it, too")
             files[name] = [file]
-    return files
+            written.append(file)
+    return files, written
 
 
 def _options_text(kind: type[Command]) -> str:
     """The options as `help()` shows them: what each one does, below its name."""
     listed = (one for one in parameters(kind).values() if one.option.is_listed)
     return "Options:\n" + "\n".join(
-        textwrap.fill(one.option.help.replace("`", ""), 88, initial_indent=f"  {one.name}: ",
+        textwrap.fill(_meaning(one), 88, initial_indent=f"  {one.name}: ",
                       subsequent_indent="      ")
         for one in listed
     )  # fmt: skip
+
+
+def _meaning(parameter: Parameter) -> str:
+    text = parameter.option.help.replace("`", "")
+    return f"{text} {_HELD}" if parameter.option.reads in _PAIRS else text
 
 
 def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]:

@@ -45,8 +45,8 @@ class InjectNoise(Command):
     kind: Annotated[
         Sequence[str],
         Option(
-            "`ncr`, `ncr_image`, `decl`, `per_batch`, `hard`, `junk` or `donor`; each needs "
-            "a --rate."
+            "`ncr`, `ncr_image`, `decl`, `per_batch`, `hard`, `junk`, `donor`, "
+            "`foreign_sentence` or `added_detail`; each needs a --rate."
         ),
     ] = ()
     rate: Annotated[

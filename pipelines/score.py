@@ -322,7 +322,12 @@ def within_captions(
 
     for name, rate, of_which, is_asked in (
         ("a wrong word", words, "of the others", fields["has_words"]),
-        ("wrong sentences", parts, "of matched pairs with several", fields["has_parts"]),
+        (
+            "wrong sentences",
+            parts,
+            "of the sentences of matched captions with several",
+            fields["has_parts"],
+        ),
     ):
         if is_usable(rate):
             yield name, f"{stated_rate(rate)} {of_which}"

@@ -7,11 +7,13 @@ without the score table.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 from upath import UPath
 
@@ -28,6 +30,7 @@ from ncclean.explaining.pairs import Values
 from ncclean.explaining.shifts import Shift, find_shift, is_ordered, right_cosine
 from ncclean.storage.catalog import columns_of
 from ncclean.storage.decisions import CORRECT, DROP, read_decisions
+from ncclean.storage.quoting import natural_order
 from ncclean.storage.tables import table_metadata
 
 FIXES = pa.schema([*DECISIONS, ("shard", pa.string()), ("key", pa.string())])
@@ -36,6 +39,7 @@ _NOT_BLANK = r"[^\pZ\t-\r\x1c-\x1f\x{85}]"  # what `str.strip` leaves
 # Of the pairs of a cause with a probably wrong word, so many have the same two words.
 _LEAST_SHARE = 0.2
 _FEWEST = 10
+_NAME = "concat_ws('/', shard, key)"
 
 
 @dataclass(frozen=True)
@@ -84,11 +88,32 @@ def propose(
             f"(place) WHERE member IN ({', '.join(map(str, ordered))})"
         )
         for group, arrays in embedded.vectors(connection, wanted).items():
-            shift = find_shift(*arrays, right)
+            shift = _shift_of(connection, group, arrays, right)
             if shift is not None:
                 shifts[ordered[group]] = shift
                 texts[ordered[group]] = str(shift)
     return Proposals(texts, shifts)
+
+
+def _shift_of(
+    connection: duckdb.DuckDBPyConnection,
+    group: int,
+    arrays: tuple[np.ndarray, np.ndarray, np.ndarray],
+    right: float,
+) -> Shift | None:
+    """The shift of a group, in the order of the table or in that which file managers show."""
+    places, image, text = arrays
+    named = connection.execute(
+        f"SELECT place FROM members JOIN pairs USING (place) WHERE member = {group} "
+        f"ORDER BY {natural_order(_NAME)}, coalesce(caption_number, 0)"
+    ).fetchnumpy()["place"]
+    order = np.searchsorted(places, named[np.isin(named, places)])
+    shifts = [find_shift(places, image, text, right)]
+    if not np.array_equal(order, np.arange(len(places))):
+        shift = find_shift(places[order], image[order], text[order], right)
+        shifts.append(shift and dataclasses.replace(shift, is_by_name=True))
+    there = [shift for shift in shifts if shift is not None]
+    return max(there, key=lambda shift: shift.right_after, default=None)
 
 
 def _exchanged(connection: duckdb.DuckDBPyConnection, group: int, value: str) -> str | None:

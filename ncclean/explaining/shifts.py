@@ -29,7 +29,8 @@ class Shift:
 
     `places` are those of the run's pairs in the file of the pairs, `sources` those of the pairs
     that have their captions, -1 where these are beyond the end. `right_before` and `right_after`
-    are expected numbers of right pairs.
+    are expected numbers of right pairs. The order is that of the table, or if `is_by_name` that of
+    file names as file managers show them, numbers by their value.
     """
 
     by: int
@@ -38,15 +39,17 @@ class Shift:
     right_before: float
     right_after: float
     pairs: int  # of the cause
+    is_by_name: bool = False
 
     def __str__(self) -> str:
         where = "all" if len(self.places) == self.pairs else f"a run of {len(self.places):,}"
         side = "after" if self.by > 0 else "before"
         count = "" if abs(self.by) == 1 else f"{abs(self.by)} places "
         which = f"the pair {count}{side} it" if count else f"the next pair {side} it"
+        order = ", numbers in file names by their value" if self.is_by_name else ""
         return (
             f"captions are shifted by {self.by:+d} in {where} of the {self.pairs:,} pairs: with "
-            f"the caption of {which}, about {self.right_after:,.0f} are right instead of "
+            f"the caption of {which}{order}, about {self.right_after:,.0f} are right instead of "
             f"{self.right_before:,.0f}"
         )
 

@@ -24,7 +24,7 @@ from ncclean.report.pairs import ALMOST, BORDERLINE, WRONG_SENTENCE
 from ncclean.reviewing.conditions import PLACE, Condition, Conditions, Matches
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
-from ncclean.storage.quoting import identifier, quoted
+from ncclean.storage.quoting import identifier, natural_order, quoted
 
 # Null in all rows where the estimator cannot tell.
 PROBABILITIES = ("near_miss_probability", "part_noise_probability")
@@ -33,7 +33,6 @@ _OPEN_VIEWS = 8
 _BINS = 64
 _BATCH = 5_000
 NAME, DATE = "name", "date"
-_ZEROS = "0" * 20  # digits of the largest number that file names are ordered by
 # What a card shows; columns that a table lacks are null.
 CARD_COLUMNS = (
     "uid", "caption_number", "shard", "key", "row", "status", "error", "text", "url",
@@ -295,7 +294,7 @@ class ReviewTable:
         if request.sort == NAME:
             name = "coalesce(image_path, key)" if "image_path" in self._there else "key"
             path = f"concat_ws('/', shard, {name})"
-            sorting = f"{_natural(path)}, _number"
+            sorting = f"{natural_order(path)}, _number"
         values = ""
         if ranking is not None:
             values = (
@@ -456,12 +455,6 @@ class ReviewTable:
                 self._running.discard(cursor)
             cursor.close()
         return rows
-
-
-def _natural(text: str) -> str:
-    """SQL that orders a text as file managers do: numbers by their value, letters in any case."""
-    padded = f"regexp_replace(lower({text}), '([0-9]+)', '{_ZEROS}\\1', 'g')"
-    return f"regexp_replace({padded}, '0*([0-9]{{{len(_ZEROS)}}})', '\\1', 'g'), {text}"
 
 
 def _among(matches: Matches | None) -> str:

@@ -92,7 +92,7 @@ def explained(request, rendered, tmp_path_factory):
     scores, causes = str(folder / "scores.parquet"), str(folder / "causes.parquet")
     embeddings = str(folder / "embeddings")
     ncclean.score(str(source), scores, embeddings=embeddings, **MODEL)
-    found = Explain(scores=[scores], out=causes, embeddings=[embeddings]).run()
+    found = Explain(scores=[scores], out=causes).run()  # the run tells where its embeddings are
     assert "shifted by +2" in found.summary.causes[0].proposal
     assert "--fix shift" in "\n".join(map(str, found.shown))
     selection = str(folder / "selection.parquet")
@@ -146,10 +146,11 @@ def test_an_export_shifts_captions_back(explained, rendered):
     assert by_decisions == [(one.image, one.caption) for one in read(folder / "mended")]
 
 
-def test_causes_without_shifts_are_refused(explained):
+def test_causes_without_shifts_are_refused(explained, tmp_path):
     folder, source, _, selection = explained
-    scores, causes = str(folder / "scores.parquet"), str(folder / "no-embeddings.parquet")
-    Explain(scores=[scores], out=causes).run()
+    causes = str(tmp_path / "causes.parquet")
+    alone = shutil.copy(folder / "scores.parquet", tmp_path)  # from the embeddings of its run
+    Explain(scores=[alone], out=causes).run()
     export = Export(selection=selection, shards=[str(source)], out=str(folder / "none"))
     with pytest.raises(InputError, match="no shifted captions to mend"):
         dataclasses.replace(export, fix="shift", causes=causes).run()
@@ -260,3 +261,29 @@ def test_shifts_are_of_groups_whose_pairs_were_written_in_order(kind, is_by, is_
         assert set(found.shifts) == ({0} if is_shifted else set())
         assert ("shifted by +2" in found.texts.get(0, "")) == is_shifted
         assert not propose(connection, [candidate], [4], [0], VALUES, None, SILENT).texts
+
+
+def test_captions_shifted_in_the_order_of_a_file_manager_are_given_back():
+    image, text, right = vectors(200)
+    keys = [f"scan {number}" for number in range(1, 201)]
+    order = np.argsort(keys)  # in which a folder is read: 1, 10, 100, 101, ...
+    moved = np.roll(text, 1, axis=0)
+    corpus = SimpleNamespace(vectors=lambda *_: {4: (np.arange(200), image[order], moved[order])})
+    connection = duckdb.connect()
+    with contextlib.closing(connection):
+        named = pa.table({"place": np.arange(200), "key": np.array(keys)[order]})
+        connection.register("named", named)
+        connection.execute(
+            f"CREATE TABLE pairs AS SELECT place, 's' AS shard, key, 0 AS caption_number, "
+            f"{right} AS similarity, 0.0 AS v0 FROM named"
+        )
+        connection.execute("CREATE TABLE members AS SELECT place, 4 AS member FROM named")
+        candidate = Candidate(
+            Kind("shard", PAIR, "x", (), str), "a", 0, Required((0,), (1.0,)), (0.0,), 9.0, 0.001
+        )
+        found = propose(connection, [candidate], [4], [0], VALUES, corpus, SILENT)
+        shift = found.shifts[0]
+        number_of = dict(enumerate(order))
+        pairs = zip(shift.places, shift.sources, strict=True)
+        assert [number_of[b] - number_of[a] for a, b in pairs if b >= 0] == [1] * 199
+        assert "numbers in file names" in found.texts[0]

@@ -179,4 +179,4 @@ def test_words_and_sql_hold_together_and_names_sort(photographs):
     request = Request("all", search="picture", where="similarity > 0 OR similarity < 0", sort=NAME)
     matches = asyncio.run(photographs.conditions.matches(photographs.condition(request)))
     view = photographs.view(request, matches)
-    assert [row["uid"] for row in photographs.page(view, 0, 9)] == ["1", "2", "3"]
+    assert [row["uid"] for row in photographs.page(view, 0, 9)] == ["2", "1", "3"]
