@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.base.config import CLIP_SCALE, DEFAULT_MODEL, parse_keys, parse_scale
 from ncclean.base.estimates import flattened
+from ncclean.base.file_names import TABLE_ENDINGS
 from ncclean.base.formats import Table, decimal, share, stated_rate
 from ncclean.base.option_values import numbers_by_name
 from ncclean.base.options import Option, Options, Seed, check_source, check_unset, parameters
-from ncclean.base.table_files import TABLE_ENDINGS, table_text
 
 from .command import Command, Result
 from .display import Note, Shown, partner_lines
@@ -140,6 +140,7 @@ class EvaluateNoise(Command):
         from ncclean.base.atomic import published
         from ncclean.base.output_mark import check_free
         from ncclean.base.scratch import scratch_folder
+        from ncclean.base.table_files import table_text
         from ncclean.storage.run_folder import write_json
 
         check_free([self.out, self.plot, self.table], self.name, self.overwrite)

@@ -8,6 +8,7 @@ import hashlib
 # `load_dataset`, take every file for data unless a name on its way begins with a dot.
 WORKING_FOLDER = ".ncclean"
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
+TABLE_ENDINGS = (".csv", ".tex")
 _MOST_BYTES = 200  # of the 255 that file systems allow, for endings and numbers to be added
 
 

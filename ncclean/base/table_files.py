@@ -10,7 +10,6 @@ from ncclean._version import __version__
 from ncclean.base.formats import Table
 from ncclean.base.output_mark import mark
 
-TABLE_ENDINGS = (".csv", ".tex")
 _SIGNS = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "±": r"$\pm$", "≥": r"$\ge$", "≤": r"$\le$", "→": r"$\to$", "×": r"$\times$",

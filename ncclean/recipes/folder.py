@@ -24,9 +24,10 @@ from upath import UPath
 
 from ncclean.base import stores
 from ncclean.base.atomic import published
+from ncclean.base.file_names import TABLE_ENDINGS
 from ncclean.base.formats import Table
 from ncclean.base.output_mark import check_free
-from ncclean.base.table_files import TABLE_ENDINGS, file_name, table_text
+from ncclean.base.table_files import file_name, table_text
 from ncclean.errors import InputError
 from ncclean.recipes.references import RUN, written
 from ncclean.storage.run_record import RunRecord, exists
