@@ -196,6 +196,8 @@ def _plain(value: Any) -> Any:
         raise InputError(
             "images are Pillow's, bytes or paths: PIL.Image.fromarray makes one of an array"
         )
+    if getattr(value, "ndim", 0) == 1 and not len(value):
+        return []  # an empty array has a type, of which its list knows nothing
     if not isinstance(value, Image.Image):
         return value
     encoded = io.BytesIO()

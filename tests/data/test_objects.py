@@ -136,6 +136,14 @@ def test_types_of_a_source_are_kept():
         assert written.schema.field("score").type == pa.float32()
         assert written.column("tags").equals(table.column("tags"))
         assert written.column("score").to_pylist() == missing.to_pylist()
+    words = pd.DataFrame(
+        {
+            "image": [encoded()] * 2,
+            "text": ["a", "b"],
+            "words": [np.array(["x"], object), np.array([])],
+        }
+    )
+    assert pq.read_table(write_pairs(words)[0]).column("words").to_pylist() == [["x"], []]
     frame = table.to_pandas()  # whose lists are arrays
     assert pq.read_table(write_pairs(frame)[0]).column("tags").to_pylist() == tags.to_pylist()
 
