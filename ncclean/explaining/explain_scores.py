@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ncclean.base import stores
 from ncclean.base.atomic import published, raise_if_full, remove_leftovers
+from ncclean.base.formats import counted
 from ncclean.base.output_mark import check_free
 from ncclean.base.progress import SILENT, Progress
 from ncclean.base.scratch import scratch_folder
@@ -195,7 +196,7 @@ def _find(
     selected = {candidate.group: (candidate.kind, candidate.value) for candidate in listed}
     numbers = {group: number for number, group in enumerate(selected)}
     group_of = [numbers[candidate.group] for candidate in listed]
-    progress.say(f"comparing {len(numbers):,} groups with one another")
+    progress.say(f"comparing {counted(len(numbers), 'group')}")
     write_members(connection, list(selected.values()))
     tested = candidates.tested + exchanges.tested
     nulls = None

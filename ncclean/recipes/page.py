@@ -41,7 +41,8 @@ def write_page(
         done=sum(record.done for record in records.values()),
         seconds=sum(record.seconds for record in records.values()),
         finished=finished[:16].replace("T", " "),
-        leads=_leads(records),
+        # Of repeated stages no one speaks for the others: their tables have the means.
+        leads=[] if any(stage.cell for stage in stages.values()) else _leads(records),
         tables=list(tables_of(stages, records)),
         failures=[
             (name, what, reason)

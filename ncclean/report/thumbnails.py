@@ -186,7 +186,9 @@ def _read_shard(
         failure = f"cannot be read: {error}"
     for pair in pairs:
         reason = failure if pair.status in _WITHOUT_CAPTION else pair.error or failure
-        reason = reason or _NOT_SHOWN.get(pair.status, "the shard has no image of this key")
+        reason = reason or _NOT_SHOWN.get(
+            pair.status, "the picture is no longer where it was scored"
+        )
         pictures.setdefault((pair.shard, pair.row), Thumbnail(reason=reason))
     return pictures, failure
 

@@ -26,7 +26,7 @@ _MOST_LARGE_BYTES = 4_000_000
 _OWN_SIZE = ((4000, 90), (2000, 80), (1200, 70))  # longest side in pixels, and quality
 _FETCHERS = 32  # most of the time is spent waiting for a store
 _ENCODERS = 16  # which wait for images in the order of the page
-_NO_IMAGE = "the shard has no image of this key"
+_NO_IMAGE = "the picture is no longer where it was scored"
 _PATIENCE = 300.0  # seconds; a tar of a store may be read through before its last image is found
 
 

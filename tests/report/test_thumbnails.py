@@ -80,7 +80,7 @@ def test_reads_the_chosen_pairs_with_reasons_for_the_others(tmp_path):
     assert "pixels" in reasons["images", 23]
     assert "earlier" in reasons["structure", 3]
     assert reasons["structure", 1] == "no image"
-    assert "no image of this key" in reasons["structure", 99]
+    assert "no longer where it was scored" in reasons["structure", 99]
     assert "cannot be read" in reasons["cut", 2]
     assert thumbnails.failed_shards.keys() == {"cut"}
     assert thumbnails.missing_shards == ["elsewhere"]

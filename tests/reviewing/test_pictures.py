@@ -82,7 +82,7 @@ def test_a_picture_that_no_page_has_is_looked_up_in_the_table(tmp_path):
     assert table.place_of("000", "nobody") == NO_PLACE
     assert table.place_of("000", "00003") == list(read_samples(shards[0]))[3].place
     assert Pictures(shards, table.place_of).read("000", "00003") == SMALL[3]
-    with pytest.raises(NoPicture, match="no image of this key"):
+    with pytest.raises(NoPicture, match="no longer where it was scored"):
         Pictures(shards, table.place_of).read("000", "nobody")
     with pytest.raises(NoPicture, match="not among --shards"):
         Pictures(shards, table.place_of).read("001", "00003")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import lzma
+import os
 import tokenize
 import zipfile
 import zlib
@@ -63,6 +64,9 @@ def read_npy(url: str, rows: Rows | None = None) -> np.ndarray:
     try:
         if not stores.is_url(url):
             # Copy-on-write: torch wants memory that could be written.
+            size = header.size + count * dim * header.dtype.itemsize
+            if (there := os.stat(url).st_size) < size:
+                raise ShardError(f"{url} is cut short: {there:,} of {size:,} bytes are there")
             matrix: np.ndarray = np.load(url, mmap_mode="c", allow_pickle=False)[first:last]
             return matrix
         if header.is_fortran:
