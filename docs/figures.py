@@ -102,7 +102,10 @@ FIGURES = {
     "cifar10n-repair": Figure(("cifar10n",), studies.repair_line),
     "cifar10n-scores": Figure(("cifar10n",), studies.scores_line),
     "compare-broken": Figure(("compare",), tables.broken_table),
+    "compare-duplicates": Figure(("compare",), tables.duplicates_lines),
     "compare-kept": Figure(("compare",), tables.kept_table),
+    "compare-kill": Figure(("compare",), tables.kill_line),
+    "compare-speed": Figure(("compare",), tables.speed_lines),
     "coverage": Figure(("coverage", "weak-estimators"), studies.coverage_lines),
     "disentanglement": Figure(
         ("disentanglement-objectives", "disentanglement-clip"), tables.evidence_table

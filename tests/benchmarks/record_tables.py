@@ -428,6 +428,19 @@ def detection_table(record: Record) -> Iterator[str]:
         yield line(f"`{column}`", *cells)
 
 
+def speed_lines(record: Record) -> Iterator[str]:
+    """`compare.study`: pairs for each second of a core, and the ratio to ncclean in fp32."""
+    rows = chosen(record["rows"], kind="speed", model="ViT-B-32")
+    names = {"ncclean": "ncclean, fp32", "ncclean, auto precision": "ncclean, default (bf16)"}
+    ours = chosen(rows, tool="ncclean")[0]["pairs_per_core_second"]
+    for row in rows:
+        speed = row["pairs_per_core_second"]
+        yield (
+            f"- {names.get(row['tool'], row['tool'])}: {speed:,.1f} pairs/s and core "
+            f"({speed / ours:.2f}x), {row['peak_mib']:,.0f} MiB"
+        )
+
+
 def broken_table(record: Record) -> Iterator[str]:
     """`compare.study`: what broken samples and shards cost."""
     yield from heading("tool", "usable pairs scored", "unusable samples named", "unusable scored")
@@ -437,6 +450,23 @@ def broken_table(record: Record) -> Iterator[str]:
         yield line(row["tool"], *(f"{row[name]} of {row[of]}" for name, of in counts.items()))
 
 
+def kill_line(record: Record) -> Iterator[str]:
+    """`compare.study`: SIGKILL in the middle, and the same command again."""
+    rows = chosen(record["rows"], kind="kill")
+    tools = []
+    for row in rows:
+        visible = ", ".join(row["visible_after_kill"])
+        tools.append(
+            f"{row['tool']} had kept {row.get('pairs_in_parts', 0):,} of {row['pairs']:,} pairs "
+            f"and took {row['processor_again']:.0f} core seconds to finish "
+            f"({row['processor_undisturbed']:.0f} undisturbed)"
+            + f" and left part of its result in place ({visible})"
+            * bool(visible)
+        )
+    wrong = total(rows, "missing", "doubled")
+    yield f"{'; '.join(tools)}. Pairs missing or doubled: {wrong}."
+
+
 def kept_table(record: Record) -> Iterator[str]:
     """`compare.study`: what each tool's own rule keeps."""
     yield from heading("tool", "rule", "matched lost", "mismatched kept")
@@ -444,6 +474,16 @@ def kept_table(record: Record) -> Iterator[str]:
         lost = 1 - (row["kept"] - row["kept_noisy"]) / (row["pairs"] - row["noisy"])
         kept = row["kept_noisy"] / row["noisy"]
         yield line(row["tool"], row["rule"], percent(lost), percent(kept))
+
+
+def duplicates_lines(record: Record) -> Iterator[str]:
+    """`compare.study`: which known copies are found."""
+    for row in chosen(record["rows"], kind="duplicates"):
+        copies = ", ".join(f"{count} {kind}" for kind, (count, _) in row["copies"].items())
+        yield (
+            f"- {row['tool']}: {copies}; {row['alone_flagged']} of {row['alone']:,} images without "
+            f"a copy flagged; {row['processor_seconds']:.0f} core seconds"
+        )
 
 
 def coverage_line(record: Record) -> Iterator[str]:
