@@ -36,7 +36,7 @@ from records import CODE_VERSION, make_record, write_record  # noqa: E402
 
 BREAKS = TESTS / "semantic_breaks.yaml"
 _USAGE_ERROR = 4  # of pytest: a test that has another name now
-SETS = ("planted", "reviewed", "later")
+SETS = ("planted", "reviewed", "later", "unseen")
 CAUGHT, MISSED, SLOW, GONE = "caught", "not noticed", "too slow", "no longer applies"
 
 

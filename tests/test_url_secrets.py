@@ -74,6 +74,11 @@ def test_no_error_repeats_a_secret(kind):
     assert str(kind("cannot read https://u:p@h/x")) == "cannot read https://***@h/x"
 
 
+def test_keys_hold_no_secrets_either():
+    values = {"https://u:p@h/x": ["https://u:p@h/y", 1]}
+    assert values_without_secrets(values) == {"https://***@h/x": ["https://***@h/y", 1]}
+
+
 # What may be printed.
 
 

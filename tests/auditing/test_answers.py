@@ -139,6 +139,17 @@ def test_several_files_are_one_set_of_answers(tmp_path, refused):
     refused(read_answers, str(first.with_suffix(".json")), str(second))
 
 
+def test_of_several_designs_the_one_with_the_judges_counts_holds(tmp_path):
+    designs = [{"bounds": [0.5], "pairs": [3, 4]}]
+    designs.append({**designs[0], "judged": [[1, 1, 0], [0, 2, 0]]})
+    for number, design in enumerate(designs):
+        answers = [{"uid": str(number), "answer": "match"}]
+        (tmp_path / f"{number}.json").write_text(json.dumps({"design": design, "answers": answers}))
+    for names in ("01", "10"):
+        found = read_answers(*(str(tmp_path / f"{name}.json") for name in names))
+        assert found.design.to_json() == designs[1]
+
+
 def test_a_few_bytes_that_stand_for_millions_of_answers_are_not_read(tmp_path, refused):
     table = pa.table({"uid": pa.nulls(5_000_000, pa.string()), "answer": ["match"] * 5_000_000})
     pq.write_table(table, tmp_path / "a.parquet")

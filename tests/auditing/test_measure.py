@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from upath import UPath
@@ -44,6 +45,21 @@ def test_a_sample_stands_for_the_corpus(table):
     probability = rows.column("noise_probability").to_numpy()
     bounds = sample.design.bounds
     assert (np.searchsorted(bounds, probability, side="right") == stratum).all()
+
+
+def test_each_caption_of_an_image_is_kept_or_dropped_by_itself(tmp_path):
+    rows = [
+        {"uid": f"u{n // 2}", "key": f"k{n // 2}", "row": n // 2, "caption_number": n % 2,
+         "similarity": 0.2, "noise_probability": n / 10}
+        for n in range(4)
+    ]  # fmt: skip
+    scores = write_scores(tmp_path / "scores.parquet", rows)
+    kept = {"uid": ["u0"], "shard": ["00000"], "key": ["k0"], "weight": [1.0]}
+    number = {"caption_number": pa.array([1], pa.int16())}
+    pq.write_table(pa.table({**kept, **number}), tmp_path / "selection.parquet")
+    with AuditTable.open([str(scores)], str(tmp_path / "selection.parquet")) as opened:
+        counts = opened.counts(np.array([0.5]))[-1]
+    assert counts.pairs.sum(axis=0).tolist() == [1, 3]  # kept, dropped
 
 
 def test_the_same_seed_draws_the_same_pairs_and_another_others(table, tmp_path):

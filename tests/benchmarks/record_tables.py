@@ -393,12 +393,15 @@ def attacks_line(record: Record) -> Iterator[str]:
 
 def breaks_line(record: Record) -> Iterator[str]:
     """How many breaks of meaning the tests noticed, of those that nobody chose by the tests."""
-    planted, later = (chosen(record["rows"], set=name) for name in ("planted", "later"))
+    planted, later, unseen = (
+        chosen(record["rows"], set=name) for name in ("planted", "later", "unseen")
+    )
     first, now = (len(chosen(planted, **{when: "caught"})) for when in ("first", "verdict"))
     yield (
         f"Of {len(planted)} mistakes the tests noticed {first} at first, and notice "
         f"{now} now. Of {len(later)} more, planted later, they noticed "
-        f"{len(chosen(later, first='caught'))}: expect that of new code."
+        f"{len(chosen(later, first='caught'))}. Of {len(unseen)} by somebody who had seen the code "
+        f"alone, they noticed {len(chosen(unseen, first='caught'))} at first: expect that of new code."
     )
 
 

@@ -125,6 +125,14 @@ def test_the_number_is_that_of_the_new_caption(change):
                 assert "Two red boats" in parts_of(text, sentence_starts(text))[part]
 
 
+def test_a_sentence_that_joins_the_one_before_has_its_number():
+    own = "A shop of Smith Co. It sells fish. A bird flies."
+    found = {with_foreign_sentence(own, "two boats", random.Random(seed)) for seed in range(30)}
+    assert ("A shop of Smith Co. two boats A bird flies.", 0) in found
+    for text, part in found:
+        assert "two boats" in parts_of(text, sentence_starts(text))[part]
+
+
 @given(st.text(max_size=60), st.text(max_size=60), st.integers(0, 9))
 def test_any_texts_take_a_sentence(caption, other, seed):
     for change in (with_foreign_sentence, with_added_detail):

@@ -65,6 +65,16 @@ def only(sources, keys=None, **options):
     return read_pairs(shards[0], vector_keys(shards, keys), **options)
 
 
+def test_one_vector_of_another_length_costs_its_own_pair(tmp_path):
+    """Whether it is the longest or the shortest: most of them tell the width."""
+    for length in (3, 9):
+        image = [*unit(5).tolist(), [1.0] + [0.0] * (length - 1)]
+        file = vectors(tmp_path / f"{length}.parquet", image, [*unit(6, seed=1).tolist()])
+        pairs = only([file], ("image_embedding", "text_embedding"))
+        assert pairs.ok.tolist() == [True] * 5 + [False]
+        assert pairs.image.shape == (5, 8)
+
+
 def test_clip_retrieval_as_it_writes_itself():
     first, second = resolve_sources([str(CLIP_RETRIEVAL)])
     assert [first.name, second.name] == ["metadata_0", "metadata_1"]

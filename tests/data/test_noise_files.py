@@ -113,6 +113,12 @@ def test_files_of_another_corpus_are_refused(file, message):
         whole([2, 2]).plan(np.array(file))
 
 
+def test_a_file_of_more_captions_than_an_image_has_is_refused():
+    """It would go on into the captions of the next image."""
+    with pytest.raises(InputError, match="6 entries, and the corpus 5 captions of 3 images"):
+        whole([3, 1, 1]).plan(np.array([0, 0, 1, 1, 2, 2]))
+
+
 def test_noise_that_no_file_can_say_is_refused(refused):
     places = whole([1] * 10)
     refused(places.file, plan_noise(10, {"hard": 0.5, "ncr": 0.2}, 0))

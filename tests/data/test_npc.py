@@ -86,3 +86,14 @@ def test_a_list_of_names_is_bounded(tmp_path, monkeypatch):
     (shard,) = resolve_sources([str(place / "train_caps.txt")])
     with pytest.raises(ShardError, match="more than 50 characters"):
         list(read_samples(shard))
+
+
+def test_captions_that_change_places_within_their_image_are_clean(tmp_path):
+    """They are still of that image; those that come from another one are noisy."""
+    place = dataset(tmp_path)
+    before = (place / "train_caps.txt").read_text().splitlines()
+    after = [before[1], before[0], *before[2:5], before[0]]
+    (place / "0.2_noise_train_caps.txt").write_text("\n".join(after) + "\n")
+    first, _, last = samples(place / "0.2_noise_train_caps.txt")
+    assert first.metadata["is_noisy"] == [False, False]
+    assert last.metadata["is_noisy"] == [False, True]

@@ -104,6 +104,19 @@ def test_pictures_of_any_mode(mode):
     assert Image.open(io.BytesIO(table.column("image")[0].as_py()["bytes"])).size == (32, 24)
 
 
+def test_a_picture_keeps_how_it_is_to_be_turned():
+    turned = picture()
+    turned.getexif()[0x0112] = 6
+    table = pq.read_table(write_pairs([(turned, "a")])[0])
+    stored = Image.open(io.BytesIO(table.column("image")[0].as_py()["bytes"]))
+    assert stored.getexif()[0x0112] == 6
+
+
+def test_what_pandas_has_no_value_for_is_missing():
+    frame = pd.DataFrame({"image": [encoded(), encoded(1)], "text": ["a", np.nan]})
+    assert pq.read_table(write_pairs(frame)[0]).column("text").to_pylist() == ["a", None]
+
+
 def test_what_the_first_rows_lack_has_a_type_too():
     rows = [{"image": encoded(n), "text": "a", "note": None} for n in range(300)]
     table = pq.read_table(write_pairs([*rows, {"image": encoded(), "text": "b", "note": "x"}])[0])
@@ -180,6 +193,13 @@ def test_paths_are_no_objects(file):
     assert is_paths(("a.tar",))
     assert not is_paths([("a.jpg", "a dog")])
     assert not is_paths(STORED)
+
+
+@pytest.mark.usefixtures("rough_shifts")
+def test_commands_take_the_folder_and_the_column_of_their_images(file, tmp_path):
+    rows = [{"other": "lost.png", "mine": file.name, "text": f"a picture of {n}"} for n in range(3)]
+    options = {"image_root": str(file.parent), "image_key": "mine", "model": "demo", "shift": 0.2}
+    assert ncclean.score(rows, str(tmp_path / "s.parquet"), **options)["ok"] == 3
 
 
 @pytest.mark.usefixtures("rough_shifts")

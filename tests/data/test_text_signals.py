@@ -124,6 +124,12 @@ def test_boilerplate_is_what_captions_share_at_their_ends():
         assert signals(text, learnt)["text_boilerplate"] == expected, text
 
 
+def test_captions_that_come_back_whole_make_no_phrases():
+    """They are dropped as they are: what their ends share need not be boilerplate elsewhere."""
+    whole = [f"{look} sale now" for look in ("cheap", "great", "final", "summer")]
+    assert set(learn_boilerplate([*captions(), *12 * whole])) == set(whole)
+
+
 def test_boilerplate_that_all_captions_have_is_found():
     """As a whole: `web site`, which has `our` before it each time, is a part of it."""
     texts = [f"{text} - at our web site" for text in captions()]

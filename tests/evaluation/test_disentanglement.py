@@ -21,6 +21,11 @@ def test_information_of_gaussians_is_bounded_by_the_true_one():
     assert mutual_information(x[:400], noise[:400], seed=0) < 0.05
 
 
+def test_a_few_rows_of_noise_have_no_information():
+    """On the rows that it was trained on, a network finds some."""
+    assert mutual_information(gaussian(160, 16, 0), gaussian(160, 16, 1), seed=0) < 0.02
+
+
 def test_a_half_that_has_collapsed_has_no_information():
     assert mutual_information(torch.ones(200, 4), gaussian(200, 4, 0), seed=0) < 0.01
 

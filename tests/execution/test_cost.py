@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclean.execution.cost import Rates, estimate
+from ncclean.execution.cost import Rates, embedding_bytes, estimate
 
 BENCHMARK = (sys.executable, str(Path(__file__).parents[1] / "benchmarks"))
 
@@ -34,6 +34,15 @@ def test_a_shard_is_one_worker_s(shards, workers, busy, rounds):
     assert cost.hours == pytest.approx(rounds)
     assert cost.worker_hours == pytest.approx(shards)
     assert cost.read_bytes_per_second == 1000 * busy
+
+
+def test_embeddings_are_two_vectors_of_two_bytes_a_number():
+    assert embedding_bytes(1_000, 512) == 1_000 * 512 * 2 * 2
+    bare, whole = (
+        estimate(1_000, Rates(pairs_per_second=1, input_bytes=1, embedding_dim=dim))
+        for dim in (0, 512)
+    )
+    assert whole.bytes_written - bare.bytes_written == embedding_bytes(1_000, 512)
 
 
 def test_rates_must_be_positive():

@@ -50,6 +50,17 @@ def test_few_captions_of_a_language_say_nothing(tmp_path):
     assert foreign_languages(write(tmp_path / "s.parquet", captions, wrong)) == []
 
 
+def test_a_language_that_is_only_guessed_says_nothing(tmp_path, monkeypatch):
+    table = write(tmp_path / "s.parquet", [GERMAN] * 200, [0.9] * 200)
+    for score, names in ((0.4, []), (0.9, ["de"])):
+
+        def detect(texts, score=score):
+            return {"language": ["de"] * len(texts), "language_score": [score] * len(texts)}
+
+        monkeypatch.setattr(foreign_captions, "LanguageDetector", lambda detect=detect: detect)
+        assert [one.language for one in foreign_languages(table)] == names
+
+
 def test_captions_are_taken_from_all_over_the_table(tmp_path):
     captions, wrong = [ENGLISH] * 6000 + [GERMAN] * 4000, [0.1] * 6000 + [0.9] * 4000
     folder = tmp_path / "s"

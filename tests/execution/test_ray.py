@@ -12,22 +12,25 @@ import time
 import urllib.request
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.compute as pc
 import pytest
 import ray
 import torch
 from ncclean_pipelines.score import Score
-from ray.exceptions import ObjectLostError
+from ray.exceptions import ObjectLostError, RayTaskError
 from ray.util import list_named_actors
 from safetensors.torch import save_file
 
 from ncclean.base.config import DEFAULT_MODEL, ClusterOptions, ScoreOptions
 from ncclean.data.reader import read_samples
+from ncclean.data.shards import ShardRef
 from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
 from ncclean.execution import ray_shards, ray_workers
-from ncclean.execution.engine import ShardOutcome
+from ncclean.execution.column_sources import ColumnSources
+from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
 from ncclean.runners import ray_cluster
 from tests import object_store
 from tests.data.image_layouts import LAYOUTS, write_recaptioned
@@ -495,3 +498,59 @@ def test_what_there_is_to_watch(shards, tmp_path):
     assert phases == {"store", "decode", "device", "score", "write"}
     assert any('reason="LookupError"' in tags for _, tags in metrics)
     assert all("worker=" in tags for _, tags in metrics)
+
+
+# What becomes of shards that fail: by workers that answer at once, without a cluster.
+
+
+class Failing:
+    """A pool of some workers on which every shard fails."""
+
+    columns = ColumnSources(ScoreOptions())
+    watch = SimpleNamespace(nodes=dict)
+
+    def __init__(self, workers):
+        self.usable = self.ready = [
+            ray_workers.Worker(f"w{number}", None, ray_workers.Place("n", str(number), "h"))
+            for number in range(workers)
+        ]
+        self.calls, self.tried = {}, []
+
+    def is_healthy(self, worker):
+        return True
+
+    def grow(self, most):
+        pass
+
+    def release(self, worker):
+        pass
+
+    def call(self, worker, method, *_, **facts):
+        self.tried.append(worker.name)
+        assert len(self.tried) < 20, "it is never given up"
+        call = ray_workers.Call(worker, method, time.monotonic(), **facts)
+        self.calls[len(self.tried)] = call
+        worker.running.append(call)
+
+    def answers(self):
+        for reference, call in list(self.calls.items()):
+            del self.calls[reference]
+            call.worker.running.remove(call)
+            yield call, RayTaskError("score", "Traceback: no", LookupError("no"))
+
+
+@pytest.mark.parametrize(
+    ("workers", "tried"), [(1, ["w0", "w0", "w0"]), (2, ["w0", "w1"]), (3, ["w0", "w1"])]
+)
+def test_two_workers_or_three_attempts_of_the_only_one(tmp_path, workers, tried):
+    pool, outcomes = Failing(workers), []
+    task = ShardTask(0, ShardRef("00000", str(tmp_path / "00000.tar"), 1, "v"))
+    writer = PartWriter(str(tmp_path), None, 5)
+    run = ray_shards.ShardRun(
+        pool, [task], [task.shard], writer, lambda *done: outcomes.append(done), lambda pairs: None
+    )
+    run.until_done()
+    assert pool.tried == tried
+    ((shard, outcome),) = outcomes
+    assert (shard, outcome.stats.rows) == (task.shard, 0)
+    assert f"on {len(set(tried))} workers" in outcome.stats.error

@@ -1,13 +1,15 @@
 """A cluster that has died ends a run, and does not keep it waiting for ever."""
 
 import socket
+from types import SimpleNamespace
 
 import pytest
 import ray
+from ray.exceptions import RayTaskError
 
 from ncclean.base.config import ClusterOptions
 from ncclean.errors import InputError, ModelError
-from ncclean.execution.ray_workers import Loaded, Worker, WorkerPool
+from ncclean.execution.ray_workers import Loaded, Place, Worker, WorkerPool
 from ncclean.models.estimator import ModelIdentity
 from ncclean.runners import ray_cluster
 from ncclean.runners.ray_cluster import HEAD_SECONDS, Watch, worker_size
@@ -158,3 +160,33 @@ def test_further_workers_ask_for_the_memory_that_the_first_one_took(nodes):
     assert pool._room() == 2
     list(pool._begin(Worker("b", None), Loaded(identity, "cpu", 7 << 30)))
     assert pool._needs["memory"] == 8e9
+
+
+def test_failures_with_a_success_between_them_are_not_in_a_row(nodes, monkeypatch):
+    """A worker is not given up for what it fails in its whole life."""
+
+    class Actor:  # what a shard answers is given instead of the shard
+        def options(self, name):
+            return self
+
+        def remote(self, answer):
+            return answer
+
+    def get(answer):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "wait", lambda references, timeout: (references, []))
+    pool = WorkerPool(None, None, None, gpus=0, cpus=2, wanted=3)
+    loaded = Loaded(ModelIdentity("demo", "", "", "fp32", 100.0), "cpu", 1 << 30)
+    worker = Worker("a", SimpleNamespace(score=Actor()), Place("own", "", "h"), loaded)
+    pool.workers = [worker]
+    failed = RayTaskError("score", "Traceback: no", LookupError("no"))
+    usable = []
+    for answer in (failed, failed, "a success", failed, failed, failed):
+        pool.call(worker, "score", answer)
+        assert [answered for _, answered in pool.answers()] == [answer]
+        usable.append(pool.usable == [worker])
+    assert usable == [True] * 5 + [False]

@@ -287,3 +287,26 @@ def test_captions_shifted_in_the_order_of_a_file_manager_are_given_back():
         pairs = zip(shift.places, shift.sources, strict=True)
         assert [number_of[b] - number_of[a] for a, b in pairs if b >= 0] == [1] * 199
         assert "numbers in file names" in found.texts[0]
+
+
+@pytest.mark.parametrize(
+    ("alike", "of_all", "is_proposed"),
+    [(40, 150, True), (20, 150, False), (10, 12, True), (9, 12, False)],
+)
+def test_an_exchange_of_words_is_proposed_where_many_have_it(alike, of_all, is_proposed):
+    """Ten of a cause's captions with a wrong word, and a fifth of them, at least."""
+    values = Values(outcomes_of(["noise_probability", "near_miss_probability"]))
+    with contextlib.closing(duckdb.connect()) as connection:
+        connection.execute(
+            "CREATE TABLE pairs AS SELECT range AS place, 0.9 AS v0, 0.9 AS v1, 'blue' AS "
+            f"better_word, if(range < {alike}, 'red', 'w' || range) AS suspect_word FROM range(400)"
+        )
+        connection.execute(
+            f"CREATE TABLE members AS SELECT range AS place, 4 AS member FROM range({of_all})"
+        )
+        kind = Kind("word", PAIR, "x", (), str)
+        candidate = Candidate(kind, "a", 1, Required((0,), (1.0,)), (0.0,), 9.0, 0.001)
+        texts = propose(connection, [candidate], [4], [0], values, None, SILENT).texts
+    assert set(texts) == ({0} if is_proposed else set())
+    if is_proposed:
+        assert f"red stands for blue in {alike} of {of_all} " in texts[0]

@@ -106,3 +106,14 @@ def test_a_tar_that_was_written_anew_is_searched_and_named(change, walks, tmp_pa
     assert len(walks) == 1
     with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
         assert [name[0] for name in tar.getnames()] in (list("bbcc"), list("bbc"))
+
+
+def test_a_mended_caption_replaces_that_of_every_member(tmp_path):
+    """Which of them a loader reads is not known."""
+    members = [("a.jpg", hostile.JPEG), ("a.txt", b"old"), ("a.jpg.txt", b"old")]
+    (tmp_path / "0.tar").write_bytes(hostile.tar_bytes(members))
+    shards = resolve_shards([str(tmp_path / "0.tar")])
+    export_shards(selection(tmp_path, ["a"], caption=["new"]), shards, UPath(tmp_path / "out"))
+    with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
+        texts = {one.name: tar.extractfile(one).read() for one in tar if one.name.endswith("txt")}
+    assert texts == {"a.txt": b"new", "a.jpg.txt": b"new"}

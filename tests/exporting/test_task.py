@@ -12,7 +12,7 @@ from ncclean.data.shards import ShardRef
 from ncclean.exporting.choices import Choice
 from ncclean.exporting.out_layout import OutLayout, Targets
 from ncclean.exporting.plan import ExportTask, Segment
-from ncclean.exporting.rows import free_key
+from ncclean.exporting.rows import ExportedRow, free_key, one_caption_each, set_aside
 from ncclean.exporting.task import ExportOptions, ShardReport, Writer, _export_segment
 
 
@@ -73,6 +73,20 @@ def test_a_row_has_the_fields_of_its_own_captions():
     assert several.fields_of({0}) == {"s": 0}
     assert several.fields_of({3}) == {}
     assert Choice(1, fields={2: {"s": 2}}).fields_of({3}) == {"s": 2}
+
+
+def test_a_value_that_was_set_aside_stays_in_further_exports():
+    assert set_aside({"n": 1}, {"n": 2}) == {"original_n": 1}
+    assert set_aside({"n": 2, "original_n": 1}, {"n": 3}) == {}
+
+
+def test_each_caption_of_a_csv_has_its_own_truth():
+    values = {"captions": ["a", "b"], "is_noisy": [False, True], "n": [1, 2]}
+    rows = one_caption_each([ExportedRow(values)], ("captions",))
+    assert [row.values for row in rows] == [
+        {"captions": "a", "is_noisy": False, "n": [1, 2]},
+        {"captions": "b", "is_noisy": True, "n": [1, 2]},
+    ]
 
 
 # Where an export puts its files.

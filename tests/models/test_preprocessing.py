@@ -71,6 +71,13 @@ def test_the_default_is_open_clips():
     assert as_config(preprocessing_of({}, "m")) == OPENAI
 
 
+@pytest.mark.parametrize(
+    ("stated", "taken"), [("bilinear", "bilinear"), ("bicubic", "bicubic"), ("random", "bicubic")]
+)
+def test_the_stated_interpolation_is_taken(stated, taken):
+    assert preprocessing_of({"interpolation": stated}, "m").interpolation == taken
+
+
 def test_an_architecture_without_released_weights_says_what_it_takes(weights, caplog):
     assert chosen_for("ViT-S-32", weights) == OPENAI
     assert "ViT-S-32" in caplog.text

@@ -67,9 +67,14 @@ class ArrayBlock:
 
 
 def searched(
-    folder: Path, blocks: Sequence[ArrayBlock], memory_bytes: int = 4 << 30, **options: Any
+    folder: Path,
+    blocks: Sequence[ArrayBlock],
+    memory_bytes: int = 4 << 30,
+    reference: np.ndarray | None = None,
+    **options: Any,
 ) -> tuple[ArrayFolder, Neighbours]:
     """Search blocks in this process; the files of the search, and its results."""
     work = ArrayFolder(str(folder))
     chosen = NeighbourOptions(**options)
-    return work, find_neighbours(blocks, chosen, work, InProcess(), memory_bytes=memory_bytes)
+    limits = {"memory_bytes": memory_bytes, "reference": reference}
+    return work, find_neighbours(blocks, chosen, work, InProcess(), **limits)

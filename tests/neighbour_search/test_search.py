@@ -49,6 +49,18 @@ def test_whitens_from_ten_pairs_per_dimension_on(tmp_path, pairs, whitened):
     assert searched(tmp_path, [block])[1].facts["whitened"] == whitened
 
 
+def test_a_reference_is_compared_in_the_space_of_the_search(tmp_path):
+    """What all images share makes them near in the model's own space alone."""
+    rng = np.random.default_rng(0)
+    image = unit(rng.standard_normal((600, 16)) + 20).astype(np.float16)
+    block = ArrayBlock(image[:300], clustered(300, 16, seed=1))
+    reference = np.concatenate([image[300:], image[:5]])
+    found = searched(tmp_path, [block], reference=reference, whiten=True)[1].columns(slice(None))
+    assert found["reference_similarity"].min() > 0.98
+    assert found["contaminated"][:5].all()
+    assert found["contaminated"][5:].mean() < 0.1
+
+
 def test_equal_captions_are_one_group_whatever_their_embeddings(tmp_path):
     image, text = clustered(30, 16), clustered(30, 16, seed=1)
     captions = [f"caption {i}" for i in range(28)] + ["CAPTION 0", "caption  1"]

@@ -11,6 +11,7 @@ def test_every_direction_counts_alike():
     vectors = unit(values).astype(np.float32)
     white = Whitening.fit(vectors).apply(vectors)
     assert np.linalg.norm(white, axis=1) == pytest.approx(np.ones(4000), abs=1e-5)
+    np.testing.assert_allclose(white.mean(axis=0), 0, atol=0.3)  # nothing that all share
     covariance = np.cov(white.T) * 6
     variance = covariance.diagonal()
     np.testing.assert_allclose(covariance - np.diag(variance), 0, atol=0.05)

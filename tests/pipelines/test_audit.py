@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ncclean_cli.app import app
@@ -16,8 +18,11 @@ from ncclean_pipelines.select import Select
 from typer.testing import CliRunner
 
 import ncclean
+from ncclean.auditing.answers import Design
 from ncclean.auditing.judge_answers import JudgeAnswers
+from ncclean.auditing.sample import Sample
 from ncclean.base.config import ScoreOptions
+from ncclean.report.audit_page import AuditPair, render_audit
 from ncclean.selection.policy import Policy
 from ncclean.storage.run_facts import read_facts
 from tests.auditing.audited import judge, truth_of
@@ -286,3 +291,21 @@ def test_people_are_asked_about_pairs_that_the_judge_leaves_in_doubt(run, judge_
     page = (tmp_path / "next" / "audit.html").read_text("utf-8")
     assert '"judge":"mismatch"' in page.replace(" ", "")
     assert "--judge-answers judge.parquet" in page
+
+
+@pytest.mark.parametrize(
+    ("url", "link"),
+    [
+        ("https://h.example/a.jpg", "https://h.example/a.jpg"),
+        ("javascript:window.hacked=9", None),
+        ("file:///etc/passwd", None),
+        (None, None),
+    ],
+)
+def test_the_page_links_to_what_is_on_the_web_alone(url, link):
+    place = {"shard": "s", "key": "k", "row": 0}
+    pair = AuditPair(**place, uid="a", caption_number=0, stratum=0, text="a dog", url=url)
+    sample = Sample(pa.table({}), Design(np.array([0.0, 1.0]), np.array([1])))
+    page = render_audit(sample, [pair], None, "scores")
+    (shown,) = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["pairs"]
+    assert shown["link"] == link

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import ncclean
 from ncclean.base.config import ScoreOptions
 from ncclean.columns import columns
 from ncclean.data.text_signals import TYPES, TextSignals
+from ncclean.execution.column_sources import BatchColumns
 from ncclean.models.heads import EmbeddingHead
 from ncclean.storage.score_run import ScoreRun
 
@@ -137,6 +139,17 @@ def test_functions_see_crop_caption_embeddings_and_fields(scored):
     assert broken.num_rows
     for name in ("words", "blur", "language", "beauty"):
         assert broken.column(name).null_count == len(broken)
+
+
+def test_batches_in_any_order_are_columns_in_that_of_the_rows():
+    class Lengths:
+        def of_batch(self, batch, failures):
+            return {"length": pa.array([len(caption) for caption in batch])}
+
+    batches = BatchColumns(SimpleNamespace(sources=[Lengths()]))
+    for places, captions in (([3, 1], ["aaaa", "aa"]), ([0, 2], ["a", "aaa"])):
+        batches.add(places, captions)
+    assert batches.in_order()["length"].to_pylist() == [1, 2, 3, 4]
 
 
 def test_a_function_that_raises_costs_its_column_in_the_row(scored):

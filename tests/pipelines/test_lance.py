@@ -96,6 +96,24 @@ def test_vectors_are_read_and_rows_told_by_their_place(tmp_path):
     assert written.column(0).to_numpy() == pytest.approx(cosines[kept], abs=1e-5)
 
 
+def test_rows_with_and_without_a_uid_get_their_scores(tmp_path):
+    generator = np.random.default_rng(1)
+    image, text = generator.normal(size=(2, COUNT, 8)).astype(np.float32)
+    table = pa.table({
+        "image_embedding": pa.FixedSizeListArray.from_arrays(image.ravel(), 8),
+        "text_embedding": pa.FixedSizeListArray.from_arrays(text.ravel(), 8),
+        "uid": [f"u{number}" if number % 3 else None for number in range(COUNT)],
+    })  # fmt: skip
+    dataset, out = tmp_path / "vectors.lance", tmp_path / "scores.parquet"
+    lance.write_dataset(table, dataset)
+    Score(shards=[str(dataset)], out=str(out)).run()
+    done = Annotate(scores=[str(out)], dataset=str(dataset), columns=["similarity"]).run()
+    assert done.values["scored"] == COUNT
+    written = lance.dataset(dataset).to_table(columns=["ncclean_similarity"]).column(0)
+    cosines = (image * text).sum(1) / np.linalg.norm(image, axis=1) / np.linalg.norm(text, axis=1)
+    assert written.to_numpy() == pytest.approx(cosines, abs=1e-5)
+
+
 def test_appended_rows_leave_the_pieces_before_them(pairs, tmp_path):
     lance.write_dataset(pairs, tmp_path / "a.lance", max_rows_per_file=30)
     before = lance_pieces(str(tmp_path / "a.lance"), 30)

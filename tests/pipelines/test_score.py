@@ -188,6 +188,17 @@ def test_another_preprocessing_is_another_run_and_is_said(corpus, tmp_path):
     assert "squash" in run(*options, "--overwrite").stdout
 
 
+@pytest.mark.parametrize("clean", [200, 350, 450, 800])
+def test_shares_of_a_mixture_are_those_of_its_means(clean):
+    """In whatever order the fit has them."""
+    generator = torch.Generator().manual_seed(0)
+    low, high = (torch.randn(n, generator=generator) / 10 for n in (clean, 1000 - clean))
+    for losses in (torch.cat([low + 1, high + 3]), torch.cat([high + 3, low + 1])):
+        fitted = LossMixture.fit(losses)
+        assert fitted.means == pytest.approx([1, 3], abs=0.1)
+        assert fitted.shares == pytest.approx([clean / 1000, 1 - clean / 1000], abs=0.02)
+
+
 def test_clean_posterior_is_the_mixture_over_the_whole_corpus(scored, demo_estimator):
     frame = pq.read_table(scored[1] / "scores.parquet").to_pandas()
     ok = frame[frame.status == "ok"]

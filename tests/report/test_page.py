@@ -30,6 +30,18 @@ from ncclean.report.table import ScoreTable
 from tests.report.tables import HOSTILE, graded, write_scores
 
 
+def test_a_noise_rate_that_was_measured_is_not_called_unknown(tmp_path):
+    rate = {"noise_rate": "0.3", "noise_rate_low": "0.1", "noise_rate_high": "0.6"}
+    audited = {
+        "recalibration": {"intercept": 0.1, "knots": [0.0], "slopes": [1.0, 1.0]},
+        "noise_rate": 0.3, "answers": 99, "digest": "x", "drawn_bounds": [0.5], "bounds": [0.5],
+    }  # fmt: skip
+    for metadata, is_said in ((rate, True), ({**rate, "audited": json.dumps(audited)}, False)):
+        path = write_scores(tmp_path / "s.parquet", graded(), metadata)
+        said = " ".join(measure([str(path)]).missing)
+        assert ("cannot tell how noisy this corpus is" in said) == is_said
+
+
 @pytest.mark.parametrize("query", READY_QUERIES, ids=lambda query: query.title[:24])
 def test_runs_through_ncclean_query(tmp_path, query):
     folder = tmp_path / "it's a table"

@@ -77,6 +77,9 @@ def test_kept_pairs_are_those_expected_to_match_and_the_others_on_top(numbers):
     assert (kept.y >= right.y).all()
     assert kept.y[-1] == drawing.panels[0].top == 40
     assert right.y[-1] == pytest.approx(20)
+    below = kept.x < 0.5  # where every pair is more likely to match than not
+    assert (right.y[below] >= kept.y[below] / 2).all()
+    assert right.y[below].max() > 5
     assert drawing.x_note == "pairs below it are kept"
     assert threshold_drawing(numbers.curve("similarity")).x_note == "pairs at or above it are kept"
 

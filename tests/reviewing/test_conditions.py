@@ -131,6 +131,17 @@ def test_a_condition_ends_at_the_limit_of_time(scores, table):
     assert children() == before
 
 
+def test_a_condition_that_failed_is_tried_again(table, monkeypatch):
+    async def refuse(*_):
+        raise InputError("the machine is busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Condition, "matches", refuse)
+        with pytest.raises(InputError, match="busy"):
+            pairs(table, "row < 7")
+    assert pairs(table, "row < 7") == 7
+
+
 def test_a_condition_is_given_up_with_its_last_reader(table):
     before = children()
 

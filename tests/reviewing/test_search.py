@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
@@ -12,7 +13,7 @@ import pytest
 
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.models.estimator import Estimator
-from ncclean.reviewing.search import CAPTION, IMAGE, Task, proposed
+from ncclean.reviewing.search import CAPTION, IMAGE, Search, Task, proposed
 from ncclean.reviewing.table import Request, ReviewTable
 from ncclean.reviewing.vector_search import Query, WordSearch
 from tests.conftest import write_model
@@ -103,6 +104,45 @@ def test_the_nearest_come_first_in_every_layout(tmp_path, layout):
             assert set(keys[-2:]) == {250, PAIRS}
         assert "do not have this pair" in search.answer(Query(place=len(rows) - 1))["error"]
         assert "add --model" in search.answer(Query(words="a dog"))["error"]
+    finally:
+        table.close()
+
+
+def test_each_side_has_an_order_of_its_own(tmp_path):
+    facts = {"uid": [f"u{row}" for row in range(PAIRS)]}
+    shards = write_embeddings(tmp_path / "e", "datacomp", unit(PAIRS, 1), unit(PAIRS, 2), facts)
+    table = table_of(tmp_path / "s.parquet", range(PAIRS))
+    table.work.mkdir(exist_ok=True)
+    search = Search(Task.of(shards, None, table, "400MB", None, None))
+
+    async def ask():
+        found = [await search.ranking(side, "", 7) for side in (IMAGE, CAPTION, IMAGE)]
+        search.stop()
+        await asyncio.sleep(0.2)  # until its pipes are closed
+        return found
+
+    try:
+        image, caption, again = asyncio.run(ask())
+        assert again is image  # kept
+        first = pq.read_table(image.file).sort_by([("cosine", "descending")])
+        assert first.column("place")[0].as_py() == 7
+        cosines = [pq.read_table(one.file).column("cosine") for one in (image, caption)]
+        assert cosines[0] != cosines[1]
+    finally:
+        table.close()
+
+
+def test_words_are_not_searched_in_another_space_of_the_same_width(tmp_path):
+    width = Estimator.load("demo", precision="fp32", device="cpu").embed_dim
+    vectors = np.random.default_rng(0).standard_normal((20, width))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+    facts = {name: [f"{name} {row}" for row in range(20)] for name in ("uid", "caption")}
+    shards = write_embeddings(tmp_path / "e", "datacomp", vectors, vectors, facts)
+    table = table_of(tmp_path / "s.parquet", range(20))
+    table.work.mkdir(exist_ok=True)
+    try:
+        search = WordSearch(Task.of(shards, None, table, "400MB", "demo", None))
+        assert "not those of" in search.answer(Query(words="a dog"))["error"]
     finally:
         table.close()
 

@@ -15,6 +15,7 @@ from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
 
 from ncclean.base.config import TaskOptions
+from ncclean.runners.ray_runner import RayTasks
 from ncclean.selection.policy import Policy
 from tests import object_store
 from tests.execution import clusters
@@ -109,6 +110,19 @@ def test_bytes_are_those_of_one_process(two_nodes, corpus, expected, tmp_path, n
         changes |= {"selection": "selection.parquet", "scores": ["scores.parquet"]}
     make(corpus, os.path.relpath(tmp_path / "out"), **changes).run()
     assert digests(tmp_path / "out") == expected[name]
+
+
+def test_no_more_tasks_run_at_a_time_than_were_asked_for(two_nodes, tmp_path):
+    def work(number):
+        (tmp_path / str(number)).touch()
+        time.sleep(0.5)
+        running = len(list(tmp_path.iterdir()))
+        (tmp_path / str(number)).unlink()
+        return running
+
+    with RayTasks(two_nodes.address, 1) as tasks:
+        found = [running for _, running in tasks.map(work, ((n, (n,)) for n in range(4)))]
+    assert found == [1] * 4
 
 
 @pytest.mark.slow

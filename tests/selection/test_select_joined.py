@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from upath import UPath
 
+import ncclean
 from ncclean.errors import InputError
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
@@ -77,6 +78,16 @@ def test_a_mixture_of_ranks_by_hand(tmp_path):
     assert selection["key"].to_pylist() == ["0002", "0003"]
     _, selection = run(tmp_path, scores, score=score, threshold=0.3, lowest=True)
     assert selection["key"].to_pylist() == ["0000", "0001"]
+
+
+def test_a_joined_table_is_not_written_over(tmp_path):
+    scores, out = str(tmp_path / "scores.parquet"), str(tmp_path / "x.parquet")
+    pq.write_table(table(20), scores)
+    ncclean.select(scores, out)
+    before = pq.read_table(out)
+    with pytest.raises(InputError, match="would overwrite the input"):
+        ncclean.select(scores, out, join=[f"earlier={out}"], overwrite=True)
+    assert pq.read_table(out).equals(before)
 
 
 def test_weights_and_duplicates_with_a_joined_table(tmp_path, dfn):

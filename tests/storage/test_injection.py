@@ -2,11 +2,13 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from upath import UPath
 
 from ncclean.data.shard_index import index_shard
 from ncclean.data.shards import ShardRef, resolve_shards
+from ncclean.errors import ResumeError
 from ncclean.storage.injection import (
     Injection,
     InjectionIdentity,
@@ -96,6 +98,16 @@ def test_a_shard_whose_line_was_cut_is_pending_though_it_is_in_place(tmp_path):
 def test_another_run_is_refused(tmp_path, change, refused):
     reopen(tmp_path)
     refused(open_run, tmp_path, dataclasses.replace(IDENTITY, **change))
+
+
+def test_another_noise_file_is_another_run(tmp_path):
+    first, other = (
+        dataclasses.replace(IDENTITY, noise_file=np.array(entries)) for entries in ([0, 1], [1, 0])
+    )
+    reopen(tmp_path, first)
+    reopen(tmp_path, first)
+    with pytest.raises(ResumeError):
+        open_run(tmp_path, other)
 
 
 def test_indexes_are_kept_and_removed_at_the_end(tmp_path):

@@ -15,6 +15,7 @@ from ncclean_pipelines.score import Score
 
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.shards import resolve_shards
+from ncclean.errors import InputError
 from ncclean.storage.same_corpus import as_scored
 from tests import hostile
 from tests.factories import rendered
@@ -58,6 +59,20 @@ def test_another_corpus_is_refused_and_the_own_is_not(corpora, refused):
     folder, tables = corpora
     as_scored(tables, shards(folder / "a"))
     refused(as_scored, tables, shards(folder / "b"))
+
+
+def test_shards_after_the_first_are_compared_too(corpora):
+    folder, _ = corpora
+    for name, uids in (("a", "a"), ("b", "c")):
+        write(folder / name, "00001", [f"{uids}{key}1" for key in KEYS])
+    write(folder / "b", "00000", [f"a{key}" for key in KEYS])
+    uids = [f"a{key}{one}" for one in ("", "1") for key in KEYS]
+    names = [name for name in ("00000", "00001") for _ in KEYS]
+    columns = {"uid": uids, "shard": names, "key": KEYS * 2}
+    pq.write_table(pa.table(columns), folder / "two.parquet")
+    as_scored([str(folder / "two.parquet")], shards(folder / "a"))
+    with pytest.raises(InputError, match="00001"):
+        as_scored([str(folder / "two.parquet")], shards(folder / "b"))
 
 
 def test_names_with_folders_meet_those_without(corpora, refused):

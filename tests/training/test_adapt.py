@@ -5,11 +5,13 @@ import shutil
 import pytest
 import torch
 
+from ncclean.data.decode import ImageDecoder
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
 from ncclean.models.estimator import Estimator
 from ncclean.training import adapt as module
 from ncclean.training.adapt import AdaptOptions, ChosenKeys, adapt
+from ncclean.training.objectives.clip import clip_loss
 
 
 @pytest.fixture
@@ -49,6 +51,18 @@ def test_only_the_chosen_pairs_are_shown_and_every_step_counts(corpus, estimator
     first_epoch = [uid for batch in uids[: pairs // 32] for uid in batch]
     assert len(set(first_epoch)) == len(first_epoch) == pairs // 32 * 32
     assert {uid.split("/")[1] for batch in uids for uid in batch} <= set.union(*chosen.values())
+
+
+def test_images_are_seen_as_the_estimator_sees_them(corpus, estimator):
+    shards = resolve_shards([str(corpus)])[:1]
+    (chosen,) = (keys := keys_of(shards, 40)).values()
+    samples = [sample for sample in TarSamples(shards[0]) if sample.key in chosen]
+    decoder = ImageDecoder(estimator.preprocessing)
+    image = estimator.encode_image(torch.stack([decoder(one.image).pixels for one in samples]))
+    text = estimator.encode_text([one.caption for one in samples])
+    expected = clip_loss(image, text, estimator.model.logit_scale.exp()).item()
+    (loss,) = adapt(estimator, shards, keys, AdaptOptions(steps=1, batch_size=len(samples)))
+    assert loss == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from ncclean.errors import InputError, ShardError
 from ncclean.workers import worker
 from ncclean.workers.call import contained, contained_once
-from tests.workers.yielding import parts, some, where
+from tests.workers.yielding import folder, parts, some, where
 
 
 def numbers(*arguments):
@@ -45,6 +45,14 @@ def test_what_ends_it_is_raised_after_all_items(then, error, says, capfd):
         found.extend(contained(some, 5, then))
     assert len(found) == 5
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "is_innocent"), [(None, True), (-signal.SIGKILL, True), (-signal.SIGABRT, False)]
+)
+def test_a_kill_may_be_the_doing_of_another_process(status, is_innocent):
+    """The system kills whichever process is large when memory runs out."""
+    assert worker.WorkerDied(status).is_innocent == is_innocent
 
 
 def test_packages_are_imported_in_parts():
@@ -81,6 +89,15 @@ def test_a_module_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):
     monkeypatch.setattr("ncclean.workers.call.SERVER", type(worker.SERVER)())
     assert numbers(3, "") == [0, 1, 2]
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_function_runs_in_the_folder_in_which_it_is_called(tmp_path, monkeypatch):
+    """Not in that of the first call, in which the server of the workers was started."""
+    assert next(contained(folder)) == os.getcwd()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert next(contained(folder)) == str(tmp_path / name)
 
 
 def test_an_entry_of_the_path_that_is_no_string_does_not_matter(monkeypatch, tmp_path):

@@ -30,6 +30,10 @@ def where():
     yield os.getpid()
 
 
+def folder():
+    yield os.getcwd()
+
+
 def parts():
     """What else is imported with a decoder and a tokenizer, and whether the rest is at hand."""
     from open_clip import tokenizer

@@ -117,6 +117,14 @@ def test_a_single_value_of_for_does_not_repeat_and_a_list_does(loaded):
     assert values(again, "noisy--rate-0_6", "noise") == ["ncr=0.6"]
 
 
+def test_an_empty_list_is_a_value(tmp_path):
+    """Else the default would take its place: no columns are others than four of them."""
+    path = tmp_path / "r.yaml"
+    path.write_text("stages: {export: {selection: /s.parquet, shards: /shards, columns: []}}")
+    recipe = load_recipe(path, tmp_path / "run")
+    assert recipe.stages["export"].command.columns == []
+
+
 def test_what_refers_to_what_is_left_out_is_left_out_too(loaded):
     recipe = loaded("data=web", "study=one")
     assert list(recipe.stages) == ["score", "weighted", "osa"]
@@ -125,6 +133,8 @@ def test_what_refers_to_what_is_left_out_is_left_out_too(loaded):
     assert "null: osa.selection, retrieval, gain" in recipe.about
     assert list(recipe.stages) == ["noisy", "score", "found", "clip", "osa"]
     assert values(recipe, "osa", "selection") is None
+    again = loaded("study=one", "benchmark=/mine")  # which the choice leaves out
+    assert "retrieval" in again.stages
 
 
 @pytest.mark.parametrize(
