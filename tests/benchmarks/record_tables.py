@@ -400,8 +400,9 @@ def breaks_line(record: Record) -> Iterator[str]:
     yield (
         f"Of {len(planted)} mistakes the tests noticed {first} at first, and notice "
         f"{now} now. Of {len(later)} more, planted later, they noticed "
-        f"{len(chosen(later, first='caught'))}. Of {len(unseen)} by somebody who had seen the code "
-        f"alone, they noticed {len(chosen(unseen, first='caught'))} at first: expect that of new code."
+        f"{len(chosen(later, first='caught'))}. Of {len(unseen)} by somebody who had seen the "
+        f"code alone, they noticed {len(chosen(unseen, first='caught'))} at first: expect that of "
+        "new code."
     )
 
 
