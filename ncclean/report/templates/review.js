@@ -5,6 +5,7 @@ const SHORT = {noise_probability: "noise", similarity: "cosine", near_miss_proba
 const $ = id => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const grid = $("grid");
+try { data.page = sessionStorage.page ||= data.page; } catch { /* then a reload counts as another window */ }
 let request = {}, view = new AbortController(), total = 0, first = 0, last = 0, blocks = new Map(), cards = new Map();
 let at = -1, anchor = -1, chosen = new Set(), editing = null, settle = null, epoch = 0, histogram = null, like = null, canUndo = false, canRedo = false, proposing = false, allPairs = 0, searched = false, pending = "";
 
@@ -270,6 +271,8 @@ async function move(n, extend) {
   await propose();
 }
 
+function go(n) { return blocks.get(n - n % BLOCK)?.dataset.full ? move(n, false) : open(n, 0); }
+
 // Select from one pair to another, also those that are not on the page.
 async function choose(from, to) {
   const mine = epoch, [low, high] = [Math.min(from, to), Math.max(from, to)];
@@ -313,6 +316,7 @@ function decide(kind, captionFor) {
 const undo = () => tell(async () => {
   trouble();
   const answer = await ask("undo", {}, {});
+  if (!answer.changed) trouble("There is nothing to undo: Undo takes back what was decided since this review was started.");
   const now = new Map(answer.undone.map(([uid, n, decision]) => [`${n} ${uid}`, decision]));
   let back = -1;
   for (const [n, card] of cards) if (now.has(`${card.number} ${card.uid}`)) {
@@ -480,8 +484,8 @@ document.addEventListener("keydown", event => {
   if (event.target.matches("input, select, textarea")) { if (event.key === "Escape" || (event.key === "Enter" && event.target.matches("select"))) (event.key === "Enter" && event.target.id === "find" ? $("search") : grid).focus(); return; }
   const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(), ArrowUp: -columns(), PageDown: 3 * columns(), PageUp: -3 * columns()}[event.key];
   if (step) move(at + step, event.shiftKey);
-  else if (event.key === "Home") event.shiftKey ? move(0, true) : open(0, 0);
-  else if (event.key === "End") event.shiftKey ? move(total - 1, true) : open(Math.max(0, total - 1), 0);
+  else if (event.key === "Home") event.shiftKey ? move(0, true) : go(0);
+  else if (event.key === "End") event.shiftKey ? move(total - 1, true) : go(Math.max(0, total - 1));
   else if (event.key === "v") $("view").focus();
   else if (event.key === "/") $("search").focus();
   else if (event.key >= "1" && event.key <= "9" && event.key.length === 1) take(at, event.key - 1);
@@ -544,7 +548,7 @@ $("undecided").addEventListener("change", changed);
 $("jump").addEventListener("close", () => {
   grid.focus();
   const n = parseInt($("pair").value, 10);
-  if ($("jump").returnValue === "go" && n) open(Math.min(total, Math.max(1, n)) - 1, 0);
+  if ($("jump").returnValue === "go" && n) go(Math.min(total, Math.max(1, n)) - 1);
 });
 $("clear").addEventListener("click", () => { request.low = request.high = null; paint(); changed(); });
 
