@@ -10,7 +10,7 @@ from selenium.webdriver.common.keys import Keys
 
 import ncclean
 from tests import hostile
-from tests.report.browser import chromium, needs_chromium
+from tests.report.browser import chromium, needs_chromium, resize
 from tests.reviewing.served import served
 from tests.reviewing.test_browser import wait
 
@@ -92,6 +92,11 @@ def test_a_person_mends_shifted_captions_by_keys(photographs, tmp_path):
         if shot := os.environ.get("REVIEW_SCREENSHOTS"):
             driver.save_screenshot(f"{shot}/cards.png")
 
+        for _ in range(3):
+            press("u")  # two decisions, and nothing
+        trouble = "document.getElementById('trouble').textContent"
+        wait(lambda: script(trouble).startswith("There is nothing to undo"))
+
         press("g")
         wait(lambda: script("document.getElementById('jump').open"))
         press("4", Keys.ENTER)
@@ -101,7 +106,15 @@ def test_a_person_mends_shifted_captions_by_keys(photographs, tmp_path):
         wait(lambda: script(f"{large} && {large}.naturalWidth > 0 && large.open"))
         if shot:
             driver.save_screenshot(f"{shot}/large.png")
+        resize(driver, 640, 400)  # at a zoom of 200 %, a square stays one
+        assert script(f"getComputedStyle({large}).objectFit") == "contain"
         press(Keys.ESCAPE)
+        press("e")  # beside the picture, and all of it in the grid
+        inside = "(e => e.getBoundingClientRect().bottom)"
+        wait(lambda: script("!!document.querySelector('.editor')"))
+        assert script(f"{inside}(document.querySelector('.editor')) <= {inside}(grid)")
+        press(Keys.ESCAPE)
+        resize(driver, 1280, 900)
 
         script("document.getElementById('search').value = 'CATS two'")
         choose("search", "lang", "'en'")

@@ -1,11 +1,13 @@
 "use strict";
 // Blocks of pairs are added as one scrolls; of those far away only their height stays.
 const BLOCK = 60, NEAR = 3, MOST = 5000;
+const SHORT = {noise_probability: "noise", similarity: "cosine", near_miss_probability: "near miss", part_noise_probability: "part", better_captions: "better captions", better_images: "better images", is_noisy: "noisy", noise_kind: "kind"};
 const $ = id => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const grid = $("grid");
+try { data.page = sessionStorage.page ||= data.page; } catch { /* then a reload counts as another window */ }
 let request = {}, view = new AbortController(), total = 0, first = 0, last = 0, blocks = new Map(), cards = new Map();
-let at = -1, anchor = -1, chosen = new Set(), editing = null, settle = null, epoch = 0, histogram = null, like = null, canUndo = false, canRedo = false, proposing = false, allPairs = 0;
+let at = -1, anchor = -1, chosen = new Set(), editing = null, settle = null, epoch = 0, histogram = null, like = null, canUndo = false, canRedo = false, proposing = false, allPairs = 0, searched = false, pending = "";
 
 function trouble(text) { $("trouble").textContent = text || ""; $("trouble").hidden = !text; }
 
@@ -40,9 +42,13 @@ function element(kind, name, text) {
 const open = guarded(async (start = 0, anew = 1) => {
   const mine = ++epoch, edited = editing;
   trouble();
-  if (request.sort === "date") $("state").textContent = "reading when the pictures were taken…";
-  if (request.meaning || request.like) $("state").textContent = "searching… (the first search reads the embeddings, and for words loads the model)";
-  const answer = await ask("rows", {...request, start, count: BLOCK, anew}, undefined, view.signal);
+  const searches = request.meaning || request.like !== "";
+  pending = searches ? searched ? "searching…" : "searching… (the first takes longer)" : request.sort === "date" ? "reading when the pictures were taken…" : "";
+  where();
+  let answer;
+  try { answer = await ask("rows", {...request, start, count: BLOCK, anew}, undefined, view.signal); }
+  finally { if (mine === epoch) { pending = ""; where(); } }
+  searched ||= searches;
   if (mine !== epoch || editing !== edited) return;  // who began to write goes on writing
   total = answer.pairs;
   reset(answer.start - answer.start % BLOCK, !anew);
@@ -78,7 +84,7 @@ function paint() {
     return bar;
   }));
   const whole = request.low == null && request.high == null;
-  $("clear").hidden = whole;
+  $("clear").hidden = whole; svg.parentElement.hidden = !counts.length;
   const digits = v => Number(v).toPrecision(3);
   $("range").textContent = histogram && histogram.score
     ? `${data.scores[histogram.score] || histogram.score} ${digits(request.low ?? histogram.low)} to ${digits(request.high ?? histogram.high)}` : "";
@@ -145,10 +151,10 @@ function draw(card, n) {
   image.addEventListener("error", guarded(async () => {
     const answer = await fetch(image.src).catch(() => null);
     const why = answer && !answer.ok ? await answer.json().catch(() => ({})) : {};
-    picture.replaceChildren(element("span", "", card.error || why.error || "no picture"));
+    image.replaceWith(element("span", "", card.error || why.error || "no picture"));
   }), {once: true});
   image.src = `picture?${new URLSearchParams({shard: card.shard, key: card.key})}`;
-  picture.append(image);
+  picture.append(image, element("span", "pick"));
   picture.addEventListener("dblclick", () => enlarge(n));
   const file = element("p", "file", card.file[0] ? `${card.file[0]}/` : "");
   const [, stem, ending] = card.file[1].match(/^(.*?)(\.\w+)?$/s), name = element("b", "", stem);
@@ -164,9 +170,9 @@ function draw(card, n) {
     const better = element("p", "better", "better: ");
     better.append(element("b", "", card.words[1])); box.append(better);
   }
-  const scores = Object.entries(card.scores).map(([name, v]) => `${(data.scores[name] || name).toLowerCase()} ${v}`);
+  const scores = Object.entries(card.scores).filter(([name, v]) => v || !name.startsWith("better_")).map(([name, v]) => `${SHORT[name] || name} ${typeof v === "number" && !Number.isInteger(v) ? v.toFixed(2) : v}`);
   if (card.status !== "ok") scores.unshift(card.status + (card.error ? `: ${card.error}` : ""));
-  if (card.group) scores.push(`group ${card.group}`);
+  if (card.group) scores.unshift(`group ${card.group.slice(0, 6)}`);
   const meta = element("p", "meta", scores.join(" · "));
   meta.title = `${card.shard} / ${card.key} / ${card.uid}`;
   box.append(meta, element("p", "verdict"), element("p", "note"));
@@ -244,7 +250,7 @@ function state(answer) {
 
 function where() {
   $("selected").hidden = !chosen.size;
-  $("state").textContent = total ? `${number(at + 1)} of ${number(total)}${chosen.size ? `, ${number(chosen.size)} selected` : ""}` : `no pairs in this view${$("view").value !== "all" && (request.search || request.where) ? ": All pairs may have some" : ""}`;
+  $("state").textContent = pending || (total ? `${number(at + 1)} of ${number(total)}${chosen.size ? `, ${number(chosen.size)} selected` : ""}` : `no pairs in this view${$("view").value !== "all" && (request.search || request.where) ? ": All pairs may have some" : ""}`);
 }
 
 // ---- moving and selecting ----------------------------------------------------------------------
@@ -265,10 +271,12 @@ async function move(n, extend) {
   await propose();
 }
 
+function go(n) { return blocks.get(n - n % BLOCK)?.dataset.full ? move(n, false) : open(n, 0); }
+
 // Select from one pair to another, also those that are not on the page.
 async function choose(from, to) {
   const mine = epoch, [low, high] = [Math.min(from, to), Math.max(from, to)];
-  if (high - low >= MOST) { trouble(`At most ${number(MOST)} pairs can be selected; a decides about all of a view.`); return; }
+  if (high - low >= MOST) { trouble(`At most ${number(MOST)} pairs can be selected; All… decides about all of a view.`); return; }
   for (let n = low; n <= high; n++) {
     chosen.add(n);
     if (!cards.has(n)) await load(n - n % BLOCK);
@@ -292,7 +300,7 @@ function tell(work) { told = told.then(guarded(work)); return told; }
 function decide(kind, captionFor) {
   const places = (chosen.size ? [...chosen].sort((a, b) => a - b) : at >= 0 ? [at] : []).filter(n => cards.has(n));
   const meant = places.map(n => [n, cards.get(n)]).map(([n, card]) => [n, card, captionFor ? captionFor(card) : null]).filter(([, , text]) => !captionFor || text);
-  if (!meant.length) { if (places.length) trouble("No better word and no wrong sentence is known here: e edits the caption."); return; }
+  if (!meant.length) { if (places.length) trouble("No better word and no wrong sentence is known here: Edit changes the caption."); return; }
   const body = {decision: kind, pairs: meant.map(([, card]) => [card.uid, card.number])};
   if (captionFor) body.captions = meant.map(([, , text]) => text);
   const before = meant.map(([, card]) => card.decision);
@@ -308,6 +316,7 @@ function decide(kind, captionFor) {
 const undo = () => tell(async () => {
   trouble();
   const answer = await ask("undo", {}, {});
+  if (!answer.changed) trouble("There is nothing to undo: Undo takes back what was decided since this review was started.");
   const now = new Map(answer.undone.map(([uid, n, decision]) => [`${n} ${uid}`, decision]));
   let back = -1;
   for (const [n, card] of cards) if (now.has(`${card.number} ${card.uid}`)) {
@@ -345,7 +354,7 @@ const swap = () => captions(
   "Select two pairs to swap their captions.");
 const shift = by => captions(
   places => places.filter(n => places.includes(n + by)).map(n => [n, n + by]),
-  "Select pairs that follow one another to shift their captions by one: with Shift and an arrow, or the first, then the last and Select to here.");
+  "Select pairs that follow one another to shift their captions by one: the first, then the last and Select to here.");
 
 // ---- notes -------------------------------------------------------------------------------------
 
@@ -428,7 +437,7 @@ $("all").addEventListener("close", guarded(async () => {
   await told;
   const answer = await ask("decide-all", {}, {decision: kind, request});
   await open(at);
-  state(answer); $("state").textContent = `${number(answer.changed)} decided at once; u undoes it`;
+  state(answer); $("state").textContent = `${number(answer.changed)} decided at once; Undo takes it back`;
 }));
 
 const finish = guarded(async () => {
@@ -475,8 +484,8 @@ document.addEventListener("keydown", event => {
   if (event.target.matches("input, select, textarea")) { if (event.key === "Escape" || (event.key === "Enter" && event.target.matches("select"))) (event.key === "Enter" && event.target.id === "find" ? $("search") : grid).focus(); return; }
   const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(), ArrowUp: -columns(), PageDown: 3 * columns(), PageUp: -3 * columns()}[event.key];
   if (step) move(at + step, event.shiftKey);
-  else if (event.key === "Home") event.shiftKey ? move(0, true) : open(0, 0);
-  else if (event.key === "End") event.shiftKey ? move(total - 1, true) : open(Math.max(0, total - 1), 0);
+  else if (event.key === "Home") event.shiftKey ? move(0, true) : go(0);
+  else if (event.key === "End") event.shiftKey ? move(total - 1, true) : go(Math.max(0, total - 1));
   else if (event.key === "v") $("view").focus();
   else if (event.key === "/") $("search").focus();
   else if (event.key >= "1" && event.key <= "9" && event.key.length === 1) take(at, event.key - 1);
@@ -493,7 +502,7 @@ grid.addEventListener("click", event => {
   const n = +card.dataset.n;
   settle?.();
   if (event.shiftKey) move(n, true);
-  else if (event.ctrlKey || event.metaKey || (event.pointerType === "touch" && chosen.size)) { at = n; chosen.has(n) ? chosen.delete(n) : chosen.add(n); [...cards.keys()].forEach(verdict); where(); }
+  else if (event.target.closest(".pick") || event.ctrlKey || event.metaKey || (event.pointerType === "touch" && chosen.size)) { at = n; chosen.has(n) ? chosen.delete(n) : chosen.add(n); [...cards.keys()].forEach(verdict); where(); }
   else { clear(); move(n, false); }
 });
 grid.addEventListener("dblclick", event => { if (event.target.closest(".caption")) edit(); });
@@ -515,7 +524,8 @@ function changed() {
   if (find === "search") request.search = words;
   else if (words && !like && canSearch()) { request.meaning = words; request.side = find; }
   $("like").hidden = !like;
-  if (like) $("like").firstElementChild.textContent = `pictures like ${like.file[1]} in this view, the nearest first`;
+  if (like) $("like").firstElementChild.textContent = `like ${like.file[1]}, in this view`;
+  $("score").disabled = !!(request.meaning || like);  // the nearest come first
   view.abort(); view = new AbortController();  // the server gives up a condition that nobody waits for
   open(0); drawn();
 }
@@ -538,7 +548,7 @@ $("undecided").addEventListener("change", changed);
 $("jump").addEventListener("close", () => {
   grid.focus();
   const n = parseInt($("pair").value, 10);
-  if ($("jump").returnValue === "go" && n) open(Math.min(total, Math.max(1, n)) - 1, 0);
+  if ($("jump").returnValue === "go" && n) go(Math.min(total, Math.max(1, n)) - 1);
 });
 $("clear").addEventListener("click", () => { request.low = request.high = null; paint(); changed(); });
 
