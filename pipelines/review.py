@@ -146,16 +146,19 @@ class Review(Command):
         )
         return self.result(
             reviewed,
-            (*_summary(reviewed), self._next()),
+            (*_summary(reviewed), *self._next()),
             figures={"decided": f"{reviewed.decided:,}"},
             made=[self.out],
         )
 
-    def _next(self) -> str:
-        """The command that uses the decisions."""
+    def _next(self) -> Iterator[str]:
+        """The commands that use the decisions."""
         words = ["ncclean", "select", *self.scores, "--method", "noise-probability"]
         words += ["--decisions", self.out, "--out", "selection.parquet"]
-        return f"next: {shlex.join(words)}"
+        yield f"next: {shlex.join(words)}"
+        if self.shards:
+            words = ["ncclean", "export", "selection.parquet", "--shards", *self.shards]
+            yield f"then: {shlex.join([*words, '--layout', 'auto', '--out', 'mended/'])}"
 
     def _announce(self, url: str) -> None:
         """Say where the page is; standard output is left to `--json`."""

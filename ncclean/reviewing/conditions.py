@@ -77,14 +77,16 @@ class Condition:
         )
         assert process.stdin is not None
         assert process.stdout is not None
+        answer = b""
         try:
             process.stdin.write(pickle.dumps((self, str(out))))
             answer = await asyncio.wait_for(process.stdout.read(), seconds)
         except asyncio.TimeoutError:
             raise InputError(f"the condition takes more than {seconds:g} s") from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            if not answer:  # else it ends by itself, and asyncio is to see how
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
             await process.wait()
         problem = json.loads(answer)["error"] if answer else self._too_large()
         if problem is not None:

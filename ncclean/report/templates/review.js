@@ -43,7 +43,7 @@ const open = guarded(async (start = 0, anew = 1) => {
   const mine = ++epoch, edited = editing;
   trouble();
   const searches = request.meaning || request.like !== "";
-  pending = searches ? searched ? "searching…" : "searching… (the first takes longer)" : request.sort === "date" ? "reading when the pictures were taken…" : "";
+  pending = searches ? searched ? "searching…" : "searching… (slow at first)" : request.sort === "date" ? "reading when the pictures were taken…" : "";
   where();
   let answer;
   try { answer = await ask("rows", {...request, start, count: BLOCK, anew}, undefined, view.signal); }
