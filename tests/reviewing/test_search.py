@@ -124,9 +124,9 @@ def test_each_side_has_an_order_of_its_own(tmp_path):
     try:
         image, caption, again = asyncio.run(ask())
         assert again is image  # kept
-        first = pq.read_table(image.file).sort_by([("cosine", "descending")])
+        first = pq.read_table(image.file).sort_by([("value", "descending")])
         assert first.column("place")[0].as_py() == 7
-        cosines = [pq.read_table(one.file).column("cosine") for one in (image, caption)]
+        cosines = [pq.read_table(one.file).column("value") for one in (image, caption)]
         assert cosines[0] != cosines[1]
     finally:
         table.close()
