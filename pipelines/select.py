@@ -119,7 +119,7 @@ class Select(Command):
             figures[wrong] = f"{selected.expected_mismatched_kept:,.0f}"
         return self.result(
             selected,
-            [*_summary(selected), *self._no_rule()],
+            [*_summary(selected, self.policy.method), *self._no_rule()],
             figures=figures,
             made=[self.out],
             is_empty=not selected.kept,
@@ -152,7 +152,7 @@ class Select(Command):
         return frozenset(COLUMNS)
 
 
-def _summary(selected: SelectionSummary) -> Iterator[Shown]:
+def _summary(selected: SelectionSummary, method: str | None) -> Iterator[Shown]:
     def row(name: str, pairs: int, expected: float | None = None) -> tuple[str, ...]:
         part = share(pairs / selected.rows) if selected.rows else "-"
         return name, f"{pairs:,}", part, "" if expected is None else f"{expected:,.0f}"
@@ -160,7 +160,7 @@ def _summary(selected: SelectionSummary) -> Iterator[Shown]:
     rows = [row("kept", selected.kept, selected.expected_mismatched_kept)]
     if selected.drawn is not None:
         rows.append(("  drawn", f"{selected.drawn:,}", "", ""))
-    if selected.forget:
+    if selected.forget and method == "ncu":
         rows.append(row("  in NCU's forget set", selected.forget))
     rows.append(row("dropped", selected.dropped, selected.expected_mismatched_dropped))
     rows += [row(f"  {reason}", count) for reason, count in selected.dropped_by_reason.items()]
