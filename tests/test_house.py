@@ -28,7 +28,7 @@ STATEMENTS = {
     "ncclean/neighbour_search": 1420,
     "ncclean/recipes": 700,
     "ncclean/report": 1230,
-    "ncclean/reviewing": 1340,
+    "ncclean/reviewing": 1350,
     "ncclean/runners": 330,
     "ncclean/scoring": 1470,
     "ncclean/selection": 600,
