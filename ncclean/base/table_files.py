@@ -41,6 +41,6 @@ def _latex(table: Table, command: str) -> str:
         for row in (table.heads, *table.rows)
     )
     begin = rf"\begin{{tabular}}{{{columns}}}"
-    comments = f"% {mark(command)}", f"% {table.title}, by ncclean {__version__}"
+    comments = f"% {mark(command)}", f"% {' '.join(table.title.split())}, by ncclean {__version__}"
     end = r"\bottomrule", r"\end{tabular}", ""
     return "\n".join((*comments, begin, r"\toprule", heads, r"\midrule", *rows, *end))

@@ -90,6 +90,9 @@ def _write(tables: Iterator[pa.Table], path: Path) -> int:
         return 0
     merged = pa.unify_schemas(schemas, promote_options="permissive")
     schema = pa.schema([_stored(field) for field in merged], schemas[0].metadata)
+    if len(pieces) == 1 and schema == schemas[0]:
+        pieces[0].rename(path)
+        return count
     with pq.ParquetWriter(path, schema) as writer:
         for piece in pieces:
             for batch in pq.ParquetFile(piece).iter_batches(_ROWS):
@@ -181,12 +184,21 @@ def _with_images(table: pa.Table, root: str, image_key: str | None) -> pa.Table:
             name = "image" if isinstance(row[written], str) else written
             images[name][number] = {"bytes": image, "path": path}
     for target, values in images.items():
-        field, array = pa.field(target, _IMAGE), pa.array(values, _IMAGE)
+        # Where another column has a row's image, what this one holds stays.
+        pairs = zip(values, rows, strict=True)
+        kept = [_as_image(row.get(target)) if one is None else one for one, row in pairs]
+        field, array = pa.field(target, _IMAGE), pa.array(kept, _IMAGE)
         if target in table.column_names:
             table = table.set_column(table.column_names.index(target), field, array)
         else:
             table = table.append_column(field, array)
     return table
+
+
+def _as_image(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, bytes):
+        return {"bytes": value, "path": None}
+    return value if isinstance(value, dict) else None
 
 
 def _plain(value: Any) -> Any:

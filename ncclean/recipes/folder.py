@@ -129,13 +129,14 @@ class RunFolder:
         return dataclasses.replace(record, **done)
 
     def write_tables(self, tables: Iterable[Table]) -> None:
-        """Write tables for a paper: `tables/TITLE.csv` and `.tex`."""
+        """Write tables for a paper: `tables/NUMBER-TITLE.csv` and `.tex`."""
         folder = self.path / "tables"
-        for table in tables:
+        for number, table in enumerate(tables, start=1):  # titles may be alike
             folder.mkdir(exist_ok=True)
             for ending in TABLE_ENDINGS:
                 self.write(
-                    folder / f"{file_name(table)}{ending}", table_text(table, ending, _COMMAND)
+                    folder / f"{number}-{file_name(table)}{ending}",
+                    table_text(table, ending, _COMMAND),
                 )
 
     def write(self, path: Path, text: str) -> None:

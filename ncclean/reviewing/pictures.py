@@ -61,7 +61,7 @@ class Pictures:
         Raises `InputError` if none of them is.
         """
         missing = [shard for shard in shards if self._reference(shard) is None]
-        if not missing or not self._has_shards:
+        if not missing:
             return None
         example = f"such as {missing[0]}: --shards takes what was scored"
         if len(missing) == len(shards):

@@ -114,11 +114,12 @@ class Search:
         """End the process, and wait for its end; who waits for an answer gets an `InputError`."""
         self._has_ended = True
         if self._process is not None:
-            process = await self._process
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-            await self._reading
+            with contextlib.suppress(OSError):  # it could not be started
+                process = await self._process
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+                await self._reading
 
     async def _ask(self, **query: Any) -> dict[str, Any]:
         if self._has_ended:

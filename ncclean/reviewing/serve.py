@@ -132,7 +132,7 @@ def serve(
         earlier = list(Decisions.read(decisions, has_notes=True).by_pair.values())
         decided = Decided(table.connection, out, reviewer, earlier, replaces)
         pictures = Pictures(shards, table.place_of, progress.say)
-        if (missing := pictures.check(table.shards())) is not None:
+        if shards is not None and (missing := pictures.check(table.shards())) is not None:
             progress.say(missing)
         search = None
         if embeddings is not None:

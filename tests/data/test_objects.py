@@ -161,6 +161,19 @@ def test_types_of_a_source_are_kept():
     assert pq.read_table(write_pairs(frame)[0]).column("tags").to_pylist() == tags.to_pylist()
 
 
+def test_a_second_image_stays_where_the_first_is_missing_in_another_row():
+    struct = {"bytes": encoded(), "path": None}
+    rows = [{"image": struct, "jpg": encoded(1), "text": "a"},
+            {"image": None, "jpg": encoded(2), "text": "b"}]  # fmt: skip
+    written = pq.read_table(write_pairs(rows)[0])
+    held = [
+        value["bytes"] if isinstance(value, dict) else value
+        for value in written.column("jpg").to_pylist()
+    ]
+    assert held == [encoded(1), encoded(2)]
+    assert written.column("image").to_pylist()[0]["bytes"] == encoded()
+
+
 def test_images_as_arrays_are_refused_in_words():
     for source in (
         [(np.zeros((4, 4, 3), np.uint8), "a")],
