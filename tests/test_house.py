@@ -18,7 +18,7 @@ STATEMENTS = {
     "ncclean": 70,
     "ncclean/auditing": 1120,
     "ncclean/base": 1600,
-    "ncclean/data": 7380,
+    "ncclean/data": 7390,
     "ncclean/evaluation": 1830,
     "ncclean/execution": 2940,
     "ncclean/explaining": 1560,

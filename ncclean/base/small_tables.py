@@ -23,7 +23,7 @@ from ncclean.base.text_files import parse_json, read_bytes, to_text
 from ncclean.errors import InputError, one_line
 
 LINES = (".jsonl", ".ndjson")
-_LONGEST_FIELD = 1 << 20  # characters, as in tables of pairs
+LONGEST_FIELD = 1 << 20  # characters; a quote never closed would make a field of the rest
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LARGEST_FILE = 128 << 20  # of Parquet; texts have a bound of their own
 _MOST_ROWS = 2_000_000  # of some hundred bytes each, once they are Python's
@@ -137,7 +137,7 @@ def _python_rows(batch: pa.RecordBatch, path: str) -> list[dict[str, Any]]:
 def _csv_rows(
     text: str, path: str, delimiter: str, needed: Sequence[str], what: str
 ) -> list[dict[str, Any]]:
-    csv.field_size_limit(_LONGEST_FIELD)  # of the process: whatever was read before
+    csv.field_size_limit(LONGEST_FIELD)  # of the process: whatever was read before
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         missing = [name for name in needed if name not in (reader.fieldnames or ())]

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from ncclean.base import stores
 from ncclean.base.regular_files import check_is_file
+from ncclean.base.small_tables import LONGEST_FIELD
 from ncclean.data.sample_groups import is_image
 from ncclean.data.unpacking import ALWAYS_UNPACKED, MOST_UNPACKED, UNPACKING_ERRORS
 from ncclean.errors import ShardError, one_line
@@ -21,8 +22,6 @@ SEPARATED = (".csv", ".tsv")
 LINES = (".jsonl", ".ndjson")
 COMPRESSED = ".gz"
 CAPTIONS_TXT = "captions.txt"  # of Kaggle's Flickr8k: a csv
-# A quote that is never closed would make one field of the rest of the file.
-_LONGEST_FIELD = 1 << 20
 _LONGEST_QUOTED = 256 << 10  # characters of a row over several lines
 _LONGEST_LINE = 16 << 20
 _FEW_LINES = 3  # of a caption may have as many commas as a row, by chance
@@ -145,7 +144,7 @@ class TextRows:
         A quote that is not closed where it should be makes a field of the lines after it. Such a
         record costs its first line alone: the next one begins a record again.
         """
-        csv.field_size_limit(_LONGEST_FIELD)
+        csv.field_size_limit(LONGEST_FIELD)
         reader = csv.reader(self._lines, dialect, strict=True)
         while True:
             fields: list[str] | BrokenRow | None
