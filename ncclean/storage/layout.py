@@ -16,10 +16,11 @@ from upath import UPath
 
 from ncclean.base import stores
 from ncclean.base.file_names import WORKING_FOLDER
+from ncclean.base.text_files import parse_json, read_text
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.storage.made_files import Leftovers
-from ncclean.storage.run_record import RUN, RunRecord, exists, refusal
+from ncclean.storage.run_record import LARGEST_RECORD, RUN, exists, reading, refusal
 from ncclean.storage.shard_records import ShardList
 from ncclean.storage.tables import FINALIZING, tables_at
 
@@ -129,13 +130,12 @@ def written_embeddings(tables: Sequence[str]) -> list[str]:
     if len(tables) > 1:
         return []
     layout = ScoreLayout(stores.location(tables[0]))
-    try:
-        record = RunRecord.load(layout.work / RUN, COMMAND)
+    path = layout.work / RUN
+    try:  # one request, where asking for the record would be several
+        run = parse_json(read_text(str(path), LARGEST_RECORD), path)
+        with reading(path):
+            folder = run["identity"]["options"].get("embeddings")
+            place = layout.embeddings(folder) if run["command"] == COMMAND and folder else None
     except InputError:
         return []
-    options = record.identity.get("options") if record is not None else None
-    folder = options.get("embeddings") if isinstance(options, dict) else None
-    if not isinstance(folder, str):
-        return []
-    place = layout.embeddings(folder)
-    return [str(place)] if place.is_dir() else []
+    return [str(place)] if place is not None and place.is_dir() else []

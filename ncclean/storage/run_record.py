@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 Identity = Mapping[str, Any]
 Files = Callable[[Identity], Iterable[UPath]]
 RUN = "run.json"
-_LARGEST = 1 << 28  # with the entries of 100,000 shards
+LARGEST_RECORD = 1 << 28  # with the entries of 100,000 shards
 
 
 def no_files(identity: Identity) -> Iterable[UPath]:
@@ -256,7 +256,7 @@ class RunRecord:
             lines = earlier_lines(self.path)
             return next(lines, None), lines
         try:
-            first = json.loads(read_text(str(self.path), _LARGEST))
+            first = json.loads(read_text(str(self.path), LARGEST_RECORD))
         except (ValueError, RecursionError) as error:
             raise unreadable(self.path) from error
         if not isinstance(first, dict):
