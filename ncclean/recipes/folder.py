@@ -26,7 +26,7 @@ from ncclean.base import stores
 from ncclean.base.atomic import published
 from ncclean.base.file_names import TABLE_ENDINGS
 from ncclean.base.formats import Table
-from ncclean.base.output_mark import check_free
+from ncclean.base.output_mark import check_free, was_made_by
 from ncclean.base.table_files import file_name, table_text
 from ncclean.errors import InputError
 from ncclean.recipes.references import RUN, written
@@ -129,8 +129,12 @@ class RunFolder:
         return dataclasses.replace(record, **done)
 
     def write_tables(self, tables: Iterable[Table]) -> None:
-        """Write tables for a paper: `tables/NUMBER-TITLE.csv` and `.tex`."""
+        """Write tables for a paper, `tables/NUMBER-TITLE.csv` and `.tex`, in place of earlier ones."""
         folder = self.path / "tables"
+        for earlier in folder.glob("*.tex"):  # of a run that had other tables
+            if was_made_by(str(earlier), _COMMAND):
+                for ending in TABLE_ENDINGS:
+                    earlier.with_suffix(ending).unlink(missing_ok=True)
         for number, table in enumerate(tables, start=1):  # titles may be alike
             folder.mkdir(exist_ok=True)
             for ending in TABLE_ENDINGS:

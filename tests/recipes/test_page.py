@@ -129,3 +129,6 @@ def test_repeated_stages_have_a_row_for_each_score_and_the_spread_of_each_figure
     folder.write_tables((noise, rates))
     assert {path.suffix for path in (tmp_path / "tables").iterdir()} == {".csv", ".tex"}
     assert len(list((tmp_path / "tables").iterdir())) == 4
+    (tmp_path / "tables" / "mine.tex").write_text("kept")
+    folder.write_tables((rates,))
+    assert len(list((tmp_path / "tables").iterdir())) == 3
