@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 if "PYTEST_XDIST_WORKER" in os.environ:  # there are as many workers as cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a test that means a cluster starts it
-os.environ["NCCLEAN_CACHE"] = ""  # nothing is kept between tests, nor in anybody's home
+# Shifts are estimated once in a session, whatever process asks for them; nothing is kept after it.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _CACHE = tempfile.TemporaryDirectory(prefix="ncclean-cache-")
+    os.environ["NCCLEAN_CACHE"] = _CACHE.name
 # No test cuts the power: waiting for the disk, some ten times for each small table, tells nothing.
 os.fsync = os.fstat  # which refuses what is no open file, as fsync does
 

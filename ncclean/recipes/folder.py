@@ -129,7 +129,7 @@ class RunFolder:
         return dataclasses.replace(record, **done)
 
     def write_tables(self, tables: Iterable[Table]) -> None:
-        """Write tables for a paper, `tables/NUMBER-TITLE.csv` and `.tex`, in place of earlier ones."""
+        """Write tables for a paper in place of earlier ones: `tables/NUMBER-TITLE.csv`, `.tex`."""
         folder = self.path / "tables"
         for earlier in folder.glob("*.tex"):  # of a run that had other tables
             if was_made_by(str(earlier), _COMMAND):
