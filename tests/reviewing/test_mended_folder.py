@@ -74,13 +74,14 @@ class Person:
             self.driver.save_screenshot(f"{folder}/{name}.png")
 
     def card(self):
-        """Place, key, caption and better word of the pair that the page is at."""
+        """Place, key, caption, better word and verdict of the pair that the page is at."""
         return self.driver.execute_script(
             "const c = document.querySelector('.card.at'); if (!c) return null;"
             "const spans = [...c.querySelectorAll('.caption span')];"
             "const words = spans.map(s => [s.textContent, s.className]);"
             "return [+c.dataset.n, c.querySelector('.meta').title.split(' / ')[1], words,"
-            " (c.querySelector('.better b') || {}).textContent || null]"
+            " (c.querySelector('.better b') || {}).textContent || null,"
+            " c.querySelector('.verdict').textContent]"
         )
 
     def open(self, view, score=None):
@@ -110,14 +111,13 @@ class Person:
         )
         for n in range(total):
             wait(lambda place=n: (self.card() or [None])[0] == place)
-            _, key, words, better = self.card()
-            text = "".join(word for word, _ in words)
-            self.decide(key, text, words, better)
+            self.decide(*self.card()[1:])
 
-    def decide(self, key, text, words, better):
+    def decide(self, key, words, better, verdict):
         truth = self.right[key]
         mended = "".join(better if better and kind == "word" else word for word, kind in words)
-        if text == truth:
+        text = "".join(word for word, _ in words)
+        if text == truth or verdict == f"corrected: {truth}":
             key = "s"
         elif mended == truth:
             key = "r"
