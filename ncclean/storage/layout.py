@@ -135,7 +135,9 @@ def written_embeddings(tables: Sequence[str]) -> list[str]:
         run = parse_json(read_text(str(path), LARGEST_RECORD), path)
         with reading(path):
             folder = run["identity"]["options"].get("embeddings")
-            place = layout.embeddings(folder) if run["command"] == COMMAND and folder else None
+            is_own = run["command"] == COMMAND and not run.get("cleared")
+            place = layout.embeddings(folder) if is_own and folder else None
     except InputError:
         return []
-    return [str(place)] if place is not None and place.is_dir() else []
+    is_there = place is not None and stores.ask("read", place, place.is_dir)
+    return [str(place)] if is_there else []
