@@ -120,7 +120,7 @@ def serve_hub(root: Path, **behaviour: object) -> Iterator[Hub]:
     hub = Hub(root, **behaviour)
     server = make_server("127.0.0.1", 0, hub, threaded=True)
     hub.url = f"http://127.0.0.1:{server.port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield hub

@@ -43,7 +43,7 @@ class Store:
         """Answer requests, at a free port unless one is named."""
         self._server = make_server("127.0.0.1", port, self, threaded=True)
         self.url = f"http://127.0.0.1:{self._server.port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
         """Refuse connections from now on."""

@@ -46,7 +46,7 @@ class _Guarded(http.server.SimpleHTTPRequestHandler):
 def host(corpus: Path):
     handler = functools.partial(_Guarded, directory=str(corpus))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield f"127.0.0.1:{server.server_address[1]}"
     server.shutdown()
