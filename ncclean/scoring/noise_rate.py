@@ -50,10 +50,14 @@ _VAGUE_MEAN, _VAGUE_MOST = 1 / 16, 1.0
 _LOW, _EXCESS = -1.5, 4.0
 # Of x, above which all is one cell.
 _CUTS = (2.5, 1.5, 0.8, 0.0)
-_STARTS = (0.6, 1.2, 2.5, 5.0)  # of mu
-_GRID = 24
+# (4, 5) shapes of weak and of strong estimators.
+_STARTS = np.array(
+    [(mu, _SIGMA_SLOPE * min(mu, _LARGEST_MU), _DELTA, 0.0, 0.0) for mu in (0.6, 1.2, 2.5, 5.0)]
+)
+_COARSE, _GRID = 7, 24
 _STEPS = 60
 _LITTLE = 1e-3  # of the log-likelihood
+_PART = 1e-2  # of what is lacking to the best: a hundred such gains would not reach it
 _MOST_DAMPING = 1e3
 # If so many may be mismatched, next to no pair is recognised as matched. Then nothing says that
 # matched pairs look different from mismatched ones, and the share may be any.
@@ -152,11 +156,19 @@ def _mismatched_cells() -> np.ndarray:
 
 
 def _with_cut(fit: _Fit, at_hand: bool) -> tuple[float, float, float]:
-    """Rate and interval with one cut; the grid shrinks until the interval covers half of it."""
+    """Rate and interval with one cut; the grid shrinks until the interval covers half of it.
+
+    Shapes start from the best ones at the shares beside: those of a coarser grid.
+    """
     low, high = 0.0, math.pi / 2
+    at = np.linspace(low, high, _COARSE)
+    _, shapes = fit.profile(np.sin(at) ** 2, np.repeat(_STARTS[None], _COARSE, axis=0))
     while True:
         angles = np.linspace(low, high, _GRID)
-        likelihood, shapes = fit.profile(np.sin(angles) ** 2)
+        after = np.searchsorted(at, angles).clip(1, len(at) - 1)
+        starts = np.stack([shapes[after - 1], shapes[after]], axis=1)
+        at = angles
+        likelihood, shapes = fit.profile(np.sin(angles) ** 2, starts)
         best = int(likelihood.argmax())
         misfit = fit.misfit(np.sin(angles[best]) ** 2, shapes[best])
         deviance = 2 * (likelihood[best] - likelihood) / misfit
@@ -229,16 +241,13 @@ class _Fit:
         self._deviations = np.array([_DELTA_DEVIATION, shift, shift / math.sqrt(2)])
         self._means = np.array([_DELTA, 0.0, 0.0])
 
-    def profile(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def profile(self, shares: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(n,) penalised log-likelihoods at shares with the best shape for each, and (n, 5) these.
 
-        Fisher scoring with Levenberg's damping, from several shapes, all at once.
+        Fisher scoring with Levenberg's damping, from (n, m, 5) shapes, all at once.
         """
-        shares = np.repeat(shares, len(_STARTS))
-        shapes = np.zeros((len(shares), 5))
-        shapes[:, 0] = np.tile(_STARTS, len(shares) // len(_STARTS))
-        shapes[:, 1] = _SIGMA_SLOPE * np.minimum(shapes[:, 0], _LARGEST_MU)
-        shapes[:, 2] = _DELTA
+        several = starts.shape[1]
+        shares, shapes = np.repeat(shares, several), starts.reshape(-1, 5).copy()
         damping = np.full(len(shares), 1e-3)
         value, gradient, information = self._scored(shares, shapes)
         active = np.arange(len(shares))
@@ -253,11 +262,12 @@ class _Fit:
             shapes[moved] = tried[better]
             value[moved], gradient[moved], information[moved] = (one[better] for one in scored)
             damping[active] *= np.where(better, 0.2, 5.0)
-            active = active[np.where(better, gain > _LITTLE, damping[active] < _MOST_DAMPING)]
+            least = np.maximum(_LITTLE, _PART * (value.max() - value[active]))
+            active = active[np.where(better, gain > least, damping[active] < _MOST_DAMPING)]
             if not len(active):
                 break
-        by_share = value.reshape(-1, len(_STARTS))
-        best = by_share.argmax(axis=1) + np.arange(len(by_share)) * len(_STARTS)
+        by_share = value.reshape(-1, several)
+        best = by_share.argmax(axis=1) + np.arange(len(by_share)) * several
         return value[best], shapes[best]
 
     def misfit(self, share: float, shape: np.ndarray) -> float:
