@@ -113,6 +113,23 @@ def test_captions_have_3_to_40_tokens_and_vary():
     assert len(set(captions)) > 4700
 
 
+def test_captions_say_which_thing_is_on_the_left():
+    said = 0
+    for index in range(600):
+        rng = generator("where", index)
+        scene = sample_scene(rng)
+        if scene.relation in ("left of", "right of"):
+            shaped = zip(scene.groups, ("hexagon", "triangle"), strict=True)
+            groups = tuple(dataclasses.replace(group, shape=shape) for group, shape in shaped)
+            text = write_caption(dataclasses.replace(scene, groups=groups), rng).text
+            hexagon, triangle = sorted(scene.placements, key=lambda placed: placed.group)
+            if "left of" in text or "right of" in text:
+                is_first = text.index("hexagon") < text.index("triangle")
+                assert (("left of" in text) == is_first) == (hexagon.x < triangle.x)
+                said += 1
+    assert said > 10
+
+
 def test_hard_noise_changes_few_words_and_the_meaning():
     changed = 0
     for index in range(300):
