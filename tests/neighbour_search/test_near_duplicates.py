@@ -49,11 +49,11 @@ def test_a_row_that_is_near_two_joins_the_most_similar_one_even_if_they_are_not_
 
 
 def test_single_rows_join_representatives_of_the_other_space():
-    representative = np.array([0, 0, 2, 3, 4, 5])
-    sizes = np.array([2, 2, 1, 1, 1, 1])
-    later, earlier = np.array([1, 2, 2, 3, 4, 5]), np.array([0, 1, 0, 2, 3, 4])
+    representative = np.array([0, 0, 2, 3, 4, 5, 6, 6])
+    sizes = np.array([2, 2, 1, 1, 1, 1, 2, 2])
+    later, earlier = np.array([1, 2, 2, 3, 4, 5, 6]), np.array([0, 1, 0, 2, 3, 4, 3])
     joined = join_single_rows(representative, sizes, later, earlier)
     # 2 is near 1, no representative, then 0; 3 is near 2, which is none any more; 5 near 4 that
-    # has joined 3.
-    assert representative.tolist() == [0, 0, 0, 3, 3, 5]
+    # has joined 3; 6 is near 3, but 7 is in its group.
+    assert representative.tolist() == [0, 0, 0, 3, 3, 5, 6, 6]
     assert joined.tolist() == [2, 4]
