@@ -6,6 +6,7 @@ from ncclean.base.atomic import published, remove_leftovers
 from ncclean.base.file_names import short_name
 from ncclean.base.stores import location
 from ncclean.data.shards import ShardRef
+from ncclean.exporting.out_layout import safe_path
 
 
 def test_long_names_stay_apart_and_short_ones_as_they_are():
@@ -14,6 +15,13 @@ def test_long_names_stay_apart_and_short_ones_as_they_are():
     assert len(set(long)) == 3
     assert all(len(name.encode()) <= 200 for name in long)
     assert len(ShardRef("a" * 2000, "", 0, "").part_name) < 230
+
+
+def test_an_exported_path_that_no_disk_takes_is_one_name_of_its_own():
+    assert safe_path("a/" * 499 + "b") == "a/" * 499 + "b"
+    long = [safe_path("a/" * 2500 + end) for end in "bc"]
+    assert len(set(long)) == 2
+    assert all("/" not in path and len(path) < 200 for path in long)
 
 
 def test_a_file_of_the_longest_name_is_published_and_its_leftovers_removed(tmp_path):
