@@ -133,6 +133,19 @@ def test_the_clean_model_is_better_and_the_comparison_says_so(evaluated):
                 assert getattr(by_set[result.dataset][name], side) == pytest.approx(value)
 
 
+def test_only_a_comparison_of_one_model_with_another_names_them(evaluated, tmp_path):
+    for name, files in (("demo", "zeroshot-shape*"), ("demo-noisy", "retrieval*")):
+        for path in (evaluated / name).glob(files):
+            shutil.copy(path, tmp_path)
+
+    def named(a):
+        shown = EvaluateCompare(a=str(a), b=str(evaluated / "demo"), draws=100).run().shown
+        return [str(line)[:2] for line in shown if str(line).startswith(("A:", "B:"))]
+
+    assert named(evaluated / "demo-noisy") == ["A:", "B:"]
+    assert named(tmp_path) == []
+
+
 def test_what_cannot_be_compared(evaluated, tmp_path, refused):
     before, after = (read_results(str(evaluated / name)) for name in ("demo-noisy", "demo"))
     refused(compare_results, before, [*after, *after])
