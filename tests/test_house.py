@@ -37,7 +37,7 @@ STATEMENTS = {
     "ncclean/webdataset": 220,
     "ncclean/workers": 400,
     "pipelines": 3260,
-    "tests": 35130,
+    "tests": 35140,
     "tests/benchmarks": 6200,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered

@@ -231,6 +231,16 @@ def test_of_columns_that_share_a_name_the_first_stays(pairs, tmp_path):
     assert pq.read_table(out / "00000.parquet")["n"].to_pylist() == [*range(1, 30)]
 
 
+def test_a_number_in_the_json_that_is_the_key_is_no_original_key(tmp_path):
+    (tmp_path / "source").mkdir()
+    for name, key in (("7", 7), ("8", 9)):
+        (tmp_path / "source" / f"{name}.jpg").write_bytes(picture(1))
+        fields = {"caption": f"caption {name}", "key": key}
+        (tmp_path / "source" / f"{name}.json").write_text(json.dumps(fields))
+    out = export(tmp_path / "source", tmp_path, "parquet")
+    assert pq.read_table(out / "00000.parquet")["original_key"].to_pylist() == [None, 9]
+
+
 @pytest.mark.parametrize("table", ["jsonl", "csv", "parquet"])
 def test_an_image_of_another_task_does_not_stand_in_for_one_of_its_path(
     table, tmp_path, monkeypatch
