@@ -180,7 +180,7 @@ def test_throttling_is_sat_out(store, reference, tmp_path):
 @pytest.mark.slow
 def test_a_store_that_stays_away_ends_the_run_with_a_sentence(store, monkeypatch, refused):
     monkeypatch.setattr(stores, "PATIENCE_SECONDS", 1.0)
-    store.refuses = lambda method, path: method == "PUT" and "part-" in path
+    store.refuses = lambda method, path: method == "PUT" and "part-00000" in path
     refused(Score, shards=["s3://corpus/shards"], out="s3://corpus/s.parquet", **MODEL)
     store.refuses = lambda method, path: False
     summary = Score(shards=["s3://corpus/shards"], out="s3://corpus/s", **MODEL).run().summary
