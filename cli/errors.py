@@ -19,6 +19,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import ParamSpec, TypeVar
 
 import typer
@@ -42,9 +43,17 @@ def one_sentence(resume_hint: str | None = None) -> Callable[[Callable[P, R]], C
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            # A batch system's SIGTERM ends a run the same way as Ctrl-C.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
             has_come = threading.Event()
+
+            def stop(number: int, frame: FrameType | None) -> None:
+                # DuckDB runs this while it computes, and raises an error of its own then.
+                has_come.set()
+                signal.default_int_handler(number, frame)
+
+            # A batch system's SIGTERM ends a run the same way as Ctrl-C.
+            signal.signal(signal.SIGTERM, stop)
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as a background job's is
+                signal.signal(signal.SIGINT, stop)
             try:
                 with _queries_end_by_signals(has_come):
                     return function(*args, **kwargs)
