@@ -403,7 +403,7 @@ def test_the_driver_killed_and_started_again(shards, reference, tmp_path):
 def test_an_ill_device_gets_no_more_shards(shards, reference, tmp_path, caplog):
     """It works for three batches, then every call fails, in each new process, too."""
     options = ScoreOptions(batch_size=30)
-    with clusters.cluster(tmp_path / "site", [1], SECONDS_A_BATCH="1.5") as made:
+    with clusters.cluster(tmp_path / "site", [1], SECONDS_A_BATCH="3") as made:
         with clusters.environment({"ILL_FROM_BATCH": "4"}):
             ill = made.add_node(num_cpus=1, object_store_memory=100 << 20)
         summary = on(made, shards, tmp_path / "s.parquet", options=options).run().summary
