@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .recipe.run import RunSummary
 
 QUERIES = (
-    "SELECT status, count(*) AS pairs FROM scores GROUP BY status ORDER BY pairs DESC",
+    "SELECT status, count(*) AS pairs FROM scores GROUP BY status ORDER BY pairs DESC, status",
     "SELECT round(similarity, 3) AS similarity, round(noise_probability, 3) AS noise_probability, "
     "text FROM scores WHERE status = 'ok' ORDER BY noise_probability DESC, similarity LIMIT 5",
     "SELECT count(*) AS kept, round(sum(noise_probability)) AS expected_mismatched "

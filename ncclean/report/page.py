@@ -74,7 +74,7 @@ READY_QUERIES = (
         "Where two rules disagree",
         "SELECT ncu_split, noise_probability >= 0.5 AS mismatched, count(*) AS pairs,\n"
         "       round(avg(similarity), 3) AS similarity\n"
-        "FROM scores WHERE status = 'ok' GROUP BY ALL ORDER BY pairs DESC",
+        "FROM scores WHERE status = 'ok' GROUP BY ALL ORDER BY pairs DESC, ncu_split, mismatched",
         ("noise_probability", "ncu_split"),
     ),
     ReadyQuery(

@@ -236,7 +236,7 @@ class SelectionQuery:
             raise InputError(
                 f"--weights {self._policy.weights}: {least:g} is negative; weights must not be"
             )
-        order = sorted(by_reason, key=lambda reason: -by_reason[reason][0])
+        order = sorted(by_reason, key=lambda reason: (-by_reason[reason][0], reason))
         expected_dropped = [
             by_reason[reason][1] for reason in order if by_reason[reason][1] is not None
         ]
