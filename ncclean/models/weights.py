@@ -78,7 +78,7 @@ def check_finite(tensors: Mapping[str, torch.Tensor], owner: object) -> None:
     broken = [
         name
         for name, tensor in tensors.items()
-        if tensor.is_floating_point() and not tensor.isfinite().all()
+        if tensor.is_floating_point() and not _is_finite(tensor)
     ]
     if broken:
         raise ModelError(
@@ -89,9 +89,14 @@ def check_finite(tensors: Mapping[str, torch.Tensor], owner: object) -> None:
 
 def finite_embeddings(embeddings: torch.Tensor, what: str) -> torch.Tensor:
     """The (N, d) embeddings; raises `ModelError` if they hold numbers that are not finite."""
-    if not bool(embeddings.isfinite().all()):
+    if not _is_finite(embeddings):
         raise ModelError(f"the model's embeddings of {what} are not finite; try --precision fp32")
     return embeddings
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    # Both ends tell of any NaN or infinity, in a tenth of the time of a mask.
+    return not tensor.numel() or bool(torch.stack(tensor.aminmax()).isfinite().all())
 
 
 def why(error: BaseException) -> str:
