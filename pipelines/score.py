@@ -267,6 +267,8 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
     rows = [("rows", f"{scored.rows:,}"), ("ok", f"{scored.ok:,}")]
     rows += [(status, f"{count:,}") for status, count in scored.failures.items()]
     rows.append(("shards", f"{scored.shards:,} ({scored.shards_failed:,} failed)"))
+    if scored.model is not None:
+        rows.append(("model", scored.model))
     if scored.noise_rate.is_known:
         rate = stated_rate(scored.noise_rate)
         if scored.audited is not None:

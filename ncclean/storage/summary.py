@@ -14,6 +14,7 @@ from ncclean.scoring.calibration import Calibration
 from ncclean.scoring.null import GroupRate
 from ncclean.scoring.stats import ColumnFailures
 from ncclean.scoring.vague_rate import ForeignLanguage
+from ncclean.storage.run_facts import name_of_model
 from ncclean.storage.score_run import ScoreRun
 
 
@@ -37,8 +38,9 @@ class ScoreSummary:
     extensions or columns, and `split_keys` the samples whose keys end at the last dot of a name.
     `other_names` counts image files found under another name than a table has, by what differs,
     `caption_lines` text files of several lines that are one caption, and `turned` images that EXIF
-    had turned upright. `preprocessing` is what images went through, as in `preprocess_cfg`.
-    `foreign_languages` are those of captions that the model may not know.
+    had turned upright. `model` names the estimator, and `preprocessing` is what images went
+    through, as in `preprocess_cfg`. `foreign_languages` are those of captions that the model may
+    not know.
     `shift_deviation` is that of the cosines on noise whose mean is the shift, None for others.
     `times` are seconds by phase (`ncclean.scoring.stats.ShardStats`) over the shards of this
     invocation and all of its workers; phases overlap.
@@ -76,6 +78,7 @@ class ScoreSummary:
     other_names: dict[str, int] = field(default_factory=dict)
     caption_lines: int = 0
     turned: int = 0
+    model: str | None = None
     preprocessing: dict[str, Any] | None = None
     times: dict[str, float] = field(default_factory=dict)
     foreign_languages: list[ForeignLanguage] = field(default_factory=list)
@@ -133,6 +136,7 @@ def summarize(
         other_names=dict(further.names),
         caption_lines=further.caption_lines,
         turned=further.turned,
+        model=name_of_model(*map(run.identity.model.get, ("model", "pretrained"))),
         preprocessing=json.loads(run.identity.model.get("preprocessing", "null")),
         shift=calibration.shift,
         shift_deviation=run.noise_deviation if calibration.shift_source == "noise" else None,
