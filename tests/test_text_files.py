@@ -39,7 +39,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, monkeypatch, kind, refused)
         path.symlink_to("/dev/zero" if kind == "device" else "/proc/self/mem")
     begin = time.monotonic()
     refused(read_text, path)
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 10
 
 
 def test_a_file_of_holes_is_not_read(tmp_path, refused):
@@ -55,9 +55,9 @@ def test_json_that_cannot_be_parsed(text, refused):
 
 @pytest.mark.parametrize("text", [LAUGHS, "[" * 20_000, "- " * 20_000 + "x", "a: &a [*a]"])
 def test_yaml_that_would_not_fit(text, refused):
-    begin = time.monotonic()
+    begin = time.process_time()
     refused(load_yaml, text, "r.yaml")
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 def test_yaml_with_aliases_that_fit():

@@ -64,9 +64,9 @@ def test_json_in_text_stays_json():
     "piece", ["http://", "a://b:c", "://@", "://?", "&sig", "a+", "a://h?a=b&"]
 )
 def test_time_grows_with_the_text_alone(piece):
-    begin = time.perf_counter()
+    begin = time.process_time()
     without_secrets("http://h?" + piece * 50_000)
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
 
 
 @pytest.mark.parametrize("kind", [InputError, ShardError, ResumeError])

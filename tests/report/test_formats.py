@@ -35,7 +35,7 @@ def test_long_text_is_cut_and_the_rest_counted():
 
 
 def test_a_megabyte_takes_no_time():
-    begin = time.monotonic()
+    begin = time.process_time()
     for text in HOSTILE.values():
         assert len(shown_text(text, 2000)[0].encode()) <= 2000
-    assert time.monotonic() - begin < 0.5
+    assert time.process_time() - begin < 0.5
