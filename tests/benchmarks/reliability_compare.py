@@ -47,7 +47,7 @@ def compare(expected: Path, found: Path) -> Difference:
         names=sorted(names ^ others),
     )
     for name in sorted(names):
-        if name.endswith(_CONTENTS):
+        if name.endswith(_CONTENTS) and not _is_record(name):
             rows = _rows(expected / name)
             difference = _compare_rows(rows, _rows(found / name) if name in others else [])
             if difference.lost + difference.doubled + difference.different:
@@ -62,7 +62,7 @@ def half_written(folder: Path) -> list[str]:
     for name in sorted(_names(folder)):
         path = folder / name
         is_hidden = any(part.startswith((".", "_")) for part in Path(name).parts)
-        if is_hidden or any(part.endswith(_RECORDS) for part in Path(name).parts[:-1]):
+        if is_hidden or _is_record(name):
             continue
         try:
             if name.endswith(_CONTENTS[:-1]):
@@ -72,6 +72,10 @@ def half_written(folder: Path) -> list[str]:
         except Exception as error:
             broken.append(f"{name}: {type(error).__name__}: {error}")
     return broken
+
+
+def _is_record(name: str) -> bool:
+    return any(part.endswith(_RECORDS) for part in Path(name).parts[:-1])
 
 
 def _names(folder: Path) -> set[str]:

@@ -135,12 +135,16 @@ def further_causes_lines(
     sentences: Record, classes: Record, class_photographs: Record, photographs: Record
 ) -> Iterator[str]:
     """What is found of wrong sentences, of exchanged classes and of shifted captions."""
-    rows = sentences["rows"]
-    planted = chosen(rows, causes=True)
+    planted = chosen(sentences["rows"], causes=True)
+    found = [
+        [bool(row["found"]) for row in chosen(planted, embeddings=has)] for has in (True, False)
+    ]
+    apart = sum(len(row["uncertain"]) for row in chosen(planted, embeddings=False))
     yield (
         "- A host with one wrong sentence in each caption of three or five: found in "
-        f"{sum(bool(row['found']) for row in planted)} of {len(planted)} corpora; "
-        f"{_reported(rows)[0]} false groups in all {len(rows)}."
+        f"{sum(found[0])} of {len(found[0])} corpora with embeddings, in {sum(found[1])} of "
+        f"{len(found[1])} without, listed apart in {apart} of these; "
+        f"{_reported(sentences['rows'])[0]} false groups in all {len(sentences['rows'])}."
     )
     exchanged = [row for row in classes["rows"] if row["exchanged"]]
     false = sum(len(row["reported"]) for row in classes["rows"] if not row["exchanged"])

@@ -6,11 +6,13 @@
 Rendered corpora of 3,200 pairs with captions of three or five sentences, of which 5 % have a wrong
 sentence at random. 220 pairs of one host have a sentence of another caption each; another host has
 captions of two sentences, all right. Scored with `--caption-parts sentences`. What counts as found
-and as false is as in `causes.rendered`; as a control, the same corpora without the cause.
+and as false is as in `causes.rendered`, with embeddings and from the table alone; as a control, the
+same corpora without the cause.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import tempfile
 from collections.abc import Iterator
@@ -54,7 +56,7 @@ def plant(folder: Path, seed: int, causes: bool) -> Corpus:
 
 
 def causes(out: Path, models: tuple[str, ...] = ("demo", "demo-noisy")) -> Iterator[Row]:
-    """A row for each corpus and model."""
+    """A row for each corpus and model, with embeddings and without."""
     out.mkdir(parents=True, exist_ok=True)
     for seed, sentences, has_causes in TRIALS:
         with tempfile.TemporaryDirectory(dir=out) as name:
@@ -65,13 +67,14 @@ def causes(out: Path, models: tuple[str, ...] = ("demo", "demo-noisy")) -> Itera
                 rendered(folder / "plain", noise=noise, seed=seed, **options), seed, has_causes
             )
             write_corpus(corpus, folder / "shards")
-            for model in models:
-                (folder / model).mkdir()
+            for model, embeddings in itertools.product(models, (False, True)):
+                kind = {"model": model, "embeddings": embeddings}
+                (to := folder / f"{model}-{embeddings}").mkdir()
                 found = explained(
-                    folder / "shards", folder / model, embeddings=False,
+                    folder / "shards", to, embeddings=embeddings,
                     score={"model": model, "caption_parts": "sentences"},
                 )  # fmt: skip
-                facts = {"seed": seed, "sentences": sentences, "causes": has_causes, "model": model}
+                facts = {"seed": seed, "sentences": sentences, "causes": has_causes, **kind}
                 yield {**facts, **corpus.truth.judge(found)}
     return {"seeds": [seed for seed, *_ in TRIALS]}
 
