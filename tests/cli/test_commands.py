@@ -31,18 +31,18 @@ SCORE = ("--model", "demo", "--precision", "fp32", "--shift", "0.2")
 
 def test_score_then_query(corpus, tmp_path):
     out = tmp_path / "scores.parquet"
-    result = run("score", corpus, "--out", out, *SCORE, "--json")
+    result = run("score", corpus / "00000.tar", "--out", out, *SCORE, "--json")
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
-    assert summary["rows"] == 600
-    assert summary["ok"] + sum(summary["failures"].values()) == 600
-    assert summary["shards"] == 3
+    assert summary["rows"] == 200
+    assert summary["ok"] + sum(summary["failures"].values()) == 200
+    assert summary["shards"] == 1
     assert summary["shards_failed"] == 0
     assert summary["noise_rate_low"] <= summary["noise_rate"] <= summary["noise_rate_high"]
     assert summary["shift"] == 0.2
     assert summary["samples_per_second"] > 0
     assert summary["out"] == str(out)
-    assert "3 shards to score" in result.stderr
+    assert "1 shard to score" in result.stderr
 
     sql = "SELECT status, count(*) AS n FROM scores GROUP BY 1"
     found = json.loads(run("query", sql, out, "--json").stdout)
@@ -251,7 +251,7 @@ def full_disk(size):
 
 def test_a_full_disk_is_one_sentence_and_nothing_is_lost(corpus, tmp_path):
     out = tmp_path / "s.parquet"
-    arguments = ["score", str(corpus), "--out", str(out), *SCORE, "--quiet"]
+    arguments = ["score", str(corpus / "00000.tar"), "--out", str(out), *SCORE, "--quiet"]
     with full_disk(20_000):
         result = run(*arguments)
     assert result.returncode == 2
@@ -286,8 +286,7 @@ def test_a_selection_without_a_rule_says_so(scored, tmp_path):
 
 def test_nothing_scored_or_kept_is_a_failure(corpus, scored, tmp_path):
     out = tmp_path / "s.parquet"
-    finished = run("score", corpus, "--caption-key", "nope", "--model", "demo", "--shift", "0.2",
-                   "--out", out)  # fmt: skip
+    finished = run("score", corpus / "00000.tar", "--caption-key", "nope", *SCORE, "--out", out)
     assert finished.returncode == 1, finished.stderr
     assert "no pair could be scored: mostly caption_missing" in finished.stdout
     assert "--caption-key: there are " in finished.stdout
@@ -373,18 +372,16 @@ def heldout(tmp_path_factory):
 def test_two_models_in_one_table_then_compared(heldout, tmp_path):
     shape = heldout / "zeroshot-shape"
     command = ("evaluate", "zeroshot", "--data", shape, *FAST)
-    shown = run(*command, "--model", "demo-noisy", "--model", "demo")
+    both = ("--model", "demo-noisy", "--model", "demo")
+    shown = run(*command, *both, "--out", tmp_path)
     assert shown.returncode == 0, shown.stderr
     head = next(line.split() for line in shown.stdout.splitlines() if " metric " in line)
     assert head[-2:] == ["demo-noisy", "demo"]
     assert "mean_per_class_recall" in shown.stdout
     assert "demo: zeroshot-shape" in shown.stderr
-    for name in ("demo-noisy", "demo"):
-        out = tmp_path / f"{name}.json"
-        written = run(*command, "--model", name, "--out", out, "--json")
-        record = json.loads(written.stdout)["results"][0]
-        assert json.loads(out.read_text())["metrics"] == record["metrics"]
-    pair = (tmp_path / "demo-noisy.json", tmp_path / "demo.json")
+    pair = [next(tmp_path.glob(f"*_{name}_*.json")) for name in ("demo-noisy", "demo")]
+    again = json.loads(run(*command, "--model", "demo", "--json").stdout)["results"][0]
+    assert json.loads(pair[1].read_text())["metrics"] == again["metrics"]
     found = json.loads(run("evaluate", "compare", *pair, "--draws", 200, "--json").stdout)
     acc1 = found["comparisons"][0]["metrics"]["acc1"]
     assert acc1["excludes_zero"]
@@ -395,13 +392,7 @@ def test_two_models_in_one_table_then_compared(heldout, tmp_path):
     assert "zeroshot-shape (24)" in line
 
 
-def test_retrieval_similarity_and_probe_answer_in_json(heldout, tmp_path):
-    data = ("--model", "demo", "--data", heldout, *FAST, "--json", "--quiet")
-    retrieval = run("evaluate", "retrieval", *data)
-    assert json.loads(retrieval.stdout)["results"][0]["metrics"]["rsum"] > 500
-    assert retrieval.stderr == ""
-    probe = run("evaluate", "linear-probe", *data, "--solver", "adamw", "--epochs", 2)
-    assert len(json.loads(probe.stdout)["results"]) == 4
+def test_similarities_of_two_models_are_shown_and_drawn(heldout, tmp_path):
     figure = tmp_path / "f.pdf"
     pairs = ("--data", heldout / "retrieval", "--plot", figure, *FAST)
     both = run("evaluate", "similarity", "--model", "demo-noisy", "--against", "demo", *pairs)
@@ -417,8 +408,8 @@ about: Two stages.
 stages:
   corpus:
     command: synth
-    pairs: 60
-    shard_size: 60
+    pairs: 40
+    shard_size: 40
     held_out: 0
     workers: 1
   score:
@@ -442,7 +433,7 @@ def test_run_then_skip_then_from(recipe, tmp_path):
     assert first.returncode == 0, first.stderr
     found = json.loads(first.stdout)
     assert found["ran"] == ["corpus", "score"]
-    assert found["stages"]["score"]["result"]["rows"] == 60
+    assert found["stages"]["score"]["result"]["rows"] == 40
     assert found["page"] == str(out / "index.html")
     again = run("run", recipe, "--out", out)
     assert "score: unchanged, skipped" in again.stderr
@@ -452,17 +443,9 @@ def test_run_then_skip_then_from(recipe, tmp_path):
     assert forced.stderr == ""
 
 
-def test_a_failed_shard_of_a_recipe_is_exit_code_1_and_named(recipe, tmp_path):
-    (tmp_path / "bad.tar").write_bytes(b"<html>" * 1000)
-    recipe.write_text(RECIPE.replace("${corpus}", f"['${{corpus}}', '{tmp_path}/bad.tar']"))
-    result = run("run", recipe, "--out", tmp_path / "run")
-    assert result.returncode == 1
-    assert "failed: score: bad: cannot be read" in result.stdout
-
-
 def test_dry_run_of_a_recipe_writes_nothing(recipe, tmp_path):
     result = run("run", recipe, "--out", tmp_path / "run", "--dry-run", "--json",
-                 "--set", "score.pairs_per_second=60", "--set", "score.engine=ray")  # fmt: skip
+                 "--set", "score.pairs_per_second=40", "--set", "score.engine=ray")  # fmt: skip
     assert [stage["action"] for stage in json.loads(result.stdout)["stages"]] == ["run", "run"]
     assert json.loads(result.stdout)["stages"][1]["hours"] == pytest.approx(1 / 3600)
     shown = run("run", recipe, "--out", tmp_path / "run", "--dry-run").stdout

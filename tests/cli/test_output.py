@@ -21,7 +21,7 @@ from ncclean.models.heads import Heads, HeadsConfig, write_heads
 pytestmark = pytest.mark.usefixtures("rough_shifts")
 
 RECIPE = "stages:\n  synth:\n    pairs: 20\n    shard_size: 20\n    held_out: 0\n    workers: 1\n"
-FINETUNE = ("--shards", "{data}/shards", "--model", "demo-noisy", "--epochs", "1",
+FINETUNE = ("--shards", "{data}/shards", "--model", "demo-noisy", "--steps", "2",
             "--batch-size", "20", "--precision", "fp32")  # fmt: skip
 MODEL = ("--model", "demo", "--precision", "fp32", "--device", "cpu")
 DRY = ("--dry-run", "--batch-size", 16, *MODEL)  # one batch is timed
@@ -127,19 +127,16 @@ def test_every_command_is_here():
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_json_is_one_object_and_quiet_says_nothing(data, tmp_path, name):
-    def words(out):
-        typed = [str(word).format(data=data, out=tmp_path / out) for word in COMMAND_LINES[name]]
-        return (*name.split(), *typed)
-
-    found = run(*words("a"), "--json")
+    """What `--quiet` says without `--json` is nothing for all: the tests below see that."""
+    typed = [str(word).format(data=data, out=tmp_path / "a") for word in COMMAND_LINES[name]]
+    words = (*name.split(), *typed)
+    found = run(*words, "--json", "--quiet")
     assert found.exit_code == 0, found.stderr
     one_object(found.stdout)
-    again = run(*words("a"), *TO_DO_AGAIN.get(name, ()), "--json", "--quiet")
+    assert found.stderr == ""
+    again = run(*words, *TO_DO_AGAIN.get(name, ()), "--json")
     assert again.exit_code == 0, again.stderr
     one_object(again.stdout)
-    assert again.stderr == ""
-    quiet = run(*words("b"), "--quiet")
-    assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("name", OTHERS)
