@@ -1,6 +1,7 @@
 """A judge beside people: files and columns of answers, and what they make of an audit."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.auditing.measure import measure
 from ncclean.auditing.sample import draw_sample
 from ncclean.auditing.table import AuditTable
+from ncclean.auditing.two_phase import MATCH, MISMATCH, NEITHER
 from tests.auditing.audited import judge as judged_by_truth
 from tests.auditing.audited import truth_of, write_table
 
@@ -53,20 +55,16 @@ def drawn(table, out, answers, judge=None, before=()):
     return str(out / name)
 
 
-def judged(table, out, answers=1_500, wrong=0.05, kind="parquet"):
-    """Answers of a judge who errs, with the design of the sample if they are Parquet."""
+def judged(table, out, answers=1_500, wrong=0.05):
+    """Answers of a judge who errs, with the design of the sample."""
     sample = pq.read_table(drawn(table, out, answers))
     truth, rng = truth_of(table), np.random.default_rng(1)
     says = [
         "mismatch" if truth[uid] ^ (rng.random() < wrong) else "partly" if n % 9 == 0 else "match"
         for n, uid in enumerate(sample.column("uid").to_pylist())
     ]
-    path = out / f"judge.{kind}"
-    if kind == "parquet":
-        pq.write_table(sample.append_column("answer", pa.array(says)), path)
-    else:
-        rows = zip(sample.column("uid").to_pylist(), says, strict=True)
-        path.write_text("uid,answer\n" + "\n".join(map(",".join, rows)))
+    path = out / "judge.parquet"
+    pq.write_table(sample.append_column("answer", pa.array(says)), path)
     return str(path)
 
 
@@ -74,9 +72,8 @@ def width(estimate):
     return estimate.high - estimate.low
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_a_judges_answers_narrow_the_interval(table, people, tmp_path, kind):
-    file = judged(table, tmp_path, kind=kind)
+def test_a_judges_answers_narrow_the_interval(table, people, tmp_path):
+    file = judged(table, tmp_path)
     audit = measure([table], people, judge=JudgeAnswers(judge_answers=file), width=0.02)
     alone = measure([table], people)
     assert width(audit.noise) < 0.75 * width(alone.noise)
@@ -90,9 +87,23 @@ def test_a_judges_answers_narrow_the_interval(table, people, tmp_path, kind):
     json.dumps(audit.to_json())
 
 
+def answers_of(table, column):
+    """The pairs of the table with their answers by the column: match, mismatch and neither."""
+    with AuditTable.open([table], judge=of(column)) as opened:
+        rows = opened.judged(np.array([0.5]), truth_of(table)).select(["uid", "judge"])
+    return dict(zip(*(rows.column(name).to_pylist() for name in rows.column_names), strict=True))
+
+
 @pytest.mark.parametrize("name", [*COLUMNS, "score<0.5", "score <= .1"])
-def test_a_column_is_a_judge_of_all_pairs(table, people, name):
-    audit = measure([table], people, judge=JudgeAnswers(judge_column=name))
+def test_a_column_is_a_judge_of_all_pairs(table, name):
+    truth = truth_of(table)
+    assert answers_of(table, name) == {
+        uid: MISMATCH if is_noisy else MATCH for uid, is_noisy in truth.items()
+    }
+
+
+def test_an_audit_takes_the_answers_of_a_column(table, people):
+    audit = measure([table], people, judge=JudgeAnswers(judge_column="score<0.5"))
     assert audit.judge.answers == audit.pairs == 4_000
     assert audit.judge.agreement.value == 1.0
     assert audit.noise.value == pytest.approx(0.2, abs=0.01)
@@ -111,7 +122,7 @@ def of(column):
 
 
 @pytest.mark.parametrize("name", ["flag", "score<0.5"])
-def test_nulls_of_a_column_are_neither(table, people, tmp_path, name):
+def test_nulls_of_a_column_are_neither(table, tmp_path, name):
     rows = pq.read_table(table)
     column = name.split("<")[0]
     values = rows.column(column).to_pylist()
@@ -119,8 +130,7 @@ def test_nulls_of_a_column_are_neither(table, people, tmp_path, name):
     nulls = pa.array([None if n % 2 else value for n, value in enumerate(values)])
     path = tmp_path / "scores.parquet"
     pq.write_table(rows.set_column(index, column, nulls), path)
-    audit = measure([str(path)], people, judge=JudgeAnswers(judge_column=name))
-    assert audit.judge.confusion["match"]["neither"].value == pytest.approx(0.5, abs=0.15)
+    assert Counter(answers_of(str(path), name).values())[NEITHER] == 2_000
 
 
 def test_what_a_column_does_not_say_is_neither(table, people, tmp_path):
@@ -131,6 +141,7 @@ def test_what_a_column_does_not_say_is_neither(table, people, tmp_path):
     path = tmp_path / "scores.parquet"
     index = rows.schema.get_field_index("says")
     pq.write_table(rows.set_column(index, "says", pa.array(says)), path)
+    assert Counter(answers_of(str(path), "says").values())[NEITHER] == 2_000
     audit = measure([str(path)], people, judge=JudgeAnswers(judge_column="says"))
     assert audit.judge.confusion["match"]["neither"].value == pytest.approx(0.5, abs=0.15)
 
