@@ -16,9 +16,9 @@ MODEL = ["--model", "demo", "--precision", "fp32", "--shift", "shuffled"]
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """400 rendered pairs in 8 shards; one of the shards is cut in its middle."""
+    """160 rendered pairs in 8 shards; one of the shards is cut in its middle."""
     folder = tmp_path_factory.mktemp("grow") / "shards"
-    rendered(folder, pairs=400, shard_size=50, noise={"ncr": 0.2}, broken=0.02, seed=8)
+    rendered(folder, pairs=160, shard_size=20, noise={"ncr": 0.2}, broken=0.02, seed=8)
     cut = folder / f"{BROKEN}.tar"
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     return sorted(map(str, folder.glob("*.tar")))
@@ -108,23 +108,22 @@ def test_dropping_is_not_for_finalize_only(refused):
 
 @pytest.fixture(scope="module")
 def pieces(shards, tmp_path_factory):
-    """The shards scored in four pieces, contiguous and strided, to files and folders."""
+    """The shards scored in pieces, contiguous and strided, to files and folders."""
     folder = tmp_path_factory.mktemp("pieces")
     scored = {
-        "contiguous": [shards[:1], shards[1:4], shards[4:6], shards[6:]],
-        "strided": [shards[number::4] for number in range(4)],
+        "contiguous": [shards[:2], shards[2:6], shards[6:]],
+        "strided": [shards[::2], shards[1::2]],
     }
     runs = {}
     for way, lists in scored.items():
-        runs[way] = [folder / f"{way}-{n}{'.parquet' * (n % 2)}" for n in range(4)]
+        runs[way] = [folder / f"{way}-{n}{'.parquet' * (n % 2)}" for n in range(len(lists))]
         for out, names in zip(runs[way], lists, strict=True):
             command(names, out).run()
     return runs
 
 
-@pytest.mark.parametrize("form", ["s.parquet", "s"])
-@pytest.mark.parametrize("way", ["contiguous", "strided"])
-def test_merged_of_four_pieces(shards, once, pieces, tmp_path, way, form):
+@pytest.mark.parametrize(("way", "form"), [("contiguous", "s.parquet"), ("strided", "s")])
+def test_merged_pieces(shards, once, pieces, tmp_path, way, form):
     out = tmp_path / form
     finished = ncclean("merge", *pieces[way], "--out", out, "--shift", "shuffled", "--json")
     assert finished.returncode == 1
@@ -139,7 +138,7 @@ def test_merged_of_four_pieces(shards, once, pieces, tmp_path, way, form):
 
 def test_a_merged_run_goes_on_with_more_shards(shards, once, pieces, tmp_path):
     out = tmp_path / "s.parquet"
-    ncclean("merge", *pieces["contiguous"][:3], "--out", out, "--shift", "shuffled")
+    ncclean("merge", *pieces["contiguous"][:2], "--out", out, "--shift", "shuffled")
     said = ncclean("score", *shards, "--out", out, *MODEL).stderr
     assert "2 new shards, 6 kept" in said
     assert_same(read(out), once(shards))
