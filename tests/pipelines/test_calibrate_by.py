@@ -63,9 +63,14 @@ def score(source, out, by, **options):
     return Score(shards=[str(source)], out=str(out), options=settings, **options).run().summary
 
 
-def test_every_group_has_its_own_noise_rate(embeddings, tmp_path):
-    out = tmp_path / "s.parquet"
-    summary = score(embeddings, out, "language")
+@pytest.fixture(scope="module")
+def by_language(embeddings, tmp_path_factory):
+    out = tmp_path_factory.mktemp("by") / "s.parquet"
+    return score(embeddings, out, "language"), out
+
+
+def test_every_group_has_its_own_noise_rate(by_language, tmp_path):
+    summary, out = by_language
     assert [group.group for group in summary.groups] == list(RATES)
     for group in summary.groups:
         assert group.own_null
@@ -142,8 +147,8 @@ def test_small_groups_have_the_null_of_all(tmp_path):
     assert summary.groups[0].noise_rate.is_known
 
 
-def test_groups_add_up_over_shards(embeddings, tmp_path):
-    whole = score(embeddings, tmp_path / "w.parquet", "upper(language)")
+def test_groups_add_up_over_shards(by_language, tmp_path):
+    whole, _ = by_language
     pieces = score(corpus(tmp_path / "e", files=4), tmp_path / "p.parquet", "upper(language)")
     assert [group.group for group in pieces.groups] == ["DE", "EN", "FR"]
     assert [g.pairs for g in pieces.groups] == [g.pairs for g in whole.groups]
@@ -162,7 +167,7 @@ def test_fields_of_the_json(corpus_with_styles, tmp_path):
 
 @pytest.fixture
 def corpus_with_styles(corpus, tmp_path):
-    """One shard of the rendered corpus, with a field of its own in every other json."""
+    """60 pairs of the rendered corpus, with a field of its own in every other json."""
     out = tmp_path / "styles" / "00000.tar"
     out.parent.mkdir()
     numbers = {}
@@ -171,6 +176,8 @@ def corpus_with_styles(corpus, tmp_path):
             data = source.extractfile(member).read()
             key = member.name.split(".")[0]
             number = numbers.setdefault(key, len(numbers))
+            if number == 60:
+                break
             if member.name.endswith(".json") and number % 2:
                 data = json.dumps({**json.loads(data), "style": "long"}).encode()
                 member.size = len(data)
@@ -185,9 +192,10 @@ def test_expressions_that_make_no_groups(embeddings, tmp_path, by, refused):
     refused(score, embeddings, tmp_path / "s.parquet", by)
 
 
-def test_a_column_that_is_not_there_makes_no_group(embeddings, tmp_path, capsys):
+def test_a_column_that_is_not_there_makes_no_group(tmp_path):
+    source = corpus(tmp_path / "e", sizes=(50, 50, 50))
     result = Score(
-        shards=[str(embeddings)],
+        shards=[str(source)],
         out=str(tmp_path / "s.parquet"),
         options=ScoreOptions(calibrate_by="langage"),
     ).run()

@@ -1,6 +1,7 @@
 """The noise probability on another score than the cosine."""
 
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -55,10 +56,15 @@ def test_the_probability_follows_the_score_and_is_calibrated(embeddings, tmp_pat
     assert len(Report(scores=[str(out)], out=str(tmp_path / "r.html")).run().summary.page.pairs)
 
 
-def test_the_rest_of_the_table_is_the_same(embeddings, tmp_path):
-    score(embeddings, tmp_path / "a.parquet")
-    score(embeddings, tmp_path / "b.parquet", on="similarity")
-    found, plain = (pq.read_table(tmp_path / f"{name}.parquet") for name in "ab")
+@pytest.fixture(scope="module")
+def on_each(embeddings, tmp_path_factory):
+    """The folder of tables with one null on each of two scores, and their summaries."""
+    folder = tmp_path_factory.mktemp("on")
+    return folder, {on: score(embeddings, folder / on, on=on) for on in ("similarity", ON)}
+
+
+def test_the_rest_of_the_table_is_the_same(on_each):
+    found, plain = (pq.read_table(on_each[0] / on) for on in (ON, "similarity"))
     different = [n for n in found.column_names if not found[n].equals(plain[n])]
     assert different == ["noise_probability", "null_p_value"]
 
@@ -85,17 +91,17 @@ def test_auto_takes_the_cosine_only_if_that_is_clearly_better(cosine, other, tak
     assert null.expected_error == fit_null(distributions, taken)[1].expected_error
 
 
-def test_auto_takes_the_cosine_where_the_rates_contradict(embeddings, tmp_path):
+def test_auto_takes_the_cosine_where_the_rates_contradict(embeddings, on_each, tmp_path):
     """Three languages with one null: with neg_clip_loss nothing seems to be wrong."""
-    summaries = [score(embeddings, tmp_path / f"{on}", on=on) for on in ("similarity", ON)]
-    assert summaries[1].noise_rate.high < summaries[0].noise_rate.low
+    summaries = on_each[1]
+    assert summaries[ON].noise_rate.high < summaries["similarity"].noise_rate.low
     assert score(embeddings, tmp_path / "auto", on="auto").calibrated_on == "similarity"
 
 
-def test_a_run_that_did_not_count_them_keeps_to_the_cosine(embeddings, tmp_path, refused):
+def test_a_run_that_did_not_count_them_keeps_to_the_cosine(on_each, tmp_path, refused):
     """Runs of older versions have no histograms of neg_clip_loss."""
-    out = tmp_path / "scores"
-    before = score(embeddings, out, on="similarity")
+    out = shutil.copytree(on_each[0] / "similarity", tmp_path / "scores")
+    before = on_each[1]["similarity"]
     path = next(tmp_path.rglob("shards.parquet"))
     table = pq.read_table(path)
     records = [json.loads(text) for text in table["record"].to_pylist()]

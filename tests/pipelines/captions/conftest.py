@@ -17,7 +17,7 @@ def pairs(corpus):
         for shard in resolve_pairs([str(corpus)])
         for sample in read_samples(shard)
         if not sample.metadata["broken"]
-    ][:120]
+    ][:60]
     texts = [sample.caption for sample in samples]
     return [
         (f"{number:05d}", sample.image, texts[number], [] if number % 5 == 0 else
@@ -31,7 +31,7 @@ def scored(pairs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("captions")
     write_tar(pairs, folder / "source")
     score(folder / "source", folder / "s.parquet", embeddings=str(folder / "embeddings"),
-          block_size=100)  # fmt: skip
+          block_size=60)  # fmt: skip
     return folder
 
 

@@ -43,7 +43,7 @@ def test_each_caption_has_the_cosine_that_it_has_alone(layout, pairs, table, tmp
 
 
 def test_layouts_agree(pairs, table, tmp_path):
-    score(write_parquet(pairs, tmp_path / "p"), tmp_path / "s.parquet", block_size=100)
+    score(write_parquet(pairs, tmp_path / "p"), tmp_path / "s.parquet", block_size=60)
     other = pq.read_table(tmp_path / "s.parquet")
     for name in set(table.column_names) - {"uid", *PLACE_COLUMNS}:
         assert other.column(name).equals(table.column(name)), name
@@ -77,7 +77,7 @@ def _metadata(folder):
 
 def test_embeddings_keep_captions_apart(scored, table, tmp_path):
     settings = {"scale": float(_metadata(scored)["scale"]), "shift": "shuffled"}
-    ncclean.score(str(scored / "embeddings"), str(tmp_path / "e.parquet"), block_size=100,
+    ncclean.score(str(scored / "embeddings"), str(tmp_path / "e.parquet"), block_size=60,
                   **settings)  # fmt: skip
     other = pq.read_table(tmp_path / "e.parquet")
     for name in ("key", "row", "caption_number", "caption_key", "text", "block", "i2t_rank"):
