@@ -12,7 +12,7 @@ from ncclean_pipelines.score import Score
 from typer.testing import CliRunner
 
 from ncclean.data.options import LoaderOptions
-from ncclean.data.synthetic.heldout import write_heldout
+from ncclean.data.synthetic.heldout import write_retrieval_set
 from ncclean.models.checkpoint import resolve
 from ncclean.models.heads import has_heads
 from ncclean.training.objectives.options import DisnclOptions, ObjectiveOptions
@@ -52,7 +52,9 @@ def test_heads_learn_on_frozen_towers(run):
 
 def test_score_takes_cosines_in_the_invariant_space(run, corpus, scored, tmp_path):
     heads = tmp_path / "heads.parquet"
-    Score(shards=[str(corpus)], out=str(heads), model=f"local-dir:{run}", shift=0.0).run()
+    Score(
+        shards=[str(corpus / "00000.tar")], out=str(heads), model=f"local-dir:{run}", shift=0.0
+    ).run()
     tables = {"heads": pq.read_table(heads), "plain": pq.read_table(scored / "scores.parquet")}
     metadata = {name: table.schema.metadata for name, table in tables.items()}
     assert metadata["heads"][b"pretrained"] == b"local, invariant space"
@@ -70,8 +72,8 @@ def test_the_entangled_control_trains_from_the_command_line(corpus, tmp_path):
     found = CliRunner().invoke(
         app,
         ["finetune", "--method", "disncl", "--disentangle", "reconstruction", "--freeze-towers",
-         "--shards", str(corpus), "--model", "demo", "--batch-size", "128", "--epochs", "1",
-         "--alignment-epochs", "2", "--out", str(out), "--set", "dim=32"],
+         "--shards", str(corpus / "00000.tar"), "--model", "demo", "--batch-size", "64",
+         "--epochs", "1", "--alignment-epochs", "2", "--out", str(out), "--set", "dim=32"],
     )  # fmt: skip
     assert found.exit_code == 0, found.output
     assert read_results(out)[-1]["loss/reconstruction"] > 0
@@ -87,17 +89,17 @@ def test_an_average_of_the_heads_is_refused(corpus, refused):
 
 
 def test_halves_are_measured_and_drawn(run, tmp_path, refused):
-    write_heldout(tmp_path / "heldout", 50, seed=3)
+    write_retrieval_set(tmp_path / "retrieval", 30, 3)
 
     def evaluate(**options):
         options = {"model": [f"local-dir:{run}"], "precision": "fp32", **options}
-        data = [str(tmp_path / "heldout/retrieval")]
+        data = [str(tmp_path / "retrieval")]
         return EvaluateDisentanglement(data=data, **options).run()
 
     plot = tmp_path / "halves.png"
     result = evaluate(out=str(tmp_path / "out"), plot=str(plot))
     (halves,) = result.summary
-    assert halves.images == 50
+    assert halves.images == 30
     assert halves.recall["invariant"] > 5 * halves.chance > halves.recall["exclusive"]
     assert 0 <= halves.fitted <= 1
     assert min(halves.image_information, halves.text_information) >= 0
