@@ -31,13 +31,21 @@ from tests.report.tables import graded, write_scores
 ANSWERS = 200
 
 
+@pytest.fixture(scope="module")
+def drawn(scored, tmp_path_factory):
+    """The folder of an audit of the scored corpus."""
+    out = tmp_path_factory.mktemp("drawn") / "audit"
+    Audit(scores=[str(scored / "scores.parquet")], out=str(out), pairs=ANSWERS).run()
+    return out
+
+
 @pytest.fixture
-def run(scored, tmp_path):
+def run(scored, drawn, tmp_path):
     """A scored corpus of one's own, a sample of it, and answers that find more than the null."""
     scores = tmp_path / "scores.parquet"
     shutil.copy(scored / "scores.parquet", scores)
     shutil.copytree(scored / "scores.parquet.work", f"{scores}.work")
-    Audit(scores=[str(scores)], out=str(tmp_path / "audit"), pairs=ANSWERS).run()
+    shutil.copytree(drawn, tmp_path / "audit")
     truth = truth_of(scores)
     probability = dict(zip(*columns(scores, "uid", "noise_probability"), strict=True))
     rng = np.random.default_rng(0)
@@ -235,18 +243,13 @@ def judge_file(run, tmp_path):
     return str(path)
 
 
-def test_a_judge_beside_people_on_the_command_line(run, judge_file, tmp_path):
+def test_a_judge_beside_people_on_the_command_line(run, judge_file):
     scores, answers, _ = run
     judged = ["--answers", answers, "--judge-answers", judge_file]
     found = CliRunner().invoke(app, ["audit", str(scores), *judged, "--width", ".02"])
     assert found.exit_code == 0
     for words in ("the judge, ", "both agree on", "people say", "an interval of 2 points takes"):
         assert words in found.stdout
-    audit = Audit(scores=[str(scores)], answers=answers).run()
-    alone = audit["noise_rate_high"] - audit["noise_rate_low"]
-    with_judge = ncclean.audit([str(scores)], answers=answers, judge_answers=judge_file)
-    assert with_judge["noise_rate_high"] - with_judge["noise_rate_low"] < alone
-    assert with_judge["judge"]["noise_rate_by_people"] == audit["noise_rate"]
 
 
 def test_selections_and_reports_measure_with_the_judge(run, judge_file, tmp_path):
