@@ -21,10 +21,10 @@ from ncclean.storage.tables import listed_once, local_tables, table_files, table
 from tests import object_store
 
 COUNT = "SELECT count(*), sum(row) FROM scores"
-FILES = 40
+FEW, MANY = 8, 40
 
 
-def write(folder, files=FILES):
+def write(folder, files):
     folder.mkdir()
     for number in range(files):
         facts = {"model": "demo", "of": str(folder)}  # no copy of another test's is the same
@@ -34,9 +34,13 @@ def write(folder, files=FILES):
 
 
 @pytest.fixture
-def store(tmp_path):
-    folder = write(tmp_path / "scores")
-    (folder / ".ncclean").mkdir()
+def files():
+    return FEW
+
+
+@pytest.fixture
+def store(tmp_path, files):
+    folder = write(tmp_path / "scores", files)
     with object_store.s3() as made:
         for file in folder.glob("*.parquet"):
             object_store.filesystem().put_file(str(file), f"corpus/scores/{file.name}")
@@ -65,28 +69,40 @@ def gets(store):
     return [path for method, path in store.requests if method == "GET" and ".parquet" in path]
 
 
-@pytest.mark.parametrize("path", ["s3://corpus/scores", "s3://corpus/scores/*.parquet"])
-def test_one_request_a_file_many_at_once(store, path):
+@pytest.mark.parametrize("files", [MANY])
+def test_one_request_a_file_many_at_once(store, files):
     store.delay = 0.3
-    assert query(COUNT, [path]).fetchall() == [(FILES, sum(range(FILES)))]
-    assert len(gets(store)) == FILES
-    assert len(store.requests) <= FILES + 6
+    path = "s3://corpus/scores"
+    assert query(COUNT, [path]).fetchall() == [(MANY, sum(range(MANY)))]
+    assert len(gets(store)) == MANY
+    assert len(store.requests) <= MANY + 6
     assert store.most_at_once >= 32
     store.requests.clear()
-    assert query(COUNT, [path, path]).fetchall() == [(2 * FILES, 2 * sum(range(FILES)))]
+    assert query(COUNT, [path, path]).fetchall() == [(2 * MANY, 2 * sum(range(MANY)))]
+    assert not gets(store)
+
+
+def test_one_request_a_file_of_a_pattern(store, files):
+    path = "s3://corpus/scores/*.parquet"
+    assert query(COUNT, [path]).fetchall() == [(FEW, sum(range(FEW)))]
+    assert len(gets(store)) == FEW
+    assert len(store.requests) <= FEW + 6
+    store.requests.clear()
+    assert query(COUNT, [path, path]).fetchall() == [(2 * FEW, 2 * sum(range(FEW)))]
     assert not gets(store)
     assert table_metadata(path)["model"] == "demo"
 
 
-def test_many_paths_are_looked_up_side_by_side(store):
+@pytest.mark.parametrize("files", [MANY])
+def test_many_paths_are_looked_up_side_by_side(store, files):
     paths = table_files(["s3://corpus/scores"])
     store.requests.clear()
     store.delay = 0.3
     with listed_once():
         for _ in range(3):
-            assert query(COUNT, paths).fetchall() == [(FILES, sum(range(FILES)))]
+            assert query(COUNT, paths).fetchall() == [(MANY, sum(range(MANY)))]
             assert table_metadata(paths[0])["model"] == "demo"
-    assert len(store.requests) == 2 * FILES
+    assert len(store.requests) == 2 * MANY
     assert store.most_at_once >= 32
 
 
@@ -112,8 +128,8 @@ def test_a_store_that_refuses_for_a_while(store):
         return is_first
 
     store.refuses = refuses
-    assert query(COUNT, ["s3://corpus/scores"]).fetchall()[0][0] == FILES
-    assert store.refused >= FILES
+    assert query(COUNT, ["s3://corpus/scores"]).fetchall()[0][0] == FEW
+    assert store.refused >= FEW
 
 
 def test_what_cannot_be_fetched_is_one_sentence(store, refused):

@@ -42,7 +42,7 @@ def test_layouts_in_an_object_store(tmp_path):
     with object_store.s3():
         for layout in ("COCO", "Arrow", "jsonl.gz", "hive", "a.jpg.txt"):
             name = layout.replace(".", "-")
-            folder = PEOPLES[layout](PAIRS, tmp_path / name)
+            folder = PEOPLES[layout](PAIRS[:8], tmp_path / name)
             for inner in [folder, *filter(Path.is_dir, folder.rglob("*"))]:
                 for file in filter(Path.is_file, inner.iterdir()):
                     place = file.relative_to(tmp_path).as_posix()
@@ -50,7 +50,7 @@ def test_layouts_in_an_object_store(tmp_path):
             samples, errors = read(f"s3://corpus/{name}")
             assert not errors
             found = sorted((sample.image, sample.caption) for sample in samples)
-            assert found == sorted((image, caption) for _, image, caption in PAIRS), layout
+            assert found == sorted((image, caption) for _, image, caption in PAIRS[:8]), layout
 
 
 def test_values_of_folders_are_columns(tmp_path):
@@ -160,7 +160,7 @@ def test_any_flipped_byte_of_arrow_keeps_the_rows(tmp_path, kind):
         file.write_table(table, max_chunksize=10)
     [shard] = resolve_sources([str(place)])
     good = place.read_bytes()
-    for at in range(0, len(good), 37):
+    for at in range(0, len(good), 131):
         place.write_bytes(good[:at] + bytes([good[at] ^ 0x41]) + good[at + 1 :])
         samples, failed = [], False
         try:

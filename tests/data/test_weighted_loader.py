@@ -29,7 +29,6 @@ SPEC = Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3)
 def shards(tmp_path_factory):
     return rendered(
         tmp_path_factory.mktemp("loader") / "shards",
-        workers=2,
         pairs=330,
         shard_size=90,
         noise={"ncr": 0.2},
@@ -120,7 +119,7 @@ def test_order_depends_on_seed_and_epoch_alone(shards, selection):
     assert unshuffled == pq.read_table(selection)["uid"].to_pylist()[: len(unshuffled)]
 
 
-@pytest.mark.parametrize("step", [0, 1, 3, 4, 10])
+@pytest.mark.parametrize("step", [1, 3, 10])  # in a chunk, between two, the last
 def test_an_epoch_goes_on_at_any_step(shards, selection, step):
     made = loader(shards, selection, augment=True)
     whole = list(made.epoch(2))

@@ -26,13 +26,13 @@ from ncclean.webdataset.stage import shard_name
 from tests import hostile
 
 SPEC = Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3)
-PAIRS = 330
+PAIRS = 180
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     out = tmp_path_factory.mktemp("loops") / "shards"
-    write_corpus(out, CorpusOptions(pairs=PAIRS, shard_size=90, noise={"ncr": 0.2}, seed=3), 2)
+    write_corpus(out, CorpusOptions(pairs=PAIRS, shard_size=50, noise={"ncr": 0.2}, seed=3), 1)
     return out
 
 

@@ -31,7 +31,7 @@ TINY = {
 def folder(tmp_path_factory):
     """A folder with `shards/`, and the selection of the page's commands."""
     folder = tmp_path_factory.mktemp("own-loop")
-    write_corpus(folder / "shards", CorpusOptions(pairs=140, shard_size=35, noise={"ncr": 0.3}), 2)
+    write_corpus(folder / "shards", CorpusOptions(pairs=140, shard_size=35, noise={"ncr": 0.3}), 1)
     (folder / "open_clip-tiny.json").write_text(json.dumps(TINY))
     ncclean.score(str(folder / "shards"), str(folder / "scores.parquet"), model="demo", shift=0.1)
     ncclean.select(
@@ -49,9 +49,10 @@ def in_folder(folder, monkeypatch):
 
 
 def block(about, language="python"):
-    """The block of the page that holds a text, with the model replaced by a small one."""
+    """The block of the page that holds a text, with model and images replaced by small ones."""
     blocks = re.findall(rf"```{language}\n(.*?)```", PAGE, re.S)
     text = next(one for one in blocks if about in one)
+    text = text.replace(".transforms()", ".transforms(crop_size=32, resize_size=32)")
     return text.replace("ViT-B-32", "open_clip-tiny").replace(', "openai"', "")
 
 
