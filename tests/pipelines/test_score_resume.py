@@ -10,7 +10,17 @@ from upath import UPath
 from ncclean.execution.finish_shard import ShardScoring
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.score_run import ScoreRun
+from tests.factories import rendered
 from tests.pipelines.score_tables import assert_same_rows, command, read
+
+pytestmark = pytest.mark.usefixtures("rough_shifts")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """150 pairs in three shards."""
+    folder = tmp_path_factory.mktemp("corpus") / "shards"
+    return rendered(folder, pairs=150, shard_size=50, noise={"ncr": 0.2}, seed=7)
 
 
 def test_a_repaired_shard_is_scored_on_resume_and_the_rest_is_kept(corpus, scored_here, tmp_path):
@@ -22,12 +32,12 @@ def test_a_repaired_shard_is_scored_on_resume_and_the_rest_is_kept(corpus, score
     (shards / "00001.tar").write_bytes(whole[: len(whole) // 3])
     first = command(shards, tmp_path / "s.parquet").run().summary
     assert first.shards_failed == 1
-    assert first.rows < 600
+    assert first.rows < 150
     (shards / "00001.tar").write_bytes(whole)
     second = command(shards, tmp_path / "s.parquet").run().summary
-    assert (second.shards_failed, second.rows) == (0, 600)
+    assert (second.shards_failed, second.rows) == (0, 150)
     third = command(shards, tmp_path / "s.parquet").run().summary
-    assert (third.rows, third.samples_per_second) == (600, None)
+    assert (third.rows, third.samples_per_second) == (150, None)
     assert_same_rows(read(tmp_path / "s.parquet"), read(scored_here))
 
 
@@ -47,7 +57,7 @@ def test_resuming_another_run_is_refused_with_the_difference(corpus, scored_here
 
 
 @pytest.fixture(scope="module")
-def scored_here(corpus, tmp_path_factory):
+def scored_here(corpus, rough_shifts, tmp_path_factory):
     out = tmp_path_factory.mktemp("resume") / "s.parquet"
     command(corpus, out).run()
     return out
@@ -59,7 +69,7 @@ def test_resuming_with_other_shards_is_refused(corpus, scored_here, refused):
 
 def test_overwrite_starts_again_and_foreign_files_are_safe(corpus, scored_here, tmp_path, refused):
     summary = command(corpus, scored_here, seed=5, overwrite=True).run().summary
-    assert summary.rows == 600
+    assert summary.rows == 150
     foreign = tmp_path / "mine.parquet"
     foreign.write_text("precious")
     for overwrite in (False, True):
@@ -75,7 +85,7 @@ def test_overwriting_a_folder_keeps_a_users_files(corpus, tmp_path):
     for path in mine:
         path.write_text("mine")
     assert (
-        command([str(corpus / "00000.tar")], out, seed=1, overwrite=True).run().summary.rows == 200
+        command([str(corpus / "00000.tar")], out, seed=1, overwrite=True).run().summary.rows == 50
     )
     assert all(path.read_text() == "mine" for path in mine)
     assert len(list(out.glob("*.parquet"))) == 1
@@ -97,7 +107,7 @@ def test_a_run_that_got_nowhere_is_in_nobodys_way(corpus, tmp_path):
     (tmp_path / "wrong.tar").write_bytes(b"<html>" * 1000)
     out = tmp_path / "s.parquet"
     assert command([str(tmp_path / "wrong.tar")], out, shift=0.2).run().summary.rows == 0
-    assert command([str(corpus / "00000.tar")], out, shift=0.2).run().summary.rows == 200
+    assert command([str(corpus / "00000.tar")], out, shift=0.2).run().summary.rows == 50
 
 
 def test_a_part_says_where_a_shard_failed_and_how(corpus, tmp_path, monkeypatch):
