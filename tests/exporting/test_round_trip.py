@@ -19,6 +19,8 @@ from tests.data.image_layouts import LAYOUTS, PEOPLES, read
 from tests.exporting.test_export_layouts import export, picture, select
 
 FORMS = ("auto", "webdataset", "folder", "csv", "parquet")
+# Whose samples are read in ways of their own; all others are exported in the form they have.
+IN_ALL_FORMS = ("tar", "files", "Hugging Face", "open_clip", "Karpathy", "Lance", "hive")
 # Columns of paths or of texts that hold pictures: these lie elsewhere in the output.
 OF_IMAGES = {"image", "file_name", "filepath", "image_path"}
 TIME = datetime.datetime(2020, 1, 2, 3)
@@ -69,8 +71,17 @@ def written(out):
     return sorted(str(path.relative_to(out)) for path in files)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", {**LAYOUTS, **PEOPLES})
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        pytest.param(
+            name, form,
+            marks=[] if form == "auto" or name in IN_ALL_FORMS else pytest.mark.slow,
+        )
+        for name in {**LAYOUTS, **PEOPLES}
+        for form in FORMS
+    ],
+)  # fmt: skip
 def test_an_export_of_all_read_again_gives_the_same_samples(name, form, tmp_path):
     pairs = [(f"k{n:03d}", picture(n), f"caption, number {n}") for n in range(6)]
     source = {**LAYOUTS, **PEOPLES}[name](pairs, tmp_path / "source")
