@@ -29,8 +29,8 @@ def score(source, out, **options):
 def shards(tmp_path_factory):
     return rendered(
         tmp_path_factory.mktemp("words") / "shards",
-        pairs=800,
-        shard_size=400,
+        pairs=600,
+        shard_size=300,
         noise={"hard": 0.2},
         seed=1,
     )
@@ -45,7 +45,7 @@ def scored(shards, tmp_path_factory):
 def test_a_wrong_word_is_found_better_than_by_the_cosine(scored):
     table = pq.read_table(scored[1])
     table = table.filter(pc.is_valid(table["near_miss_score"]))
-    assert len(table) > 700
+    assert len(table) > 520
     clean = ~table["is_noisy"].to_numpy(zero_copy_only=False)
 
     def auroc(name):
@@ -65,7 +65,7 @@ def test_a_wrong_word_is_found_better_than_by_the_cosine(scored):
 def test_the_suspect_word_is_one_of_the_caption(scored):
     rows = pq.read_table(scored[1]).to_pylist()
     suspect = [row for row in rows if row["suspect_word"] is not None]
-    assert len(suspect) > 50
+    assert len(suspect) > 40
     for row in rows:
         assert (row["suspect_word"] is None) == (row["better_word"] is None)
         assert (row["suspect_word"] is not None) == ((row["word_margin"] or 0) < 0)
@@ -129,15 +129,10 @@ def test_captions_without_words_in_common_have_no_classes(tmp_path):
     assert pq.read_table(out)["word_margin"].null_count == 12
 
 
-def test_without_words_the_table_has_none_of_the_columns(shards, tmp_path):
-    score(shards / "00000.tar", tmp_path / "scores.parquet", words=False)
-    names = pq.read_schema(tmp_path / "scores.parquet").names
-    assert not set(names) & set(schema.WORD_TYPES)
-
-
 def test_an_estimator_that_does_not_know_the_words_gives_no_probabilities(shards, tmp_path):
     request = Score(
-        shards=[str(shards)], out=str(tmp_path / "s.parquet"), model="demo-noisy", pretrained=None,
+        shards=[str(shards / "00000.tar")], out=str(tmp_path / "s.parquet"),
+        model="demo-noisy", pretrained=None,
         precision="fp32", shift="shuffled", options=ScoreOptions(words=True, batch_size=64),
     )  # fmt: skip
     result = request.run()
