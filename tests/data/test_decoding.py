@@ -124,19 +124,19 @@ def test_a_broken_picture_is_rejected_with_its_size():
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, bytes])
 def test_the_bytes_that_were_packed(pack):
-    data = os.urandom(3_000_000)
+    data = os.urandom(600_000)
     assert is_packed(io.BytesIO(pack(data))) == (pack is not bytes)
     stream = unpacked(io.BytesIO(pack(data)))
     assert stream.read(1000) == data[:1000]
-    assert stream.seek(2_500_000) == stream.tell() == 2_500_000
-    assert stream.read() == data[2_500_000:]
+    assert stream.seek(500_000) == stream.tell() == 500_000
+    assert stream.read() == data[500_000:]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
 def test_what_grows_a_hundredfold_is_not_read_to_its_end(pack):
-    stream = unpacked(io.BytesIO(pack(bytes(200 << 20))))
+    stream = unpacked(io.BytesIO(pack(bytes(110 << 20))))
     with pytest.raises(UNPACKING_ERRORS, match="more than 100 times its size"):
-        stream.seek(200 << 20)
+        stream.seek(110 << 20)
     assert 64 << 20 <= stream.tell() < 100 << 20
 
 

@@ -29,7 +29,7 @@ def keys_of(count, seed):
 )
 def test_the_same_distribution_as_drawing_one_after_the_other(penalty):
     scores = np.array([0.0, 0.5, 1.0, 2.0, 3.0, -1.0])
-    size, runs = 30, 1500
+    size, runs = 16, 1500
     plain = one_after_the_other(scores, size, penalty, runs)
     ours = np.array(
         [soft_cap_draws(scores, keys_of(6, seed), size, penalty) for seed in range(runs)]
@@ -76,7 +76,7 @@ def test_what_cannot_be_drawn_from(scores, penalty):
 
 
 @pytest.mark.parametrize(
-    ("count", "size", "penalty"), [(10, 12, 1000.0), (10, 100_000, 0.15), (2, 2000, 1.0)]
+    ("count", "size", "penalty"), [(10, 12, 1000.0), (10, 20_000, 0.5), (2, 2000, 1.0)]
 )
 def test_draws_that_are_exceedingly_unlikely(count, size, penalty):
     draws = soft_cap_draws(np.zeros(count), keys_of(count, 0), size, penalty)
