@@ -47,7 +47,7 @@ HOSTILE = st.text(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(st.lists(st.tuples(HOSTILE, st.integers(0, 2**20)), min_size=1, max_size=8))
 def test_kept_parts_put_together(tmp_path, rows):
     """By characters of Python, whatever they are."""
