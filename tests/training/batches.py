@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import socket
@@ -28,6 +29,7 @@ from ncclean.training.trainer import Trainer
 # Steps in proportion to the gradient: Adam's own, of equal size whatever the gradient, turn
 # differences in its last digit into differences in its sign.
 LINEAR = {"epochs": 1, "learning_rate": 0.1, "eps": 1.0}
+TOKENIZER = functools.cache(SimpleTokenizer)  # which unpacks its vocabulary anew each time
 WORDS = ("red", "blue", "green", "black", "star", "ring", "heart", "arrow")
 
 
@@ -54,7 +56,7 @@ def tiny_estimator(precision: str = "fp32", **vision: Any) -> Estimator:
         model.token_embedding.weight.mul_(10.0)
     return Estimator(
         model,
-        SimpleTokenizer(context_length=16),
+        TOKENIZER(context_length=16),
         Preprocessing((size, size), (0.5,) * 3, (0.5,) * 3),
         precision=precision,
     )

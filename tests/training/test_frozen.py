@@ -2,7 +2,6 @@
 
 import torch
 from open_clip.model import CLIP
-from open_clip.tokenizer import SimpleTokenizer
 
 from ncclean.data.decode import Preprocessing
 from ncclean.models.estimator import Estimator
@@ -12,7 +11,7 @@ from ncclean.training.objectives.options import ObjectiveOptions
 from ncclean.training.objectives.registry import make_objective
 from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer
-from tests.training.batches import TINY, FixedBatches, tiny_estimator, train
+from tests.training.batches import TINY, TOKENIZER, FixedBatches, tiny_estimator, train
 
 
 def residual_estimator() -> Estimator:
@@ -21,7 +20,7 @@ def residual_estimator() -> Estimator:
     vision = {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8, "head_width": 8}
     model = CLIP(**{**TINY, "vision_cfg": vision})
     preprocessing = Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3)
-    return Estimator(model, SimpleTokenizer(context_length=16), preprocessing)
+    return Estimator(model, TOKENIZER(context_length=16), preprocessing)
 
 
 def statistics(model):

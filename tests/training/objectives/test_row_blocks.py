@@ -292,12 +292,12 @@ QUICK = ["cyclip", "decl", "gradient_ascent", "rince", "softclip"]
     [*QUICK, *(pytest.param(one, marks=pytest.mark.slow) for one in BOUNDED if one not in QUICK)],
 )
 def test_no_objective_holds_its_matrices(case, monkeypatch):
-    """At N = 768 in blocks of 12 rows."""
-    pairs, matrix = 768, 4 * 768 * 768
+    """At N = 512 in blocks of 8 rows."""
+    pairs, matrix = 512, 4 * 512 * 512
     phases = range(len(objective_of(case).phases))
     whole = [allocated(case, phase, pairs).peak for phase in phases]
-    monkeypatch.setattr(row_blocks, "WHOLE", 12 * pairs)
-    monkeypatch.setattr(row_blocks, "BLOCK", 12 * pairs)
+    monkeypatch.setattr(row_blocks, "WHOLE", 8 * pairs)
+    monkeypatch.setattr(row_blocks, "BLOCK", 8 * pairs)
     for phase in phases:
         counted = allocated(case, phase, pairs)
         # NCU's second phase holds the plan in place of its cost, and the mask of a byte a value.
