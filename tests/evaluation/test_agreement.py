@@ -1,6 +1,7 @@
 """Kendall's tau and pairwise accuracy by hand, with intervals that cover."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,7 +64,9 @@ def test_the_order_of_rows_does_not_matter():
     assert agreement(score, ratings, image) == agreement(score[order], ratings[order], image[order])
 
 
-def test_intervals_cover_the_truth_although_judgements_of_an_image_depend_on_each_other():
+def test_intervals_cover_the_truth_although_judgements_of_an_image_depend_on_each_other(
+    monkeypatch,
+):
     """Each image has a mood that moves its score and its ratings."""
     rng = np.random.default_rng(2)
 
@@ -74,7 +77,9 @@ def test_intervals_cover_the_truth_although_judgements_of_an_image_depend_on_eac
         ratings = np.clip(np.round(quality + mood), -3, 3)[:, None]
         return score, ratings, np.repeat(np.arange(images), 6)
 
-    truth = agreement(*draw(2000))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "MOST_GROUPS", 2)  # how certain the truth is does not matter
+        truth = agreement(*draw(2000))
     names = ("tau_b", "tau_c", "pairwise_accuracy")
     hits = dict.fromkeys(names, 0)
     trials = 100
@@ -86,7 +91,7 @@ def test_intervals_cover_the_truth_although_judgements_of_an_image_depend_on_eac
     for name in names:
         assert 0.89 <= hits[name] / trials <= 0.99, name
     # As if every judgement were of an image of its own.
-    score, ratings, image = draw(200)
+    score, ratings, image = draw(80)
     apart, together = (
         agreement(score, ratings, numbers).tau_b for numbers in (np.arange(len(image)), image)
     )
@@ -123,7 +128,11 @@ def test_without_pairs_inside_an_image_there_is_no_pairwise_accuracy():
 
 
 @pytest.mark.parametrize(("images", "right"), [(5, 0.9), (20, 0.95), (100, 0.98)])
-def test_intervals_of_the_accuracy_cover_it_where_nearly_all_pairs_are_ordered_right(images, right):
+def test_intervals_of_the_accuracy_cover_it_where_nearly_all_pairs_are_ordered_right(
+    monkeypatch, images, right
+):
+    # A tau takes nearly all of the time, and is not looked at.
+    monkeypatch.setattr(module, "kendalltau", lambda *_, variant: SimpleNamespace(statistic=0.0))
     rng = np.random.default_rng(4)
     covered, trials = 0, 100
     for _ in range(trials):

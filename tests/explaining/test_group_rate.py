@@ -1,17 +1,21 @@
 """The share of wrong pairs in a group whose probabilities hold for the corpus."""
 
+import contextlib
+
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from ncclean.explaining.group_rate import BINS, bin_sql, fits, rate_of
 
 
 def counts_of(probability):
-    rows = duckdb.sql(
-        f"SELECT {bin_sql('p')} AS bin, count(*) "
-        f"FROM (SELECT unnest({list(map(float, probability))}) AS p) GROUP BY 1"
-    ).fetchall()
+    with contextlib.closing(duckdb.connect()) as connection:
+        connection.register("given", pa.table({"p": np.asarray(probability, float)}))
+        rows = connection.execute(
+            f"SELECT {bin_sql('p')} AS bin, count(*) FROM given GROUP BY 1"
+        ).fetchall()
     counts = np.zeros(BINS)
     for place, count in rows:
         counts[place] = count

@@ -142,13 +142,13 @@ def means_of(known):
 def test_the_interval_covers_the_noise_of_the_corpus_at_hand(rate):
     """Not that of others of its kind, which would take one half as wide again."""
     covered, widths = 0, []
-    for seed in range(60):
+    for seed in range(30):
         block = BlockStatistics.of(simulated(400, rate, seed), 20.0)
         known = block.mismatches
         model = NullModel.fit(Histogram.of(block.own), known.mismatched, means_of(known))
         covered += model.noise_rate.low <= rate <= model.noise_rate.high
         widths.append(model.noise_rate.high - model.noise_rate.low)
-    assert 54 <= covered <= 60
+    assert covered >= 27
     of_storeys_estimate = 2 * 1.96 * np.sqrt(rate / 400)
     assert np.mean(widths) < 1.3 * of_storeys_estimate
 
