@@ -73,8 +73,8 @@ def test_threads_that_run_out_of_memory_together_halve_once():
 def shards(tmp_path_factory):
     return rendered(
         tmp_path_factory.mktemp("device") / "shards",
-        pairs=200,
-        shard_size=50,
+        pairs=120,
+        shard_size=30,
         noise={"ncr": 0.2},
         seed=3,
     )
@@ -86,12 +86,12 @@ def reference(shards, tmp_path_factory):
 
 
 def scored(shards, out, **options):
-    options = ScoreOptions(batch_size=40, **options)
+    options = ScoreOptions(batch_size=24, **options)
     Score(shards=[str(shards)], out=str(out), options=options, **MODEL).run()
     return read(out)
 
 
-@pytest.mark.parametrize(("tower", "most"), [("_encode_pixels", 15), ("_encode_tokens", 2)])
+@pytest.mark.parametrize(("tower", "most"), [("_encode_pixels", 12), ("_encode_tokens", 2)])
 def test_a_run_out_of_memory_goes_on_with_smaller_batches(
     shards, reference, tmp_path, monkeypatch, caplog, tower, most
 ):
@@ -140,7 +140,7 @@ from ncclean.execution.device_faults import keep_freed_memory
 
 keep_freed_memory()
 before = 0
-for turn in range(20):
+for turn in range(8):
     blocks = [np.ones(1 << 20) for _ in range(8)]  # of 8 MB
     del blocks
     if turn == 0:

@@ -61,11 +61,18 @@ def table(found):
     }
 
 
-@pytest.mark.parametrize(("decoders", "batch_size"), [(1, 8), (5, 7), (8, 200)])
-def test_nothing_depends_on_how_many_there_are(tmp_path, decoders, batch_size):
-    shards = write(tmp_path)
-    expected, found = fed(shards, 1, 3), fed(shards, decoders, batch_size)
-    assert table(found) == table(expected)
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """Shards, and what is known of them once one process has read them."""
+    shards = write(tmp_path_factory.mktemp("usual"))
+    return shards, table(fed(shards, 1, 3))
+
+
+@pytest.mark.parametrize(("decoders", "batch_size"), [(5, 7), (8, 200)])
+def test_nothing_depends_on_how_many_there_are(usual, decoders, batch_size):
+    shards, expected = usual
+    found = fed(shards, decoders, batch_size)
+    assert table(found) == expected
     for number, shard in enumerate(shards):
         rows, pixels = found[str(number)]
         decoded = list(decoded_shard(shard, ImageDecoder(SPEC), 1))
@@ -75,30 +82,33 @@ def test_nothing_depends_on_how_many_there_are(tmp_path, decoders, batch_size):
         assert rows.waited.keys() == {"store", "decode"}
 
 
-@pytest.mark.parametrize(
-    ("width", "says"),
-    [
-        (fatal.ABORTS, "its decoder was ended by SIGABRT"),
-        (fatal.LOOPS, "its decoder came to no end within the seconds that it may compute"),
-        (fatal.FILLS_MEMORY, "MemoryError()"),
-        (fatal.KILLED, "its decoder was ended by the system, as happens where memory runs out"),
-        (fatal.EXITS, "its decoder ended by itself, with status 3"),
-        (fatal.RAISES, "LookupError('nobody has thought of this')"),
-    ],
-)
-def test_an_image_that_ends_its_reader_costs_itself_alone(
-    tmp_path, fatal_readers, monkeypatch, width, says
+ENDS = {
+    fatal.ABORTS: "its decoder was ended by SIGABRT",
+    fatal.LOOPS: "its decoder came to no end within the seconds that it may compute",
+    fatal.FILLS_MEMORY: "MemoryError()",
+    fatal.KILLED: "its decoder was ended by the system, as happens where memory runs out",
+    fatal.EXITS: "its decoder ended by itself, with status 3",
+    fatal.RAISES: "LookupError('nobody has thought of this')",
+}
+
+
+def test_images_that_end_their_readers_cost_themselves_alone(
+    tmp_path, fatal_readers, monkeypatch, usual
 ):
     monkeypatch.setattr("ncclean.execution.shard_reader._SECONDS_ALONE", 1.0)
-    shards = write(tmp_path, odd={5: width, 30: width})
-    found = table(fed(shards))
-    usual = table(fed(write(tmp_path)))
+    odd = {5: fatal.ABORTS, 30: fatal.ABORTS}
+    odd |= dict(zip((8, 13, 18, 19, 33), [*ENDS][1:], strict=True))
+    found, (_, expected) = table(fed(write(tmp_path, odd))), usual
     facts, _, _, pixels, error = found["0"]
-    assert [row for row, status in enumerate(facts["status"]) if status != "ok"] == [5, 30]
-    assert {facts["status"][5], facts["error"][5]} == {"image_corrupt", says}
+    said = {
+        row: (status, error)
+        for row, (status, error) in enumerate(zip(facts["status"], facts["error"], strict=True))
+        if status != "ok"
+    }
+    assert said == {row: ("image_corrupt", ENDS[width]) for row, width in odd.items()}
     assert error is None
-    assert pixels == {row: v for row, v in usual["0"][3].items() if row not in (5, 30)}
-    assert (found["1"], found["2"]) == (usual["1"], usual["2"])
+    assert pixels == {row: v for row, v in expected["0"][3].items() if row not in odd}
+    assert (found["1"], found["2"]) == (expected["1"], expected["2"])
 
 
 def test_a_sample_that_cannot_be_read_ends_its_shard_there(tmp_path, fatal_readers):
