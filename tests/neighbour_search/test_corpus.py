@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclean.base.progress import SILENT
@@ -29,6 +29,7 @@ def stages(folder):
     return Stages(ArrayFolder(str(folder)), InProcess(), SILENT)
 
 
+@settings(max_examples=30)  # each writes and reads files
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.sampled_from([1, 7, 1 << 18]))
 def test_classes_are_numbered_by_first_occurrence(labels, values):
     expected = distinct_of(np.array(labels))

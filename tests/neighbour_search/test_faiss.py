@@ -109,8 +109,15 @@ def test_recalls_are_those_of_the_sample(done, direction):
     assert found.facts["_to_".join(names) + "_recall"] == pytest.approx(recall, abs=5e-4)
 
 
-@pytest.mark.parametrize("linkage", ["representative", "components"])
-@pytest.mark.parametrize("whiten", [True, False])
+@pytest.mark.parametrize(
+    ("whiten", "linkage"),
+    [
+        (True, "representative"),
+        (False, "components"),
+        pytest.param(True, "components", marks=pytest.mark.slow),
+        pytest.param(False, "representative", marks=pytest.mark.slow),
+    ],
+)
 def test_groups_are_those_of_one_row_at_a_time(tmp_path, monkeypatch, whiten, linkage):
     monkeypatch.setattr(near_duplicates, "_TASK_ROWS", 300)
     monkeypatch.setattr(near_duplicates, "_PAIRS", 500)
@@ -203,7 +210,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
     rounds = 0
     while True:
         try:
-            found = find_neighbours(blocks, options, work, Counting(3), memory_bytes=1 << 19)
+            found = find_neighbours(blocks, options, work, Counting(5), memory_bytes=1 << 19)
             break
         except KeyboardInterrupt:
             rounds += 1
