@@ -20,6 +20,7 @@ from ncclean.data.text_signals import TYPES, TextSignals
 from ncclean.execution.column_sources import BatchColumns
 from ncclean.models.heads import EmbeddingHead
 from ncclean.storage.score_run import ScoreRun
+from tests.factories import rendered
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
 
@@ -74,6 +75,14 @@ def score(source, out, **options):
     chosen = ScoreOptions(batch_size=32, **options)
     result = Score(shards=[str(source)], out=str(out), options=chosen, **settings).run()
     return result, pq.read_table(out)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """150 rendered pairs in 3 shards, with broken ones in the first."""
+    folder = tmp_path_factory.mktemp("columns") / "shards"
+    options = {"noise": {"ncr": 0.2}, "broken": 0.04, "seed": 7}
+    return rendered(folder, pairs=150, shard_size=50, **options)
 
 
 @pytest.fixture(scope="module")
@@ -339,8 +348,9 @@ def test_a_linear_head(tmp_path, refused):
     refused(EmbeddingHead.load, str(tmp_path / "broken.safetensors"))
 
 
-def test_text_signals_are_those_of_the_corpus(corpus, tmp_path):
+def test_text_signals_are_those_of_the_corpus(tmp_path):
     """Learnt once, before anything is scored; a run that goes on keeps them."""
+    corpus = rendered(tmp_path / "shards", pairs=260, shard_size=200, noise={"ncr": 0.2}, seed=7)
     shards = sorted(corpus.glob("*.tar"))
     out, listed = tmp_path / "s.parquet", tmp_path / "s.parquet.work" / "boilerplate.txt"
     score(shards[0], out, signals=["text"])
