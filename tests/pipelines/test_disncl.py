@@ -89,7 +89,7 @@ def test_an_average_of_the_heads_is_refused(corpus, refused):
 
 
 def test_halves_are_measured_and_drawn(run, tmp_path, refused):
-    write_retrieval_set(tmp_path / "retrieval", 30, 3)
+    write_retrieval_set(tmp_path / "retrieval", 50, 3)
 
     def evaluate(**options):
         options = {"model": [f"local-dir:{run}"], "precision": "fp32", **options}
@@ -99,7 +99,7 @@ def test_halves_are_measured_and_drawn(run, tmp_path, refused):
     plot = tmp_path / "halves.png"
     result = evaluate(out=str(tmp_path / "out"), plot=str(plot))
     (halves,) = result.summary
-    assert halves.images == 30
+    assert halves.images == 50
     assert halves.recall["invariant"] > 5 * halves.chance > halves.recall["exclusive"]
     assert 0 <= halves.fitted <= 1
     assert min(halves.image_information, halves.text_information) >= 0
