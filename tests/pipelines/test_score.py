@@ -251,13 +251,14 @@ def test_finalize_again_with_another_shift(corpus, tmp_path, out, refused):
     refused(command, [], tmp_path / out, shift="noise", finalize_only=True)
 
 
-def test_noise_shift_is_estimated_once_and_kept(corpus, tmp_path, demo_estimator):
+def test_noise_shift_is_estimated_once_and_kept(corpus, tmp_path, demo_estimator, monkeypatch):
     from ncclean.scoring.osa import estimate_shift
 
+    monkeypatch.setattr("ncclean.execution.score_corpus._SHIFT_TOLERANCE", 4e-3)
     shard = corpus / "00000.tar"
     summary = command(shard, tmp_path / "s.parquet", shift="noise").run().summary
-    estimate = estimate_shift(demo_estimator, pairs=1024)
-    assert summary.shift == pytest.approx(estimate.mean, abs=5e-3)
+    estimate = estimate_shift(demo_estimator, seed=1, tolerance=4e-3)
+    assert summary.shift == pytest.approx(estimate.mean, abs=2e-2)
     assert summary.shift_deviation == pytest.approx(estimate.deviation, rel=0.2)
     assert (
         command([], tmp_path / "s.parquet", shift="noise", finalize_only=True).run().summary.shift
