@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset
-from ncclean_pipelines.score import Score
 from upath import UPath
 
 from ncclean.data.shards import resolve_shards
@@ -34,8 +33,6 @@ from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 from tests import hostile
 from tests.command_line import START, run
-
-MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -103,15 +100,6 @@ def test_shards_are_rolled_and_counted(exported):
     stats = json.loads((out / "00000_stats.json").read_text())
     assert (stats["count"], stats["successes"]) == (160, 160)
     assert stats["status_dict"] == {"success": 160}
-
-
-def test_scoring_the_export_gives_the_same_similarities(selected, exported, tmp_path):
-    Score(shards=[str(exported[0])], out=str(tmp_path / "s.parquet"), **MODEL).run()
-    before = pq.read_table(selected / "scores.parquet", columns=["uid", "similarity"]).to_pandas()
-    after = pq.read_table(tmp_path / "s.parquet").to_pandas()
-    assert (after.status == "ok").all()
-    before = before.set_index("uid").similarity[after.uid]
-    assert np.abs(before.to_numpy() - after.similarity.to_numpy()).max() < 1e-6
 
 
 def test_webdataset_reads_the_export(selected, exported):
