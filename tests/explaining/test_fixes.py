@@ -35,7 +35,7 @@ from ncclean.selection.policy import Policy
 from tests.explaining.test_shifts import vectors
 
 SHIFTED, BY = slice(300, 600), 2
-MODEL = {"model": "demo", "precision": "fp32"}
+MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
 POLICY = Policy(method="noise-probability")
 
 
@@ -114,28 +114,36 @@ def test_decisions_mend_the_shifted_pairs(explained, rendered):
     assert all(caption == right[place] for place, caption in rows)
 
 
-def test_an_export_shifts_captions_back(explained, rendered):
-    """The option does what the decisions do by way of `select`; and the images are their own."""
+@pytest.fixture(scope="module")
+def mended(explained):
+    """An export with the option, and how it was asked for."""
     folder, source, found, selection = explained
-    samples, right, given = rendered
     layout = "auto" if source.joinpath("metadata.csv").exists() else "webdataset"
     options = {"shards": [str(source)], "layout": layout}
-    done = Export(
+    export = Export(
         selection=selection, out=str(folder / "mended"), fix="shift", causes=found.out, **options
-    ).run()
+    )
+    return export.run(), export, options
+
+
+def test_an_export_shifts_captions_back(explained, mended, rendered):
+    """The option does what the decisions do by way of `select`; and the images are their own."""
+    folder, _, found, _ = explained
+    samples, right, given = rendered
+    done, _, options = mended
     assert done.summary.shifted >= 0.95 * 300 - BY
     assert f"{done.summary.shifted} captions shifted back" in "\n".join(map(str, done.shown))
     place_of = {sample.image: place for place, sample in enumerate(samples)}
-    mended = 0
+    count = 0
     for sample in read(folder / "mended"):
         place = place_of[sample.image]
         original = sample.metadata.get("original_caption")
         if original:
-            mended += 1
+            count += 1
             assert (sample.caption, original) == (right[place], given[place])
         elif 300 <= place < 600:
             assert sample.caption == given[place]
-    assert mended == done.summary.shifted
+    assert count == done.summary.shifted
     decided = str(folder / "decided.parquet")
     Select(
         scores=[str(folder / "scores.parquet")], decisions=[found.fixes],
@@ -146,6 +154,7 @@ def test_an_export_shifts_captions_back(explained, rendered):
     assert by_decisions == [(one.image, one.caption) for one in read(folder / "mended")]
 
 
+@pytest.mark.parametrize("explained", [tars], indirect=True)
 def test_causes_without_shifts_are_refused(explained, tmp_path):
     folder, source, _, selection = explained
     causes = str(tmp_path / "causes.parquet")
@@ -160,6 +169,7 @@ def test_causes_without_shifts_are_refused(explained, tmp_path):
         dataclasses.replace(export, causes=causes)
 
 
+@pytest.mark.parametrize("explained", [tars], indirect=True)
 def test_decisions_without_their_place_are_refused(explained, tmp_path):
     """The file was written again by a program of one's own."""
     _, source, found, selection = explained
@@ -180,6 +190,7 @@ def test_decisions_without_their_place_are_refused(explained, tmp_path):
         export.run()
 
 
+@pytest.mark.parametrize("explained", [tars], indirect=True)
 def test_other_captions_in_the_selection_are_not_overruled(explained, tmp_path):
     folder, source, found, _ = explained
     table = pq.read_table(found.fixes)
@@ -198,20 +209,18 @@ def test_other_captions_in_the_selection_are_not_overruled(explained, tmp_path):
         export.run()
 
 
-def test_an_export_with_the_option_is_not_resumed_without(explained, tmp_path):
-    _, source, found, selection = explained
-    export = Export(selection=selection, shards=[str(source)], out=str(tmp_path / "out"))
-    dataclasses.replace(export, fix="shift", causes=found.out).run()
+def test_an_export_with_the_option_is_not_resumed_without(mended):
+    _, export, _ = mended
     with pytest.raises(ResumeError, match="decisions of --fix"):
-        export.run()
+        dataclasses.replace(export, fix=None, causes=None).run()
 
 
-def test_uids_and_an_estimate_take_the_option_too(explained, tmp_path):
-    _, source, found, selection = explained
-    fixed = {"selection": selection, "fix": "shift", "causes": found.out}
-    plan = Export(shards=[str(source)], out=str(tmp_path / "out"), dry_run=True, **fixed).run()
-    exported = Export(shards=[str(source)], out=str(tmp_path / "all"), **fixed).run()
+@pytest.mark.parametrize("explained", [tars], indirect=True)
+def test_uids_and_an_estimate_take_the_option_too(mended, tmp_path):
+    exported, export, _ = mended
+    plan = dataclasses.replace(export, out=str(tmp_path / "out"), dry_run=True).run()
     assert plan.summary.samples == exported.summary.samples
+    fixed = {"selection": export.selection, "fix": "shift", "causes": export.causes}
     uids = Export(out=str(tmp_path / "uids.npy"), **fixed).run()
     assert uids.summary.samples == exported.summary.samples
     assert uids.summary.mended_lost == exported.summary.shifted
