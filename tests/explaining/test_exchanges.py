@@ -161,7 +161,7 @@ def exchanged(tmp_path_factory):
     scores, embeddings = str(folder / "scores.parquet"), str(folder / "embeddings")
     ncclean.score(
         [str(folder / "00000.tar")], out=scores, model="demo", precision="fp32",
-        embeddings=embeddings,
+        embeddings=embeddings, shift=0.2,
     )  # fmt: skip
     return folder, scores, embeddings
 
