@@ -59,8 +59,9 @@ def test_the_run_folder_is_a_model(corpus, selection, tmp_path):
     assert summary.skipped == {}
     model = f"local-dir:{tmp_path / 'run'}"
     assert open_clip.create_model(model).visual.image_size == (64, 64)
-    Score(shards=[str(corpus)], out=str(tmp_path / "s.parquet"), model=model, shift=0.0).run()
-    assert pq.read_metadata(tmp_path / "s.parquet").num_rows == 600
+    shard = str(corpus / "00000.tar")
+    Score(shards=[shard], out=str(tmp_path / "s.parquet"), model=model, shift=0.0).run()
+    assert pq.read_metadata(tmp_path / "s.parquet").num_rows == 200
     params = yaml.safe_load((tmp_path / "run" / "params.yaml").read_text())
     assert params["method"] == "clip"
     assert params["learning_rate"] == 3e-4
@@ -104,29 +105,32 @@ def test_a_run_in_a_store_goes_on_and_is_that_of_a_folder(corpus, selection, tmp
 
 
 def test_the_same_again_goes_on_and_another_is_refused(corpus, selection, tmp_path, refused):
-    out = tmp_path / "run"
-    first = request(corpus, selection, out).run().summary
+    out, training = tmp_path / "run", TrainOptions(log_steps=1, steps=3)
+
+    def asked(**options):
+        return replace(request(corpus, selection, out, **options), training=training)
+
+    first = asked().run().summary
     weights = out / "open_clip_model.safetensors"
     trained, results = weights.read_bytes(), read_results(out)
     for resume in (False, True):  # `resume` says what happens anyway
-        again = request(corpus, selection, out, resume=resume).run().summary
+        again = asked(resume=resume).run().summary
         assert again == first
         assert (weights.read_bytes(), read_results(out)) == (trained, results)
-    refused(request, corpus, selection, out, learning_rate=0.1)
+    refused(asked, learning_rate=0.1)
     assert weights.read_bytes() == trained
 
 
-def test_overwrite_replaces_a_run_and_keeps_a_users_files(corpus, selection, tmp_path):
-    out = tmp_path / "run"
-    request(corpus, selection, out).run()
+def test_overwrite_replaces_a_run_and_keeps_a_users_files(corpus, tmp_path):
+    out, one = tmp_path / "run", [str(corpus / "00000.tar")]
+    assert request(one, None, out).run().summary.steps == 5
     mine = [out / "notes.txt", out / "checkpoints" / "notes.txt", out / "tensorboard" / "notes.txt"]
     for path in mine:
         path.write_text("mine")
-    one = [str(corpus / "00000.tar")]
-    summary = request(one, None, out, learning_rate=1e-4, overwrite=True).run().summary
-    assert summary.steps == 5
-    assert len(read_results(out)) == 5
-    assert [path.name for path in (out / "checkpoints").glob("*.pt")] == ["step_00000005.pt"]
+    changed = {"batch_size": 60, "learning_rate": 1e-4, "overwrite": True}
+    assert request(one, None, out, **changed).run().summary.steps == 3
+    assert len(read_results(out)) == 3
+    assert [path.name for path in (out / "checkpoints").glob("*.pt")] == ["step_00000003.pt"]
     assert yaml.safe_load((out / "params.yaml").read_text())["learning_rate"] == 1e-4
     assert all(path.read_text() == "mine" for path in mine)
 
