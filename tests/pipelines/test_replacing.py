@@ -101,7 +101,7 @@ MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
 @pytest.fixture(scope="module")
 def leftovers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("leftovers")
-    rendered(folder / "shards", pairs=120, shard_size=40, seed=1)
+    rendered(folder / "shards", pairs=30, shard_size=10, seed=1)
     for name, shards in {"a": ("00000", "00001"), "b": ("00002",)}.items():
         sources = [str(folder / "shards" / f"{shard}.tar") for shard in shards]
         Score(shards=sources, out=str(folder / name), **MODEL).run()
