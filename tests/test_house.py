@@ -37,8 +37,8 @@ STATEMENTS = {
     "ncclean/webdataset": 220,
     "ncclean/workers": 400,
     "pipelines": 3260,
-    "tests": 35140,
-    "tests/benchmarks": 6200,
+    "tests": 35250,
+    "tests/benchmarks": 6210,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
 

@@ -76,13 +76,8 @@ class RunFacts:
     @property
     def model_name(self) -> str | None:
         """The model and its pretrained tag as one name."""
-        return name_of_model(self.model, self.pretrained)
-
-
-def name_of_model(model: str | None, pretrained: str | None) -> str | None:
-    """A model and its pretrained tag as one name; None without a model."""
-    tag = f" / {pretrained}" if pretrained not in (None, "", "None") else ""
-    return f"{model}{tag}" if model else None
+        tag = f" / {self.pretrained}" if self.pretrained not in (None, "", "None") else ""
+        return f"{self.model}{tag}" if self.model else None
 
 
 def read_facts(paths: Sequence[str]) -> RunFacts:

@@ -14,7 +14,7 @@ from ncclean.scoring.calibration import Calibration
 from ncclean.scoring.null import GroupRate
 from ncclean.scoring.stats import ColumnFailures
 from ncclean.scoring.vague_rate import ForeignLanguage
-from ncclean.storage.run_facts import name_of_model
+from ncclean.storage.run_facts import parse_facts
 from ncclean.storage.score_run import ScoreRun
 
 
@@ -136,7 +136,7 @@ def summarize(
         other_names=dict(further.names),
         caption_lines=further.caption_lines,
         turned=further.turned,
-        model=name_of_model(*map(run.identity.model.get, ("model", "pretrained"))),
+        model=parse_facts(run.identity.model).model_name,
         preprocessing=json.loads(run.identity.model.get("preprocessing", "null")),
         shift=calibration.shift,
         shift_deviation=run.noise_deviation if calibration.shift_source == "noise" else None,
