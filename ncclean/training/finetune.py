@@ -58,7 +58,11 @@ OnStep = Callable[[StepReport], None]
 
 @dataclass(frozen=True)
 class FinetuneSummary:
-    """`skipped` counts samples that could not be read, by reason; losses are logged ones."""
+    """The result of training; losses are logged ones.
+
+    `skipped` counts the samples that could not be read this time, by reason: a run that went on
+    counts from there, one of several processes what the first of them read.
+    """
 
     method: str
     samples: int

@@ -180,6 +180,7 @@ def test_metadata_tells_how_the_table_was_made(scored):
     preprocessing = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic"}
     assert json.loads(metadata["preprocessing"]) == {**preprocessing, "resize_mode": "shortest"}
     assert summary.preprocessing == json.loads(metadata["preprocessing"])
+    assert summary.model == "demo / bundled"
     assert metadata["seed"] == "0"
     assert {"pretrained", "noise_rate_low", "noise_rate_high", "ncclean_version"} <= set(metadata)
     assert metadata["schema_version"] == schema.SCHEMA_VERSION
