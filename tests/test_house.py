@@ -24,7 +24,7 @@ STATEMENTS = {
     "ncclean/explaining": 1560,
     "ncclean/exporting": 1850,
     "ncclean/judging": 880,
-    "ncclean/models": 1510,
+    "ncclean/models": 1520,
     "ncclean/neighbour_search": 1420,
     "ncclean/recipes": 700,
     "ncclean/report": 1230,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,14 +113,28 @@ def _network(
     return network
 
 
+@functools.lru_cache(maxsize=2)
+def _open_clip_tokenizer(name: str, text: str) -> Tokenizer:
+    """open_clip's own tokenizer of a model with this text configuration, read once."""
+    import open_clip
+
+    tokenizer: Tokenizer = open_clip.get_tokenizer(name)
+    return tokenizer
+
+
 def _tokenizer(source: ModelSource, architecture: Mapping[str, Any]) -> Tokenizer:
     import open_clip
 
     text = architecture["text_cfg"]
+    is_foreign = text.get("hf_tokenizer_name") or text.get("tokenizer_type")
     try:
         safely = {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}
         with _quiet(), without_remote_code():
-            tokenizer: Tokenizer = open_clip.get_tokenizer(source.name, **safely)
+            tokenizer: Tokenizer
+            if is_foreign:
+                tokenizer = open_clip.get_tokenizer(source.name, **safely)
+            else:
+                tokenizer = _open_clip_tokenizer(source.name, json.dumps(text, sort_keys=True))
     except Exception as error:
         if "custom code" in str(error):
             raise ModelError(

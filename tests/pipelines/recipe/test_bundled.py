@@ -1,5 +1,6 @@
 """The recipes that come with ncclean."""
 
+import functools
 import itertools
 import re
 import tarfile
@@ -33,10 +34,16 @@ def choices(name):
     return [list(picks) for picks in itertools.product(*values)]
 
 
+@functools.cache
+def loaded(name):
+    """The recipe for every combination of its choices; only looked at."""
+    folder = Path("nowhere")
+    return [(picks, load_recipe(find_recipe(name), folder, picks)) for picks in choices(name)]
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bundled_recipe_is_valid_whatever_the_data(name, tmp_path):
-    for picks in choices(name):
-        recipe = load_recipe(find_recipe(name), tmp_path, picks)
+def test_a_bundled_recipe_is_valid_whatever_the_data(name):
+    for _, recipe in loaded(name):
         check_columns(recipe, look=False)
         assert recipe.about
 
@@ -48,10 +55,9 @@ def test_places_of_data_are_variables(name):
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_plans_of_the_papers_say_what_they_measure(name, tmp_path):
+def test_plans_of_the_papers_say_what_they_measure(name):
     """Each evaluation names its table or figure, each choice what came out of the paper's."""
-    for picks in choices(name):
-        recipe = load_recipe(find_recipe(name), tmp_path, picks)
+    for picks, recipe in loaded(name):
         assert all(re.search(rf"^{pick}: .", recipe.about, re.MULTILINE) for pick in picks)
         evaluations = [
             stage

@@ -20,8 +20,8 @@ from .recipes import made, whole
 def shards(tmp_path_factory):
     return rendered(
         tmp_path_factory.mktemp("recipe") / "shards",
-        pairs=120,
-        shard_size=40,
+        pairs=60,
+        shard_size=20,
         noise={"ncr": 0.2},
         seed=3,
     )
@@ -50,7 +50,7 @@ def test_a_run_leaves_recipe_versions_records_logs_and_a_page(finished):
     assert json.loads((folder / "versions.json").read_text())["ncclean"]
     record = summary.records["clean"]
     assert record.result["kept"] == pq.read_metadata(folder / "clean/selection.parquet").num_rows
-    assert record.figures["kept"] == f"{record.result['kept']} of 120"
+    assert record.figures["kept"] == f"{record.result['kept']} of 60"
     log = (folder / "logs" / "repaired.log").read_text()
     assert "training demo-noisy with clip" in log
     assert "done in" in log
@@ -64,7 +64,7 @@ def test_nothing_changed_nothing_runs(shards, copied):
     again = run(made(whole(shards), copied))
     assert again.ran == ()
     assert (copied / "score" / "scores.parquet").stat().st_mtime_ns == before
-    assert again.records["score"].figures["rows"] == "120"
+    assert again.records["score"].figures["rows"] == "60"
 
 
 @pytest.mark.parametrize(
