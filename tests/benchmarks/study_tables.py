@@ -136,15 +136,16 @@ def further_causes_lines(
 ) -> Iterator[str]:
     """What is found of wrong sentences, of exchanged classes and of shifted captions."""
     planted = chosen(sentences["rows"], causes=True)
-    found = [
-        [bool(row["found"]) for row in chosen(planted, embeddings=has)] for has in (True, False)
-    ]
-    apart = sum(len(row["uncertain"]) for row in chosen(planted, embeddings=False))
+    told = []
+    for has_embeddings, name in ((True, "with embeddings"), (False, "from the table alone")):
+        rows = chosen(planted, embeddings=has_embeddings)
+        found = sum(bool(row["found"]) for row in rows)
+        apart = sum(bool(row["uncertain"]) for row in rows)
+        told.append(f"{name} found in {found} of {len(rows)} corpora and listed apart in {apart}")
     yield (
-        "- A host with one wrong sentence in each caption of three or five: found in "
-        f"{sum(found[0])} of {len(found[0])} corpora with embeddings, in {sum(found[1])} of "
-        f"{len(found[1])} without, listed apart in {apart} of these; "
-        f"{_reported(sentences['rows'])[0]} false groups in all {len(sentences['rows'])}."
+        "- A host with one wrong sentence in each caption of three or five: "
+        f"{', '.join(told)}; {_reported(sentences['rows'])[0]} false groups in all "
+        f"{len(sentences['rows'])}."
     )
     exchanged = [row for row in classes["rows"] if row["exchanged"]]
     false = sum(len(row["reported"]) for row in classes["rows"] if not row["exchanged"])
