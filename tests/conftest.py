@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import tempfile
@@ -33,9 +32,6 @@ from ncclean.models.estimator import Estimator
 from ncclean.workers.worker import trust
 from tests import sentences
 from tests.factories import rendered
-
-# Its vocabulary is unpacked anew for each model.
-open_clip.get_tokenizer = functools.cache(open_clip.get_tokenizer)
 
 # An example may take as long as a busy machine makes it.
 settings.register_profile("ncclean", deadline=None)
@@ -124,7 +120,6 @@ def rough_shifts() -> Iterator[None]:
 
 def write_model(folder: Path, model_cfg: dict, preprocess_cfg: dict | None = None) -> Path:
     """A local-dir model with seeded random weights."""
-    import open_clip
 
     folder.mkdir(parents=True, exist_ok=True)
     config = {"model_cfg": model_cfg, "preprocess_cfg": preprocess_cfg or {}}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -68,14 +69,18 @@ class Break:
         for folder in ("cli", "pipelines"):
             module = module.replace(f"{folder}.", f"ncclean_{folder}.", 1)
         path = Path(self.file)
-        files = sorted(TESTS.rglob("test_*.py"))
-        own = [one for one in files if one.name == f"test_{path.name}"]
+        own = [one for one in _tests() if one.name == f"test_{path.name}"]
         found = [one for one in own if one.parent.name in path.parts]
-        found = found or [one for one in files if f"{module} import" in one.read_text("utf-8")]
+        found = found or [one for one, text in _tests().items() if f"{module} import" in text]
         names = dict.fromkeys([*(str(one.relative_to(ROOT)) for one in found), *self.tests])
         if not names:
             raise ValueError(f"{BREAKS.name}: no test is of {self.file}; name some")
         return list(names)
+
+
+@functools.cache
+def _tests() -> dict[Path, str]:
+    return {path: path.read_text("utf-8") for path in sorted(TESTS.rglob("test_*.py"))}
 
 
 @dataclass
@@ -109,7 +114,7 @@ def earlier_outcomes(record: Path | None) -> dict[str, dict[str, Any]]:
 def try_break(one: Break, tree: Path, before: str, seconds: float) -> Outcome:
     """Run the tests on one break, first the one that caught it `before`."""
     files = one.test_files()
-    attempts: list[Sequence[str]] = [files]
+    attempts: list[Sequence[str]] = [["-m", "not slow", *files]]
     if before and (ROOT / before.partition("::")[0]).exists():
         attempts.insert(0, [before])
     place = tree / one.file
@@ -118,7 +123,7 @@ def try_break(one: Break, tree: Path, before: str, seconds: float) -> Outcome:
     verdict = Outcome(MISSED, MISSED)
     for words in attempts:
         place.write_text(text.replace(one.old, one.new), "utf-8")
-        code = _run(tree, ["-m", "not slow", *words], seconds)
+        code = _run(tree, words, seconds)
         failure = first_failure(tree)
         place.write_text(text, "utf-8")
         if code is None:

@@ -5,6 +5,7 @@ shrinks lowers it.
 """
 
 import ast
+import functools
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -37,7 +38,7 @@ STATEMENTS = {
     "ncclean/webdataset": 220,
     "ncclean/workers": 400,
     "pipelines": 3260,
-    "tests": 35250,
+    "tests": 35260,
     "tests/benchmarks": 6210,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
@@ -62,6 +63,7 @@ def statements(text: str) -> int:
     return sum(isinstance(node, ast.stmt) for node in nodes) - docstrings
 
 
+@functools.cache
 def measured() -> Counter[str]:
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:

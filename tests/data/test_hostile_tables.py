@@ -46,7 +46,8 @@ def write_dictionary(path, large, text):
 
 
 @pytest.mark.parametrize(
-    ("large", "status", "lies"), [("other", "ok", False), ("caption", "row_broken", True)]
+    ("large", "status", "lies"),
+    [pytest.param("other", "ok", False, marks=pytest.mark.slow), ("caption", "row_broken", True)],
 )
 def test_a_dictionary_with_one_huge_text(tmp_path, large, status, lies):
     path = tmp_path / "t.parquet"

@@ -64,6 +64,7 @@ def test_the_order_of_rows_does_not_matter():
     assert agreement(score, ratings, image) == agreement(score[order], ratings[order], image[order])
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_although_judgements_of_an_image_depend_on_each_other(
     monkeypatch,
 ):

@@ -162,6 +162,7 @@ def faults(**environment):
     return int(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
 def test_freed_memory_is_used_again():
     assert 5 * faults() < faults(MALLOC_TRIM_THRESHOLD_="1000000")

@@ -83,7 +83,7 @@ def pictures(folder, samples, captions):
     return folder
 
 
-@pytest.fixture(scope="module", params=[tars, pictures])
+@pytest.fixture(scope="module", params=[tars, pytest.param(pictures, marks=pytest.mark.slow)])
 def explained(request, rendered, tmp_path_factory):
     """The corpus, its scores, its causes, and a selection that drops what looks wrong."""
     samples, _, given = rendered

@@ -283,7 +283,7 @@ def test_a_server_that_is_away_is_one_sentence_at_once(scored, corpus, tmp_path)
     assert time.monotonic() - begin < 10
 
 
-@pytest.mark.parametrize("out", ["s3://corpus/audit", None])
+@pytest.mark.parametrize("out", [pytest.param("s3://corpus/audit", marks=pytest.mark.slow), None])
 def test_a_server_that_goes_away_stops_the_run_which_then_goes_on(
     scored, corpus, tmp_path, out, estimator_judge, asked_alone, monkeypatch
 ):

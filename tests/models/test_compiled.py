@@ -55,6 +55,7 @@ def assert_one_graph_a_shape(plain, compiled, lengths):
     assert plain.identity == compiled.identity
 
 
+@pytest.mark.slow
 def test_a_graph_for_each_shape(demo_estimator, monkeypatch, one_thread):
     """Dynamo traces and guards; its graphs run without Inductor, which takes half a minute."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))

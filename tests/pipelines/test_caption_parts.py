@@ -102,6 +102,7 @@ def test_the_summary_and_the_metadata_agree(scored):
     assert "add --caption-parts" not in text
 
 
+@pytest.mark.slow
 def test_pieces_equal_the_whole(shards, tmp_path):
     few = shards / "0000[01].tar"
     pieces, whole = (tmp_path / f"{name}.parquet" for name in ("pieces", "whole"))

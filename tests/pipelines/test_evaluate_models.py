@@ -288,6 +288,7 @@ def test_similarities_before_and_after(heldout, tmp_path, refused):
     refused(classes.run)
 
 
+@pytest.mark.slow
 def test_similarities_and_their_figure_replace_their_own(tmp_path):
     write_retrieval_set(tmp_path / "set", 8, 1)
     options = {"data": [tmp_path / "set"], "out": str(tmp_path / "s")}

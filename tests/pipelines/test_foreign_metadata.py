@@ -103,7 +103,9 @@ def table(tmp_path_factory):
     return table, folder / "answers.json"
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize(
+    "number", [*range(5), *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, ROUNDS))]
+)
 def test_no_command_believes_or_dies_of_it(table, tmp_path, monkeypatch, number):
     """Each round has another value under each of the keys; late ones, under few, are for two."""
     monkeypatch.chdir(tmp_path)

@@ -98,6 +98,7 @@ def test_an_endpoint_that_refuses_connections_for_a_while_is_waited_for(
     assert_same_rows(download(out, tmp_path / "copy"), reference)
 
 
+@pytest.mark.slow
 def test_credentials_that_expire_end_the_run_and_nothing_is_lost(
     store, reference, tmp_path, refused
 ):

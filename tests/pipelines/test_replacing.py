@@ -139,7 +139,10 @@ LEAVING = {
 }
 
 
-@pytest.mark.parametrize("name", LEAVING)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n == "score, one file" else n for n in LEAVING],
+)
 def test_what_killed_processes_left_is_removed(leftovers, tmp_path, name):
     once, again = tmp_path / "once", tmp_path / "again"
     once.mkdir()

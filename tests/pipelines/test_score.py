@@ -92,7 +92,10 @@ def test_columns_equal_plain_numpy_on_the_exported_embeddings(scored, demo_estim
             assert ((block.ncu_split == "forget") == forget).all()
 
 
-@pytest.mark.parametrize(("batch_size", "threads", "as_file"), [(256, 4, True), (7, 1, False)])
+@pytest.mark.parametrize(
+    ("batch_size", "threads", "as_file"),
+    [(256, 4, True), pytest.param(7, 1, False, marks=pytest.mark.slow)],
+)
 def test_rows_do_not_depend_on_batch_threads_or_layout(
     corpus, scored, tmp_path, batch_size, threads, as_file
 ):

@@ -97,6 +97,7 @@ def assert_asked_little(store):
     assert len(of_files) == FILES
 
 
+@pytest.mark.slow
 def test_a_review_asks_as_little(scored, tmp_path):
     folder = write(scored, tmp_path / "scores", FILES)
     options = ("--out", tmp_path / "decisions.parquet", "--where", "row < 150")

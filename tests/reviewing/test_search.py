@@ -108,6 +108,7 @@ def test_the_nearest_come_first_in_every_layout(tmp_path, layout):
         table.close()
 
 
+@pytest.mark.slow
 def test_each_side_has_an_order_of_its_own(tmp_path):
     facts = {"uid": [f"u{row}" for row in range(PAIRS)]}
     shards = write_embeddings(tmp_path / "e", "datacomp", unit(PAIRS, 1), unit(PAIRS, 2), facts)
