@@ -126,13 +126,11 @@ def _tokenizer(source: ModelSource, architecture: Mapping[str, Any]) -> Tokenize
     import open_clip
 
     text = architecture["text_cfg"]
-    is_foreign = text.get("hf_tokenizer_name") or text.get("tokenizer_type")
+    tokenizer: Tokenizer
     try:
-        safely = {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}
         with _quiet(), without_remote_code():
-            tokenizer: Tokenizer
-            if is_foreign:
-                tokenizer = open_clip.get_tokenizer(source.name, **safely)
+            if text.get("hf_tokenizer_name"):  # whose files may change
+                tokenizer = open_clip.get_tokenizer(source.name, trust_remote_code=False)
             else:
                 tokenizer = _open_clip_tokenizer(source.name, json.dumps(text, sort_keys=True))
     except Exception as error:

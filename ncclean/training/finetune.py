@@ -60,8 +60,8 @@ OnStep = Callable[[StepReport], None]
 class FinetuneSummary:
     """The result of training; losses are logged ones.
 
-    `skipped` counts the samples that could not be read this time, by reason: a run that went on
-    counts from there, one of several processes what the first of them read.
+    `skipped` counts, by reason, the samples that this invocation could not read. A resumed run
+    counts from where it went on; a run of several processes, what the first of them read.
     """
 
     method: str

@@ -30,7 +30,6 @@ SLOW = (
     "Parquet with a caption of 100 MB for all rows",
     "Parquet whose footer says nothing of 200 MB",
     "Arrow with one text of 100 MB for all rows",
-    "json that fills the memory",
     "Parquet with lists of captions of 100 MB",
     "csv with a million columns",
     "csv in gzip with 512 MB of nothing",
@@ -38,6 +37,7 @@ SLOW = (
 # Some seconds, or memory that others have used up.
 LONG = (
     "xz that announces a dictionary of 1.5 GB",
+    "json that fills the memory",
     "many captions for each of many images",
     "two million captions in 35 KB",
     "1,200 nested folders",

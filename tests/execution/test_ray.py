@@ -39,32 +39,19 @@ from tests.factories import rendered
 from tests.pipelines.score_tables import assert_same_rows, read
 
 DATA = Path(__file__).parents[1] / "data"
+NOISY = {"shard_size": 100, "noise": {"ncr": 0.2}, "broken": 0.02, "seed": 3}
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    return rendered(
-        tmp_path_factory.mktemp("ray") / "shards",
-        pairs=900,
-        shard_size=100,
-        noise={"ncr": 0.2},
-        broken=0.02,
-        seed=3,
-    )
+    return rendered(tmp_path_factory.mktemp("ray") / "shards", pairs=900, **NOISY)
 
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
     """The same in little: what a cluster does before it scores takes long enough."""
-    return rendered(
-        tmp_path_factory.mktemp("few") / "shards",
-        pairs=300,
-        shard_size=100,
-        noise={"ncr": 0.2},
-        broken=0.02,
-        seed=3,
-    )
+    return rendered(tmp_path_factory.mktemp("few") / "shards", pairs=300, **NOISY)
 
 
 @pytest.fixture(scope="module")

@@ -98,10 +98,10 @@ def test_torchscript_is_said_to_be_code(tmp_path):
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
 def test_tensors_that_are_not_finite_are_named(number, dtype, refused):
     broken = torch.tensor([1.0, number], dtype=dtype)
-    check_finite({"a": torch.ones(2), "n": torch.tensor(3)}, "w.pt")
+    check_finite({"a": torch.ones(2, dtype=dtype), "n": torch.tensor(3), "o": broken[:0]}, "w.pt")
     refused(check_finite, {"a": torch.ones(2), **dict.fromkeys("bcde", broken)}, "w.pt")
 
 

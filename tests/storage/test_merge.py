@@ -206,4 +206,5 @@ def test_a_merged_shard_has_the_version_that_was_scored(tmp_path):
     merge([str(out), other], str(tmp_path / "s.parquet"), **SETTINGS)
     merged = ScoreRun.load(ScoreLayout(UPath(tmp_path / "s.parquet")))
     assert merged.scored_versions["b"] == (10, "v1")
+    assert {shard.name: shard.version for shard in merged.identity.shards}["b"] == "v1"
     assert [shard.name for shard in merged.pending()] == ["b"]
