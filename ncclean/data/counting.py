@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from ncclean.base import stores
 from ncclean.base.text_files import parse_json, read_text
@@ -19,8 +19,15 @@ from ncclean.errors import InputError, ShardError
 _AT_ONCE = 8  # of a store, which mostly makes wait
 
 
-def count_samples(shards: Sequence[ShardRef]) -> dict[str, int]:
-    """Usable samples of each shard by name.
+class SampleCounts(NamedTuple):
+    """The usable samples of each shard by name; `failed` have an error where their count ends."""
+
+    samples: dict[str, int]
+    failed: dict[str, str]
+
+
+def count_samples(shards: Sequence[ShardRef]) -> SampleCounts:
+    """Count the usable samples of each shard; of one that cannot be read to its end, those before.
 
     From the `sizes.json` beside it, which `ncclean export` and DataComp write; else from the
     headers of a tar (pairs of image and caption, decodable or not), or by reading what is none.
@@ -28,13 +35,16 @@ def count_samples(shards: Sequence[ShardRef]) -> dict[str, int]:
     folders = {shard.url.rpartition("/")[0] for shard in shards}
     sizes = {f"{folder}/{file}": n for folder in folders for file, n in _sizes(folder).items()}
 
+    failed: dict[str, str] = {}
+
     def size(shard: ShardRef) -> int:
         stated = sizes.get(shard.url if "/" in shard.url else f"/{shard.url}")
-        return stated if stated is not None else _counted(shard)
+        return stated if stated is not None else _counted(shard, failed)
 
     at_once = _AT_ONCE if any(stores.is_url(shard.url) for shard in shards) else 1
     with ThreadPoolExecutor(at_once) as pool:
-        return {s.name: n for s, n in zip(shards, pool.map(size, shards), strict=True)}
+        samples = {s.name: n for s, n in zip(shards, pool.map(size, shards), strict=True)}
+    return SampleCounts(samples, failed)
 
 
 def _sizes(folder: str) -> dict[str, int]:
@@ -50,15 +60,17 @@ def _sizes(folder: str) -> dict[str, int]:
     return {name: count for name, count in sizes.items() if isinstance(count, int)}
 
 
-def _counted(shard: ShardRef) -> int:
+def _counted(shard: ShardRef, failed: dict[str, str]) -> int:
     count = 0
-    with contextlib.suppress(ShardError, OSError):  # said when it is read
+    try:
         if shard.layout == WEBDATASET:
             for sample in LocatedSamples(shard):
                 count += _is_pair(sample)
         else:
             for sample in read_samples(shard):
                 count += sample.status is SkipReason.OK
+    except (ShardError, OSError) as error:
+        failed[shard.name] = str(error)
     return count
 
 

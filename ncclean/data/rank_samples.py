@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,21 +18,20 @@ from ncclean.data.shards import ShardRef, match_shards
 from ncclean.errors import ShardError
 
 
-@dataclass
-class LoaderCounts:
-    """Counts of this rank's unusable samples so far, by status.
+@dataclass(frozen=True)
+class Unusable:
+    """Why a sample cannot be shown; another one of its chunk is shown twice instead.
 
-    Each was replaced by a second showing of another sample of its chunk, so that all ranks go on
-    with full batches; `missing` were counted or selected and are not in their shard.
-    `failed_shards` were cut short, with the reason.
+    `missing` were counted or selected and are not in their shard; those of a `shard_error` come
+    after the place where `shard` was cut short, by `error`.
     """
 
-    skipped: Counter[str] = field(default_factory=Counter)
-    failed_shards: dict[str, str] = field(default_factory=dict)
+    reason: str
+    shard: str = ""
+    error: str = ""
 
-    def add(self, reason: str, count: int = 1) -> None:
-        if count:
-            self.skipped[reason] += count
+
+REASONS = (*(status.value for status in SkipReason), "missing", "shard_error")
 
 
 @dataclass
@@ -60,8 +58,9 @@ class RankSamples:
     """The shards in random order form one long sequence, of which each rank has an equal piece.
 
     `samples` counts those of all ranks, `length` is the piece of each. `counts` are the samples of
-    each shard, which are counted here if they are not given. Raises `InputError` if the selection
-    names shards that are not given.
+    each shard, which are counted here if they are not given; `failed_shards` then are those with an
+    error where their count ends. Raises `InputError` if the selection names shards that are not
+    given.
     """
 
     def __init__(
@@ -81,24 +80,28 @@ class RankSamples:
         self._selection, self._caption_key = selection, caption_key
         self._captions = captions if selection is None else selection.captions
         self._shuffle, self._seed, self._rank = shuffle, seed, rank
+        self.failed_shards: dict[str, str] = {}
         if selection is not None:
             counts = selection.counts()
         elif counts is None:
-            counts = count_samples(shards)
+            counts, self.failed_shards = count_samples(shards)
         self._refs = match_shards(list(counts), shards)
         self._sizes = {name: count for name, count in sorted(counts.items()) if count}
         self.samples = sum(self._sizes.values())
         self.length = self.samples // world_size if drop_last else -(-self.samples // world_size)
 
-    def sequence(self, epoch: int, start: int, counts: LoaderCounts) -> Iterator[RawSample | None]:
-        """The samples of one rank in an epoch, from `start` on; None for an unusable one."""
+    def sequence(self, epoch: int, start: int) -> Iterator[RawSample | Unusable | None]:
+        """The samples of one rank in an epoch, from `start` on.
+
+        None are at the end, where this rank has a sample less than others.
+        """
         yielded = 0
         for piece in self._pieces(epoch, start):
-            for sample in self._piece(piece, counts, epoch):
+            for sample in self._piece(piece, epoch):
                 yielded += 1
                 yield sample
         lacking = self.length - start - yielded
-        yield from [None] * lacking  # ranks of a sample less than the others
+        yield from [None] * lacking
 
     def _pieces(self, epoch: int, start: int) -> Iterator[_Piece]:
         """Yield the pieces of shards that this rank reads, from its sample `start` on."""
@@ -115,9 +118,10 @@ class RankSamples:
                 yield _Piece(self._refs[name], name, first, last - first)
             position += size
 
-    def _piece(self, piece: _Piece, counts: LoaderCounts, epoch: int) -> Iterator[RawSample | None]:
+    def _piece(self, piece: _Piece, epoch: int) -> Iterator[RawSample | Unusable]:
         chosen = self._selection.samples(piece.name) if self._selection is not None else None
         number = yielded = 0
+        lacking = Unusable("missing")
         samples = read_samples(piece.shard, self._caption_key, wanted=chosen)
         try:
             for sample in samples:
@@ -129,16 +133,10 @@ class RankSamples:
                         return
                     yielded += 1
                     raw = raw_sample(sample, selected)
-                    if isinstance(raw, SkipReason):
-                        counts.add(raw.value)
-                        yield None
-                    else:
-                        yield raw
+                    yield Unusable(raw.value) if isinstance(raw, SkipReason) else raw
         except ShardError as error:
-            counts.add("shard_error")
-            counts.failed_shards[piece.name] = str(error)
-        counts.add("missing", piece.count - yielded)
-        yield from [None] * (piece.count - yielded)
+            lacking = Unusable("shard_error", piece.name, str(error))
+        yield from [lacking] * (piece.count - yielded)
 
     def _chosen(
         self,

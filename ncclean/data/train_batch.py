@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from ncclean.data.noise import plan_noise
+from ncclean.data.rank_samples import Unusable
 
 _STREAM = 2  # of random numbers: the seed of a batch serves others, and a corpus as large
 
@@ -22,7 +24,7 @@ class TrainBatch:
     `features` are (B, d) image and text embeddings in place of the pixels, see
     `ncclean.training.batches`. `tokens` are (B, L) ids of the captions, where the loader
     tokenizes. `pair_names` tell pairs apart where images have several captions; without them the
-    uids do.
+    uids do. `unusable` are the rows whose own sample could not be shown, with the reason.
     """
 
     pixels: torch.Tensor
@@ -34,6 +36,7 @@ class TrainBatch:
     features: tuple[torch.Tensor, torch.Tensor] | None = None
     pair_names: list[str] | None = None
     tokens: torch.Tensor | None = None
+    unusable: dict[int, Unusable] = field(default_factory=dict)
 
 
 def joined(batches: Sequence[TrainBatch]) -> TrainBatch:
@@ -44,6 +47,7 @@ def joined(batches: Sequence[TrainBatch]) -> TrainBatch:
     if len(batches) == 1:
         return batches[0]
     truth = [batch.is_noisy for batch in batches if batch.is_noisy is not None]
+    starts = itertools.accumulate((len(batch.uids) for batch in batches), initial=0)
     features = [batch.features for batch in batches if batch.features is not None]
     names = [batch.pair_names for batch in batches if batch.pair_names is not None]
     return TrainBatch(
@@ -59,6 +63,11 @@ def joined(batches: Sequence[TrainBatch]) -> TrainBatch:
         pair_names=[name for several in names for name in several]
         if len(names) == len(batches)
         else None,
+        unusable={
+            start + row: reason
+            for start, batch in zip(starts, batches, strict=False)
+            for row, reason in batch.unusable.items()
+        },
     )
 
 

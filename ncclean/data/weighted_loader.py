@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -29,8 +29,7 @@ from ncclean.data.augment import TrainingDecoder
 from ncclean.data.decode import DecodedImage, Preprocessing
 from ncclean.data.open_image import ImageRejected
 from ncclean.data.options import LoaderOptions
-from ncclean.data.rank_samples import LoaderCounts as LoaderCounts
-from ncclean.data.rank_samples import RankSamples, RawSample
+from ncclean.data.rank_samples import RankSamples, RawSample, Unusable
 from ncclean.data.read_ahead import ReadAhead
 from ncclean.data.samples import SkipReason
 from ncclean.data.selection import Selection
@@ -42,6 +41,7 @@ from ncclean.workers.call import Limits, WorkerFailed, contained
 from ncclean.workers.worker import MEMORY_BYTES, WorkerDied, in_a_fork, progress
 
 T = TypeVar("T")
+_Decoded: TypeAlias = tuple[RawSample, torch.Tensor]
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +54,10 @@ _SECONDS = 6.0  # of a processor, for one image
 
 @dataclass
 class _Chunk:
-    """Samples in the order of the shards, None where one is unusable."""
+    """Samples in the order of the shards."""
 
     number: int
-    samples: list[RawSample | None]
+    samples: list[RawSample | Unusable | None]
 
 
 class WeightedLoader:
@@ -88,7 +88,6 @@ class WeightedLoader:
         self._tokenize = tokenize
         self._rows = range(*rows.indices(options.batch_size))
         self._reserve: tuple[int, list[RawSample]] | None = None
-        self.counts = LoaderCounts()
         self.preprocessing = preprocessing
         self._decoder: TrainingDecoder
         self._source = RankSamples(
@@ -128,10 +127,9 @@ class WeightedLoader:
         while step < self.steps_per_epoch:
             is_careful = step <= last_careful
             try:
-                for fields, counts in contained(
+                for fields in contained(
                     _batches, self, epoch, step, is_careful, limits=self._limits
                 ):
-                    self.counts = counts
                     arrays = {n: v for n, v in fields.items() if isinstance(v, np.ndarray)}
                     tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
                     yield TrainBatch(**fields | tensors)
@@ -188,7 +186,7 @@ class WeightedLoader:
         places = np.arange(len(chunk.samples))
         if self.options.shuffle:
             places = self._source.rng(epoch, 1, chunk.number).permutation(places)
-        usable = [int(index) for index in places if chunk.samples[index] is not None]
+        usable = [int(index) for index in places if isinstance(chunk.samples[index], RawSample)]
         size = self.options.batch_size
         for start in range(skipped, len(places), size):
             spares = self._source.rng(epoch, 2, chunk.number, start).permutation(usable)
@@ -201,20 +199,21 @@ class WeightedLoader:
             ]
 
             def collect(
-                futures: list[Future[tuple[RawSample, torch.Tensor] | str]] = futures,
+                futures: list[Future[_Decoded | Unusable | None]] = futures,
                 first: int = mine.start,
                 spares: np.ndarray = spares,
                 seed: int = int(seeds[0]),
             ) -> TrainBatch:
                 decoded = [future.result() for future in futures]
-                good = []
-                for row, sample in enumerate(decoded, first):
-                    if isinstance(sample, str):
-                        if sample:
-                            self.counts.add(sample)
-                        sample = self._replacement(epoch, chunk, spares[row::size], seed, row)
+                good, unusable = [], {}
+                for row, sample in enumerate(decoded):
+                    if isinstance(sample, Unusable):
+                        unusable[row] = sample
+                    if not isinstance(sample, tuple):
+                        place = first + row
+                        sample = self._replacement(epoch, chunk, spares[place::size], seed, place)
                     good.append(sample)
-                return self._batch(good, seed)
+                return dataclasses.replace(self._batch(good, seed), unusable=unusable)
 
             yield collect
 
@@ -226,7 +225,7 @@ class WeightedLoader:
             first = min(first * count // self.options.batch_size, count - share)
         return slice(first, first + share)
 
-    def _batch(self, good: list[tuple[RawSample, torch.Tensor]], seed: int) -> TrainBatch:
+    def _batch(self, good: list[_Decoded], seed: int) -> TrainBatch:
         captions = [raw.caption for raw, _ in good]
         batch = TrainBatch(
             pixels=torch.stack([pixels for _, pixels in good]),
@@ -242,7 +241,7 @@ class WeightedLoader:
 
     def _replacement(
         self, epoch: int, chunk: _Chunk, spares: np.ndarray, seed: int, row: int
-    ) -> tuple[RawSample, torch.Tensor]:
+    ) -> _Decoded:
         """Another sample of the chunk in place of an unusable one, else one of the reserve.
 
         It depends on the row of the batch alone, and not on which others this rank makes.
@@ -250,12 +249,12 @@ class WeightedLoader:
         crop = int(np.random.default_rng([seed, row]).integers(1 << 62))
         for index in spares:
             sample = self._decode(chunk.samples[index], crop)
-            if not isinstance(sample, str):
+            if isinstance(sample, tuple):
                 return sample
         reserve = self._reserve_of(epoch)
         order = np.random.default_rng(seed).permutation(len(reserve))
         sample = self._decode(reserve[order[row % len(order)]], crop)
-        assert not isinstance(sample, str), "it could be decoded before"
+        assert isinstance(sample, tuple), "it could be decoded before"
         return sample
 
     def _reserve_of(self, epoch: int) -> list[RawSample]:
@@ -266,8 +265,8 @@ class WeightedLoader:
         """
         if self._reserve is None or self._reserve[0] != epoch:
             readable = []
-            for raw in self._source.sequence(epoch, 0, LoaderCounts()):
-                if raw is not None and not isinstance(self._decode(raw, 0), str):
+            for raw in self._source.sequence(epoch, 0):
+                if isinstance(raw, RawSample) and isinstance(self._decode(raw, 0), tuple):
                     readable.append(raw)
                 if len(readable) == self.options.batch_size:
                     break
@@ -276,22 +275,22 @@ class WeightedLoader:
             self._reserve = epoch, readable
         return self._reserve[1]
 
-    def _decode(self, raw: RawSample | None, seed: int) -> tuple[RawSample, torch.Tensor] | str:
-        """The sample and its pixels, or why it is skipped; "" if that was counted before."""
+    def _decode(self, raw: RawSample | Unusable | None, seed: int) -> _Decoded | Unusable | None:
+        """The sample and its pixels, if there is one that can be decoded."""
         progress()
-        if raw is None:
-            return ""
+        if not isinstance(raw, RawSample):
+            return raw
         try:
             if self.options.augment:
                 return raw, self._decoder.crop(raw.image, seed)
             return raw, self._decoder(raw.image).pixels
         except ImageRejected as rejected:
-            return rejected.reason.value
+            return Unusable(rejected.reason.value)
 
     def _chunks(self, epoch: int, first: int, stop: threading.Event) -> Iterator[_Chunk]:
         """The chunks of an epoch from number `first` on, until `stop` is set."""
         number, held = first, []
-        for sample in self._source.sequence(epoch, first * self._chunk, self.counts):
+        for sample in self._source.sequence(epoch, first * self._chunk):
             held.append(sample)
             progress()
             if len(held) == self._chunk:
@@ -321,12 +320,12 @@ class _ForkingDecoder(TrainingDecoder):
 
 def _batches(
     loader: WeightedLoader, epoch: int, first_step: int, is_careful: bool
-) -> Iterator[tuple[dict[str, Any], LoaderCounts]]:
-    """The batches of an epoch as fields, their tensors as arrays, with the counts so far."""
+) -> Iterator[dict[str, Any]]:
+    """The batches of an epoch as fields, their tensors as arrays."""
     kind = _ForkingDecoder if is_careful else TrainingDecoder
     if is_careful:
         loader.options = dataclasses.replace(loader.options, decode_threads=1)
     for batch in loader.batches(epoch, first_step, kind(loader.preprocessing)):
         values = vars(batch)
         tensors = {name: v.numpy() for name, v in values.items() if isinstance(v, torch.Tensor)}
-        yield values | tensors, loader.counts
+        yield values | tensors

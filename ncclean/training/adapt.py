@@ -189,7 +189,7 @@ def adapt(
         batches.check()
     finally:
         if failed is not None:
-            failed.update(loader.counts.failed_shards)
+            failed.update(trainer.failed_shards)
     return losses
 
 
@@ -203,7 +203,7 @@ class _EnoughPairs:
 
     def __init__(self, loader: WeightedLoader, whole: WeightedLoader) -> None:
         self._loader, self._whole = loader, whole
-        self.counts, self.steps_per_epoch = loader.counts, loader.steps_per_epoch
+        self.steps_per_epoch = loader.steps_per_epoch
         self._uids: set[str] = set()
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:

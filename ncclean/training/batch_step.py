@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ncclean.data.rank_samples import REASONS
 from ncclean.data.weighted_loader import TrainBatch
 from ncclean.errors import TrainingError
 from ncclean.models.estimator import Estimator
@@ -48,13 +50,15 @@ _ADVICE = "nothing was changed by this step: use a smaller learning rate, or fp3
 class StepNumbers:
     """Means of the loss terms over ranks, the norm of the gradient, the logit scale after the step.
 
-    `ended` is when the step was done, by `time.monotonic`.
+    `ended` is when the step was done, by `time.monotonic`. `skipped` are the samples of all ranks
+    that could not be shown, from the start of the run, by reason.
     """
 
     terms: dict[str, float]
     gradient_norm: float
     scale: float
     ended: float
+    skipped: dict[str, int]
 
 
 class BatchStep:
@@ -74,6 +78,8 @@ class BatchStep:
         self._model = estimator.model
         self._pieces, self._clip_norm, self._seed = pieces, clip_norm, seed
         self.adversaries: Adversaries | None = None  # of the phase
+        self.skipped: Counter[str] = Counter()  # samples of this rank that could not be shown
+        self._skipped = torch.empty(0)  # the same by `REASONS`, on the device
         is_gpu = estimator.device.type == "cuda"
         self._upload_stream = torch.cuda.Stream(estimator.device) if is_gpu else None
         # Gradients of half precision need it; with bf16 and fp32 it does nothing.
@@ -96,6 +102,9 @@ class BatchStep:
         on every rank.
         """
         inputs, facts = self._uploaded(self._inputs(batch)), self._uploaded(_facts(batch))
+        self.skipped.update(unusable.reason for unusable in batch.unusable.values())
+        counts = torch.tensor([float(self.skipped[reason]) for reason in REASONS])
+        self._skipped = self._uploaded({"counts": counts})["counts"]
         for parameter in parameters:
             parameter.grad = None
 
@@ -145,6 +154,7 @@ class BatchStep:
         # Of all ranks: if one does not take the step, none does.
         losses = average_over(self._ranks, torch.stack(list(terms.values())))
         checked = torch.cat([losses, norm.view(1)])
+        skipped = average_over(self._ranks, self._skipped) * self._ranks.size
         # A fused optimiser changes nothing where this is 1; it is how a gradient scaler skips.
         optimizer.found_inf = 1 - checked.isfinite().all().float()  # type: ignore[attr-defined]
         optimizer.step()
@@ -154,18 +164,22 @@ class BatchStep:
             with torch.no_grad():
                 scale.clamp_(0, math.log(self._objective.largest_scale))
         on_gpu = self._upload_stream is not None
-        numbers = torch.cat([checked, self.scale.detach().view(1)]).to("cpu", non_blocking=on_gpu)
+        numbers = torch.cat([skipped, checked, self.scale.detach().view(1)])
+        numbers = numbers.to("cpu", non_blocking=on_gpu)
         device, ended = self._estimator.device, time.monotonic()
         done = torch.cuda.current_stream(device).record_event() if on_gpu else None
 
         def read() -> StepNumbers:
             if done is not None:
                 done.synchronize()
-            *means, gradient_norm, logit_scale = numbers.tolist()
+            counts, (*means, gradient_norm, logit_scale) = (
+                part.tolist() for part in numbers.tensor_split([len(REASONS)])
+            )
+            by_reason = {r: round(n) for r, n in zip(REASONS, counts, strict=True) if round(n)}
             values = dict(zip(terms, means, strict=True))
             self._check(values, gradient_norm, phase)
             end = ended if done is None else time.monotonic()
-            return StepNumbers(values, gradient_norm, logit_scale, end)
+            return StepNumbers(values, gradient_norm, logit_scale, end, by_reason)
 
         return read
 

@@ -11,7 +11,7 @@ import torch
 from ncclean.data.options import Captions
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.train_batch import TrainBatch, joined, with_batch_noise
-from ncclean.data.weighted_loader import ALL_ROWS, LoaderCounts, WeightedLoader
+from ncclean.data.weighted_loader import ALL_ROWS, WeightedLoader
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import encode_text
@@ -57,9 +57,6 @@ class BatchSource(Protocol):
 
     steps_per_epoch: int
 
-    @property
-    def counts(self) -> LoaderCounts: ...
-
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
         """Yield the training batches of an epoch, the same each time, from `first_step` on."""
         ...
@@ -83,15 +80,6 @@ class RankBatches:
             if first - of_piece < (start := piece * of_piece) < last
         ]
         self.steps_per_epoch = self._pieces[0].steps_per_epoch
-
-    @property
-    def counts(self) -> LoaderCounts:
-        """Counts of the unusable samples of all pieces."""
-        total = LoaderCounts()
-        for piece in self._pieces:
-            total.skipped.update(piece.counts.skipped)
-            total.failed_shards |= piece.counts.failed_shards
-        return total
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
         """Yield the training batches of an epoch, from `first_step` on."""
@@ -118,7 +106,6 @@ class CachedFeatures:
         batch_noise: float = 0.0,
         rows: slice = ALL_ROWS,
     ) -> None:
-        self.counts: LoaderCounts = loader.counts
         # Pairs repeated in place of broken ones stay, so that ranks keep in step.
         self._all = joined(list(_encoded(estimator, loader)))
         self._mine = rows
@@ -172,4 +159,7 @@ def _rows(whole: TrainBatch, rows: np.ndarray) -> TrainBatch:
         is_forget=whole.is_forget[index],
         is_noisy=None if whole.is_noisy is None else whole.is_noisy[index],
         features=(image[index].float(), text[index].float()),
+        unusable={
+            place: whole.unusable[row] for place, row in enumerate(rows) if row in whole.unusable
+        },
     )

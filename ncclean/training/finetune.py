@@ -20,7 +20,7 @@ from ncclean.base.config import ClusterOptions
 from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.base.progress import SILENT, Progress
 from ncclean.base.stores import absolute
-from ncclean.data.counting import count_samples
+from ncclean.data.counting import SampleCounts, count_samples
 from ncclean.data.options import LoaderOptions, SourceOptions
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
@@ -60,8 +60,8 @@ OnStep = Callable[[StepReport], None]
 class FinetuneSummary:
     """The result of training; losses are logged ones.
 
-    `skipped` counts, by reason, the samples that this invocation could not read. A resumed run
-    counts from where it went on; a run of several processes, what the first of them read.
+    `skipped` counts, by reason, the samples that could not be shown, of all processes and from the
+    start of the run; `failed_shards` are those that could not be read to their end, and why.
     """
 
     method: str
@@ -133,13 +133,13 @@ class Finetuning:
             check_same_start(estimator.model, ranks)
             record = stack.enter_context(self._record()) if ranks.is_first else None
             pieces = said_by_first(ranks, pieces_of(record, ranks) if record is not None else 0)
-            counts = counts_of(record, ranks, shards) if selection is None else None
+            counted = counts_of(record, ranks, shards) if selection is None else None
             files = stack.enter_context(RunFiles.open(self.out))  # the first rank has cleared them
             on_file = partial(_list_files, record, files) if record is not None else None
             if record is not None and on_file is not None:
                 _write_params(record.identity, files, on_file)
             loader = RankBatches(
-                partial(self._piece, shards, selection, counts, estimator, pieces),
+                partial(self._piece, shards, selection, counted, estimator, pieces),
                 self.batch_size,
                 pieces,
                 ranks,
@@ -152,15 +152,18 @@ class Finetuning:
             if on_file is not None:
                 self._write_model(trainer, estimator, objective, files, on_file)
             results = read_results(files.local) if ranks.is_first else []
+            failed = dict(counted.failed) if counted is not None else {}
+            for of_rank in gathered(ranks, trainer.failed_shards):
+                failed |= of_rank
         return FinetuneSummary(
             method=self.method,
             samples=position.total_steps * self.batch_size,
             steps=position.total_steps,
             first_loss=results[0]["loss"] if results else None,
             last_loss=results[-1]["loss"] if results else None,
-            skipped=dict(loader.counts.skipped),
+            skipped=trainer.skipped,
             out=self.out,
-            failed_shards=dict(loader.counts.failed_shards),
+            failed_shards=failed,
         )
 
     def _on_cluster(self, cluster: ClusterOptions, on_step: OnStep) -> FinetuneSummary:
@@ -209,7 +212,7 @@ class Finetuning:
         self,
         shards: list[ShardRef],
         selection: SelectionReader | None,
-        counts: Mapping[str, int] | None,
+        counted: SampleCounts | None,
         estimator: Estimator,
         pieces: int,
         piece: int,
@@ -231,7 +234,7 @@ class Finetuning:
             rank=piece,
             world_size=pieces,
             rows=ALL_ROWS if self.is_frozen else rows,
-            counts=counts,
+            counts=counted and counted.samples,
             tokenize=None if self.is_frozen else estimator.portable_batch_tokens,
         )
         if not self.is_frozen:
@@ -278,16 +281,18 @@ def pieces_of(record: RunRecord, ranks: Ranks) -> int:
     return ranks.size
 
 
-def counts_of(record: RunRecord | None, ranks: Ranks, shards: Sequence[ShardRef]) -> dict[str, int]:
+def counts_of(record: RunRecord | None, ranks: Ranks, shards: Sequence[ShardRef]) -> SampleCounts:
     """The samples of each shard, which the ranks count once for all starts of the run."""
     recorded = next((e for e in record.entries if e["kind"] == _COUNTS), None) if record else None
-    counts: dict[str, int] | None = said_by_first(ranks, recorded and recorded["samples"])
+    of_first = SampleCounts(recorded["samples"], recorded.get("failed", {})) if recorded else None
+    counts: SampleCounts | None = said_by_first(ranks, of_first)
     if counts is None:
-        counts = {}
+        counts = SampleCounts({}, {})
         for of_rank in gathered(ranks, count_samples(shards[ranks.rank :: ranks.size])):
-            counts |= of_rank
+            counts.samples.update(of_rank.samples)
+            counts.failed.update(of_rank.failed)
         if record is not None:
-            record.append(_COUNTS, samples=counts)
+            record.append(_COUNTS, **counts._asdict())
     return counts
 
 

@@ -73,7 +73,9 @@ class Trainer:
     """One run in a folder: `checkpoints/`, `results.jsonl`, TensorBoard.
 
     Without a folder it writes nothing. Trains `estimator.model` in place, and `own`, the modules of
-    the objective; `averaged` is the model's moving average, if one was asked for.
+    the objective; `averaged` is the model's moving average, if one was asked for. `skipped` counts
+    the samples of all ranks that could not be shown, by reason; `failed_shards` are those that this
+    rank could not read to their end, with the reason.
     """
 
     def __init__(
@@ -94,6 +96,8 @@ class Trainer:
         self._on_file = on_file or (lambda path: None)
         self._on_saved = on_saved
         self._data_wait = 0.0  # seconds since the last line of the log
+        self.skipped: dict[str, int] = {}
+        self.failed_shards: dict[str, str] = {}
         self.estimator, self.objective, self.loader = estimator, objective, loader
         self.options, self.folder = options, folder
         self._ranks = ranks or Ranks()
@@ -187,6 +191,7 @@ class Trainer:
                         self._step.adversaries.load_state_dict(state["adversaries"])
                 for step in self._phase(phase, number, position, optimizer):
                     report, position = step.read(), step.position
+                    self.skipped = report.skipped
                     on_step(report)
                     if log is not None and step.facts is not None:
                         _write_line(log, report, step.facts)
@@ -223,6 +228,11 @@ class Trainer:
             if self._step.adversaries is not None:
                 self._step.adversaries.set_rate(step - before, steps)
             terms = self._step.backward(batch, step, phase, trained)
+            self.failed_shards |= {
+                unusable.shard: unusable.error
+                for unusable in batch.unusable.values()
+                if unusable.shard
+            }
             if taken is not None:
                 yield taken
             set_learning_rates(optimizer, phase.rate(step, before, steps, self.total_steps))
@@ -286,12 +296,7 @@ class Trainer:
         memory = {}
         if self.estimator.device.type == "cuda":
             memory["gpu_memory_peak"] = torch.cuda.max_memory_allocated(self.estimator.device)
-        return {
-            "skipped": sum(self.loader.counts.skipped.values()),
-            "data_wait": round(waited, 3),
-            **memory,
-            **self.objective.statistics(),
-        }
+        return {"data_wait": round(waited, 3), **memory, **self.objective.statistics()}
 
     def _is_due(self, position: Position) -> bool:
         """Tell whether to save, by the first rank's clock too: it alone saves."""
@@ -310,6 +315,8 @@ class Trainer:
             "adversaries": self._step.adversaries.state_dict() if self._step.adversaries else None,
             "scaler": self._step.scaler.state_dict(),
             "averaged": self.averaged.state_dict() if self.averaged is not None else None,
+            "skipped": self.skipped,
+            "failed_shards": self.failed_shards,
         }
         self._on_file(writer.path(position))
         writer.save(position, state)
@@ -328,10 +335,13 @@ class Trainer:
             self._step.scaler.load_state_dict(state["scaler"])
             if self.averaged is not None and state["averaged"] is not None:
                 self.averaged.load_state_dict(state["averaged"])
+            if self._ranks.is_first:  # what all had skipped counts once
+                self._step.skipped.update(state.get("skipped", {}))
         except (RuntimeError, KeyError) as error:
             raise ResumeError(
                 f"{self.folder} belongs to another model or method: {str(error).splitlines()[0]}"
             ) from error
+        self.skipped, self.failed_shards = state.get("skipped", {}), state.get("failed_shards", {})
         return position, state
 
 
@@ -346,6 +356,7 @@ def _write_line(log: RunLog, report: StepReport, facts: dict[str, Any]) -> None:
             # Of a step that half precision skipped there is no norm.
             "gradient_norm": report.gradient_norm if isfinite(report.gradient_norm) else None,
             "samples_per_second": round(report.samples_per_second, 1),
+            "skipped": sum(report.skipped.values()),
             **facts,
         },
     )

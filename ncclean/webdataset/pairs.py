@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from torch import distributed
@@ -12,7 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ncclean.base.formats import by_name
 from ncclean.data.options import SourceOptions
-from ncclean.data.rank_samples import LoaderCounts, RankSamples, RawSample
+from ncclean.data.rank_samples import RankSamples, RawSample, Unusable
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.sources import resolve_sources
 from ncclean.webdataset.stage import open_selection
@@ -88,22 +89,29 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
         piece = -(-len(self) // workers)
         seen = -(-(self._batches - number) // workers) * self._batch_size
         first, last = number * piece, min((number + 1) * piece, len(self))
-        counts = LoaderCounts()
-        pairs = self._source.sequence(self._epoch, min(first + seen, last), counts)
-        yield from map(_fields, _without_gaps(itertools.islice(pairs, max(last - first - seen, 0))))
-        for name, reason in counts.failed_shards.items():
-            logger.warning("%s could not be read to its end: %s", name, reason)
-        if counts.skipped:
-            logger.warning("pairs that others stood in for: %s", by_name(counts.skipped))
+        unusable: list[Unusable] = []
+        pairs = self._source.sequence(self._epoch, min(first + seen, last))
+        mine = itertools.islice(pairs, max(last - first - seen, 0))
+        yield from map(_fields, _without_gaps(mine, unusable.append))
+        failed = {gap.shard: gap.error for gap in unusable if gap.shard}
+        for name, error in (self._source.failed_shards | failed).items():
+            logger.warning("%s could not be read to its end: %s", name, error)
+        if unusable:
+            counts = Counter(gap.reason for gap in unusable)
+            logger.warning("pairs that others stood in for: %s", by_name(counts))
 
 
-def _without_gaps(pairs: Iterator[RawSample | None]) -> Iterator[RawSample]:
-    """The pairs, with the next one in place of each that is None, or else the one before."""
+def _without_gaps(
+    pairs: Iterator[RawSample | Unusable | None], on_unusable: Callable[[Unusable], None]
+) -> Iterator[RawSample]:
+    """The pairs, with the next one in place of each that there is not, or else the one before."""
     gaps = 0
     shown: RawSample | None = None
     for pair in pairs:
-        if pair is None:
+        if not isinstance(pair, RawSample):
             gaps += 1
+            if pair is not None:
+                on_unusable(pair)
             continue
         yield from itertools.repeat(pair, 1 + gaps)
         gaps, shown = 0, pair

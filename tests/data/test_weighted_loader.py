@@ -165,10 +165,18 @@ def test_bad_samples_are_counted_and_replaced(shards, selection, rows, tmp_path)
     whole = loader(shards, selection, drop_last=False)
     assert [len(batch.uids) for batch in batches] == [len(b.uids) for b in whole.epoch(0)]
     selected = set(pq.read_table(selection)["key"].to_pylist())
-    assert made.counts.skipped["image_corrupt"] == len(selected & set(spoilt))
-    assert made.counts.skipped["missing"] > 10
-    assert made.counts.skipped["shard_error"] == 1
-    assert list(made.counts.failed_shards) == ["00003"]
+    unusable = [found for batch in batches for found in batch.unusable.values()]
+    counts = Counter(found.reason for found in unusable)
+    assert counts["image_corrupt"] == len(selected & set(spoilt))
+    assert counts["shard_error"] > 10
+    assert {found.shard for found in unusable if found.error} == {"00003"}
+    own = [
+        uid for batch in batches for row, uid in enumerate(batch.uids) if row not in batch.unusable
+    ]
+    everything = Counter(uids(whole.epoch(0)))
+    lost = everything - Counter(own)
+    assert Counter(own) <= everything
+    assert lost.total() == len(unusable)
 
 
 def test_a_shard_of_which_nothing_can_be_read_stops_no_training(shards, rows, tmp_path):
@@ -245,11 +253,12 @@ def test_shards_without_an_image_are_not_a_matter_of_the_batch(tmp_path, refused
 
 def test_counts_come_from_sizes_json_or_the_headers(shards, tmp_path):
     refs = resolve_shards([str(shards)])
-    assert count_samples(refs) == {"00000": 90, "00001": 90, "00002": 90, "00003": 60}
+    expected = {"00000": 90, "00001": 90, "00002": 90, "00003": 60}
+    assert count_samples(refs) == (expected, {})
     copy = tmp_path / "shards"
     shutil.copytree(shards, copy)
     (copy / "sizes.json").write_text('{"00001.tar": 5}')
-    assert count_samples(resolve_shards([str(copy)]))["00001"] == 5
+    assert count_samples(resolve_shards([str(copy)])).samples["00001"] == 5
 
 
 def test_crops_are_distributed_as_torchvisions():

@@ -185,6 +185,16 @@ def command(corpus, selection, out, *options):
     ]  # fmt: skip
 
 
+def test_a_shard_that_ends_early_is_told_without_a_selection_too(corpus, tmp_path):
+    """Of every start: one that goes on does not count the samples again."""
+    whole = (corpus / "00000.tar").read_bytes()
+    (tmp_path / "00000.tar").write_bytes(whole[: len(whole) // 2])
+    for _ in range(2):
+        summary = request(tmp_path / "00000.tar", None, tmp_path / "run").run().summary
+        assert "unexpected end" in summary.failed_shards["00000"]
+    assert summary.steps == 2
+
+
 @pytest.mark.slow
 def test_killed_and_resumed_it_ends_like_one_run(corpus, selection, tmp_path):
     python = [sys.executable, "-c", COMMAND]

@@ -17,7 +17,8 @@ from open_clip.model import CLIP
 from open_clip.tokenizer import SimpleTokenizer
 
 from ncclean.data.decode import Preprocessing
-from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
+from ncclean.data.rank_samples import Unusable
+from ncclean.data.weighted_loader import TrainBatch
 from ncclean.models.estimator import Estimator
 from ncclean.training.objectives.base import Objective
 from ncclean.training.objectives.options import ObjectiveOptions
@@ -62,15 +63,20 @@ def tiny_estimator(precision: str = "fp32", **vision: Any) -> Estimator:
     )
 
 
+CUT_SHORT = Unusable("shard_error", "00007", "it ends early")
+
+
 class FixedBatches:
-    """A loader of `steps` random batches; a rank sees its share of the rows of each."""
+    """A loader of `steps` random batches; a rank sees its share of the rows of each.
+
+    Some rows stand for samples that could not be shown.
+    """
 
     def __init__(
         self, steps: int = 4, rows: int = 12, ranks: Ranks | None = None, size: int = 64
     ) -> None:
         self.steps_per_epoch = steps
         self._size = size
-        self.counts = LoaderCounts()
         self._rows, self._ranks = rows, ranks or Ranks()
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
@@ -85,6 +91,7 @@ class FixedBatches:
         pixels = coarse.repeat_interleave(half, dim=2).repeat_interleave(half, dim=3)
         picks = torch.randint(len(WORDS), (self._rows, 4), generator=generator)
         mine = torch.arange(self._rows).chunk(self._ranks.size)[self._ranks.rank]
+        unusable = {1: Unusable("image_corrupt"), self._rows - seed % 4: CUT_SHORT}
         return TrainBatch(
             pixels=pixels[mine],
             captions=[" ".join(WORDS[i] for i in picks[row]) for row in mine],
@@ -92,6 +99,9 @@ class FixedBatches:
             weights=torch.rand(self._rows, generator=generator)[mine],
             is_forget=(torch.arange(self._rows) % 4 == 0)[mine],
             is_noisy=(torch.arange(self._rows) % 3 == 0).to(torch.int8)[mine],
+            unusable={
+                place: unusable[row] for place, row in enumerate(mine.tolist()) if row in unusable
+            },
         )
 
 

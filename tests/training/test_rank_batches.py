@@ -137,6 +137,7 @@ def test_samples_are_counted_once_for_all_starts_of_a_run(shards, tmp_path, monk
     with open_record(tmp_path / "model", "finetune", {}, overwrite=False) as record:
         counts = counts_of(record, Ranks(), shards)
     assert counts == count_samples(shards)
+    assert counts.samples
     monkeypatch.setattr(finetune, "count_samples", None)
     with open_record(tmp_path / "model", "finetune", {}, overwrite=False) as record:
         assert counts_of(record, Ranks(), shards) == counts

@@ -23,6 +23,7 @@ from ncclean.training.options import TrainOptions
 from ncclean.training.run_files import load_checkpoint, read_results
 from ncclean.training.trainer import Trainer
 from tests.training.batches import (
+    CUT_SHORT,
     LINEAR,
     FixedBatches,
     start_joined_ranks,
@@ -85,6 +86,11 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(uninterrupted, tmp_path, s
     again = read_results(tmp_path)
     assert [r["step"] for r in again] == [r["step"] for r in results]
     assert [r["loss"] for r in again] == [r["loss"] for r in results]
+    # One row of each step could not be shown, and one more of three steps out of four.
+    assert [r["skipped"] for r in again] == [1, 3, 5, 7, 8, 10, 12, 14]
+    _, state = load_checkpoint(tmp_path / "checkpoints")
+    assert state["skipped"] == {"image_corrupt": 8, "shard_error": 6}
+    assert state["failed_shards"] == {CUT_SHORT.shard: CUT_SHORT.error}
 
 
 def phases_of_steps(*steps):
@@ -196,6 +202,8 @@ def test_two_processes_train_as_one_with_the_joint_batch(
     expected = train(tmp_path, method=method, **LINEAR)
     found = torch.load(weights_of_two_ranks / f"{method}.pt", weights_only=True)
     assert largest_difference(expected, found) < 1e-6
+    alone, together = (read_results(path) for path in (tmp_path, weights_of_two_ranks / method))
+    assert [r["skipped"] for r in together] == [r["skipped"] for r in alone]
 
 
 def test_only_the_groups_of_the_phase_train(tmp_path):

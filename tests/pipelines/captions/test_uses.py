@@ -100,7 +100,6 @@ def test_all_captions_are_samples_of_their_own(scored, table, selection):
     assert {uid: sorted(texts) for uid, texts in seen.items()} == {
         uid: sorted(texts) for uid, texts in expected.items()
     }
-    assert not loader.counts.skipped
 
 
 def test_the_best_caption_of_each_image(scored, table, selection):
