@@ -123,8 +123,9 @@ class Page:
 
     `join` are the joined tables, as `ncclean query` takes them, `audit` what answers measured,
     `decided` how many pairs people decided about, by decision, and `decisions` those about pairs
-    that are shown. `causes` is None without a table. `sources` are the files or folders of the
-    shards, by their names.
+    that are shown; `decided_elsewhere` counts decisions about pairs that the table does not have.
+    `causes` is None without a table. `sources` are the files or folders of the shards, by their
+    names.
     """
 
     title: str
@@ -135,6 +136,7 @@ class Page:
     join: Sequence[str] = ()
     audit: Audit | None = None
     decided: dict[str, int] | None = None
+    decided_elsewhere: int = 0
     decisions: Mapping[Pair, str] = field(default_factory=dict)
     sources: Mapping[str, ShardRef] = field(default_factory=dict)
     causes: Sequence[CauseCard] | None = None

@@ -52,6 +52,7 @@ class WrittenReport:
             **self.numbers.to_json(),
             "audit": page.audit.to_json() if page.audit is not None else None,
             "decided": page.decided,
+            "decided_elsewhere": page.decided_elsewhere,
             "pairs_shown": len(page.pairs),
             "pictures": pictures.count,
             "shards_failed": len(self.failed_shards),
@@ -102,7 +103,8 @@ def write_report(
     if answers:
         progress.say("measuring by the answers")
         audit = measure(scores, answers, judge=judge, memory_limit=memory_limit)
-    reviewed = Decisions.read(decisions) if decisions else None
+    reviewed = Decisions.read(decisions) if decisions else Decisions({})
+    decided, decided_elsewhere = reviewed.counts(table.connection)
     thumbnails = None
     if shards is not None:
         shards = as_scored(scores, shards)
@@ -119,8 +121,9 @@ def write_report(
         thumbnails=thumbnails,
         join=join,
         audit=audit,
-        decided=reviewed.counts() if reviewed is not None else None,
-        decisions={p: d.decision for p, d in reviewed.by_pair.items()} if reviewed else {},
+        decided=decided if decisions else None,
+        decided_elsewhere=decided_elsewhere,
+        decisions={pair: decision.decision for pair, decision in reviewed.by_pair.items()},
         sources=shards_by_name(shards) if shards is not None else {},
         causes=cards,
     )

@@ -22,7 +22,7 @@ from ncclean.data.samples import NO_PLACE, Place, SkipReason
 from ncclean.errors import InputError
 from ncclean.report.pairs import ALMOST, BORDERLINE, WRONG_SENTENCE
 from ncclean.reviewing.conditions import PLACE, Condition, Conditions, Matches
-from ncclean.storage.catalog import first_line
+from ncclean.storage.catalog import ROW_PLACE, first_line
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import identifier, natural_order, quoted
 
@@ -207,7 +207,7 @@ class ReviewTable:
         self._has_ended = False
         self._run(
             f"CREATE VIEW pairs AS SELECT *, coalesce({self.number}, 0)::SMALLINT AS _number FROM "
-            f"(SELECT *, (file_index::UBIGINT << 40) | file_row_number AS {PLACE} "
+            f"(SELECT *, {ROW_PLACE} AS {PLACE} "
             f"FROM read_parquet([{', '.join(map(quoted, self.files))}], union_by_name=true)) "
             f"WHERE {_among(where)}"
         )

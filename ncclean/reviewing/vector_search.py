@@ -83,7 +83,7 @@ class PairVectors:
             connection.execute("INSERT INTO vectors SELECT * FROM arrived")
         # Where several vectors have one name, the first counts.
         rows = connection.execute(
-            f"SELECT {_PLACE}::BIGINT AS place, min(vector) AS vector FROM {_ALONE} AS scores "
+            f"SELECT {_PLACE} AS place, min(vector) AS vector FROM {_ALONE} AS scores "
             f"JOIN vectors ON scores.uid = vectors.uid AND coalesce({task.number}, 0) = "
             "vectors.number GROUP BY ALL ORDER BY ALL"
         ).fetchnumpy()

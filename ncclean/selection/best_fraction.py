@@ -1,6 +1,6 @@
 """The best fraction of a DuckDB relation by its column `goodness`, exact and in bounded memory.
 
-Ties are broken by uid, then shard, row and caption. Sorting the relation, or an exact quantile,
+Ties are broken by uid, then by place. Sorting the relation, or an exact quantile,
 would hold the column in memory, so values are counted in equal buckets, then exactly in one of
 them.
 """
@@ -32,7 +32,7 @@ def find_best_fraction(
 ) -> BestFraction:
     """SQL conditions for the best `fraction` of a relation's pairs, rounded to whole pairs.
 
-    `relation` is SQL with the columns uid, shard, row, number and `goodness`, which is never null.
+    `relation` is SQL with the columns uid, place and `goodness`, which is never null.
     """
     count, low, high = _one(
         connection, f"SELECT count(*), min(goodness), max(goodness) FROM {relation}"
@@ -45,17 +45,17 @@ def find_best_fraction(
     or_equal = f"goodness >= {bound!r}::DOUBLE"
     if above + ties == wanted:
         return BestFraction(or_equal, or_equal)
-    uid, shard, row, number = _one(
+    uid, place = _one(
         connection,
-        f"SELECT uid, shard, row, number FROM {relation} WHERE goodness = {bound!r}::DOUBLE "
-        f"ORDER BY uid, shard, row, number LIMIT 1 OFFSET {wanted - above - 1}",
+        f"SELECT uid, place FROM {relation} WHERE goodness = {bound!r}::DOUBLE "
+        f"ORDER BY uid, place LIMIT 1 OFFSET {wanted - above - 1}",
     )
-    last = f"row({quoted(uid)}, {quoted(shard)}, {row}, {number})"
+    last = f"row({quoted(uid)}, {place}::BIGINT)"
     return BestFraction(
         exactly=f"goodness > {bound!r}::DOUBLE OR "
-        f"(goodness = {bound!r}::DOUBLE AND row(uid, shard, row, number) <= {last})",
+        f"(goodness = {bound!r}::DOUBLE AND row(uid, place) <= {last})",
         or_equal=or_equal,
-        ties_dropped=f"goodness = {bound!r}::DOUBLE AND row(uid, shard, row, number) > {last}",
+        ties_dropped=f"goodness = {bound!r}::DOUBLE AND row(uid, place) > {last}",
     )
 
 

@@ -1,7 +1,8 @@
 """Steps of a selection that compare pairs with one another: each makes a table of pairs by place.
 
-A place is shard, row and number of the caption. `chain` is SQL for the candidates with the `reason`
-why each is dropped, null for those that are left by then.
+A place is that of the row in the input, see `JoinedScores.prepare`. Shard, row and number of the
+caption would not do: shards of several tables have the same names. `chain` is SQL for the
+candidates with the `reason` why each is dropped, null for those that are left by then.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ _BATCH_ROWS = 100_000
 
 def among(table: str) -> str:
     """SQL that is true for a candidate in a table of row places."""
-    return f"(shard, row, number) IN (SELECT (shard, row, number) FROM {table})"
+    return f"place IN (SELECT place FROM {table})"
+
+
+def image_of(candidate: str = "") -> str:
+    """SQL for what tells the image of a candidate from all others: its captions have it alike."""
+    names = ("place >> 40", "shard", "row", "uid")
+    return ", ".join(f"{candidate}{name}" for name in names)
 
 
 def find_duplicates(connection: duckdb.DuckDBPyConnection, policy: Policy) -> bool:
@@ -39,15 +46,15 @@ def find_duplicates(connection: duckdb.DuckDBPyConnection, policy: Policy) -> bo
         )
     number = "caption_number" if "caption_number" in there else "NULL"
     # Of near-duplicate images, all captions of the best one stay.
-    kept = "(c.shard, c.row)" if group == _GROUPS["image"] else "(c.shard, c.row, c.number)"
+    kept = f"({image_of('c.')})" if group == _GROUPS["image"] else "c.place"
     connection.execute(
         f"""CREATE TEMP TABLE duplicates AS
         WITH groups AS (SELECT uid, {number} AS number, any_value({group}) AS grouped
                         FROM neighbours WHERE {group} IS NOT NULL GROUP BY ALL)
-        SELECT shard, row, number FROM (
-          SELECT c.shard, c.row, c.number, first_value({kept}) OVER (
+        SELECT place FROM (
+          SELECT c.place, first_value({kept}) OVER (
             PARTITION BY grouped
-            ORDER BY goodness DESC NULLS LAST, c.uid, c.shard, c.row, c.number
+            ORDER BY goodness DESC NULLS LAST, c.uid, c.place
           ) AS best, {kept} AS own
           FROM candidates c JOIN groups ON c.uid = groups.uid
             AND c.number = coalesce(groups.number, c.number)
@@ -61,9 +68,9 @@ def find_worse_captions(connection: duckdb.DuckDBPyConnection, chain: str) -> bo
     """Create the table `worse_captions`, all but each image's best; true if it has rows."""
     connection.execute(
         f"""CREATE TEMP TABLE worse_captions AS
-        SELECT shard, row, number FROM ({chain}) WHERE reason IS NULL
+        SELECT place FROM ({chain}) WHERE reason IS NULL
         QUALIFY row_number() OVER (
-          PARTITION BY shard, row ORDER BY goodness DESC NULLS LAST, number) > 1"""
+          PARTITION BY {image_of()} ORDER BY goodness DESC NULLS LAST, number) > 1"""
     )
     return _has_rows(connection, "worse_captions")
 
@@ -73,12 +80,12 @@ def find_over_cap(connection: duckdb.DuckDBPyConnection, chain: str, policy: Pol
 
     The best stay, or random ones if the policy has no score. Pairs without a value all stay.
     """
-    order = "goodness DESC NULLS LAST, uid, shard, row, number"
+    order = "goodness DESC NULLS LAST, uid, place"
     if policy.score is None:
-        order = f"md5(concat_ws('/', uid, number, {policy.seed})), shard, row"
+        order = f"md5(concat_ws('/', uid, number, {policy.seed})), place"
     connection.execute(
         f"""CREATE TEMP TABLE over_cap AS
-        SELECT shard, row, number FROM ({chain}) WHERE reason IS NULL AND balance IS NOT NULL
+        SELECT place FROM ({chain}) WHERE reason IS NULL AND balance IS NOT NULL
         QUALIFY row_number() OVER (PARTITION BY balance ORDER BY {order}) > {policy.cap}"""
     )
     return _has_rows(connection, "over_cap")
@@ -90,7 +97,7 @@ def draw_pairs(connection: duckdb.DuckDBPyConnection, chain: str, policy: Policy
     Raises `InputError` if there is no pair to draw from.
     """
     connection.execute(
-        "CREATE TEMP TABLE urn AS SELECT row_number() OVER () - 1 AS id, uid, shard, row, number, "
+        "CREATE TEMP TABLE urn AS SELECT row_number() OVER () - 1 AS id, uid, number, place, "
         f"goodness::DOUBLE AS goodness FROM ({chain}) WHERE reason IS NULL"
     )
     scores: list[np.ndarray] = []
@@ -109,7 +116,7 @@ def draw_pairs(connection: duckdb.DuckDBPyConnection, chain: str, policy: Policy
     ids = np.flatnonzero(counts)
     connection.register("drawn", pa.table({"id": ids, "count": counts[ids]}))
     connection.execute(
-        "CREATE TEMP TABLE draws AS SELECT shard, row, number, drawn.count AS count "
+        "CREATE TEMP TABLE draws AS SELECT place, drawn.count AS count "
         "FROM urn JOIN drawn USING (id)"
     )
     connection.unregister("drawn")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,10 +54,16 @@ class Decisions:
         by_pair = {pair: latest(several) for pair, several in all_of.items()}
         return cls(by_pair, len(conflicts), tuple(conflicts[:_LISTED]))
 
-    def counts(self) -> dict[str, int]:
-        """Number of pairs by decision."""
-        counts = Counter(decision.decision for decision in self.by_pair.values())
-        return {kind: counts[kind] for kind in KINDS if counts[kind]}
+    def counts(self, connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, int], int]:
+        """Numbers by decision of those in the view `pairs` of a connection, and of all others."""
+        self.create_table(connection)
+        found = connection.execute(
+            "SELECT decision, count(*) FROM decided SEMI JOIN pairs ON uid = decided_uid "
+            "AND coalesce(caption_number, 0) = decided_number GROUP BY 1"
+        ).fetchall()
+        counts = dict(found)
+        elsewhere = len(self.by_pair) - sum(counts.values())
+        return {kind: counts[kind] for kind in KINDS if kind in counts}, elsewhere
 
     def create_table(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Create the table `decided` of a connection."""

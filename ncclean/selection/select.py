@@ -77,19 +77,19 @@ def select(
     """Apply a selection policy to score files, and write the selection to `out`.
 
     `out` is Parquet with the columns `uid, shard, key, weight, split` and, where the scores have
-    them, those of `ncclean.data.samples.Place`, in the order of the input (with `dedup`, of shard
-    and row). With `drop_parts` it has `caption`, the mended caption, null
-    where nothing was left out; a corrected caption of `decisions` is there too. `decisions` are
-    files of `ncclean review`: what a person keeps, drops or corrects does not depend on the policy,
-    but for pairs without scores, and for `sample`, which draws from what is left.
+    them, those of `ncclean.data.samples.Place`, in the order of the input. With `drop_parts` it has
+    `caption`, the mended caption, null where nothing was left out; a corrected caption of
+    `decisions` is there too. `decisions` are files of `ncclean review`: what a person keeps, drops
+    or corrects does not depend on the policy, but for pairs without scores, and for `sample`, which
+    draws from what is left.
 
-    Where images have several captions, `caption_number` and
-    `caption_rank` come after these, and the order is that of shard and row. `dedup` is a table of
-    `ncclean neighbours`; of each group of near-duplicates the best pair by the policy's score (else
-    by `similarity`) is kept. `join` are tables whose columns the policy may read, each `PATH` or
-    `NAME=PATH`; see `ncclean.storage.joined`. Ties are broken by uid, then shard and row. Raises
-    `InputError` for columns that the table lacks, SQL that DuckDB rejects, tables that cannot be
-    joined, weights that are negative, or a rule by noise probabilities that tell nothing.
+    Where images have several captions, `caption_number` and `caption_rank` come after these.
+    `dedup` is a table of `ncclean neighbours`; of each group of near-duplicates the best pair by
+    the policy's score (else by `similarity`) is kept. `join` are tables whose columns the policy
+    may read, each `PATH` or `NAME=PATH`; see `ncclean.storage.joined`. Ties are broken by uid, then
+    by the order of the input. Raises `InputError` for columns that the table lacks, SQL that DuckDB
+    rejects, tables that cannot be joined, weights that are negative, or a rule by noise
+    probabilities that tell nothing.
     """
     if policy.dedup_by is not None and dedup is None:
         raise InputError("--dedup-by needs --dedup")

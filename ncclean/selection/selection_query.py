@@ -20,13 +20,14 @@ from ncclean.selection.chain_steps import (
     find_duplicates,
     find_over_cap,
     find_worse_captions,
+    image_of,
 )
 from ncclean.selection.decided import DROPPED, Decisions
 from ncclean.selection.drop_parts import count_mended, part_columns
 from ncclean.selection.policy import Policy
 from ncclean.storage.catalog import columns_of, first_line
 from ncclean.storage.expressions import missing_column
-from ncclean.storage.joined import JoinedScores
+from ncclean.storage.joined import PLACE, PLACED, JoinedScores
 from ncclean.storage.quoting import identifier, quoted
 
 # Of the table, where it has them: what the summary counts, what duplicates are compared by, and
@@ -65,7 +66,7 @@ class SelectionQuery:
         optional = (self._where, self._score, self._balance)
         expressions = [one for one in optional if one is not None]
         read = [name for name in columns.values() if name is not None]
-        scores.prepare([*read, *_READ_IF_THERE], expressions)
+        scores.prepare([*read, *_READ_IF_THERE], expressions, is_placed=True)
         self._kind = columns_of(self._connection, "scores")
         # Tables that were written before 0.4 lack them.
         self._places = "".join(f", {name}" for name in PLACE_COLUMNS if name in self._kind)
@@ -106,15 +107,15 @@ class SelectionQuery:
         kept = f"SELECT * FROM ({self._chain()}) WHERE reason IS NULL"
         if self._has_captions:
             columns += f", number AS {CAPTION_NUMBER}, {CAPTION_RANK}"
-            kept = f"""SELECT *, (row_number() OVER (PARTITION BY shard, row
+            kept = f"""SELECT *, (row_number() OVER (PARTITION BY {image_of()}
                 ORDER BY goodness DESC NULLS LAST, number) - 1)::SMALLINT AS {CAPTION_RANK}
                 FROM ({kept})"""
         drawn = ""
         if self._drawn is not None:
-            drawn = "JOIN draws USING (shard, row, number), range(draws.count) AS copies"
+            drawn = "JOIN draws USING (place), range(draws.count) AS copies"
         # A join changes the order of the rows; without one they keep the order of the input.
         is_joined = self._duplicates or self._has_captions or self._over_cap or drawn
-        order = "ORDER BY shard, row, number" if is_joined else ""
+        order = "ORDER BY place" if is_joined else ""
         self._connection.execute(
             f"COPY (SELECT {columns} FROM ({kept}) {drawn} {order}) TO {quoted(str(aside))} "
             "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, "
@@ -148,7 +149,8 @@ class SelectionQuery:
             goodness = policy.goodness(value) or goodness
         try:
             self._connection.execute(
-                "CREATE TEMP VIEW policy_candidates AS SELECT uid, shard, key, row, status, "
+                "CREATE TEMP VIEW policy_candidates AS SELECT "
+                f"{PLACE} AS place, uid, shard, key, row, status, "
                 f"coalesce({self._or_null('caption_number', 'SMALLINT')}, 0) AS number, "
                 f"{part_columns(policy.part_threshold if policy.drop_parts else None, noise)}, "
                 f"{self._or_null('ncu_split', 'VARCHAR')} AS split, "
@@ -156,7 +158,7 @@ class SelectionQuery:
                 f"{balance} AS balance, "
                 f"{where} AS passes_where, "
                 f"coalesce({policy.rule() or 'true'}, false) AS passes_rule, "
-                f"{weight} AS weight{self._places} FROM scores"
+                f"{weight} AS weight{self._places} FROM {PLACED} AS scores"
             )
             self._connection.execute(
                 f"CREATE TEMP VIEW candidates AS {_with_decisions()}"
@@ -214,7 +216,7 @@ class SelectionQuery:
         fraction = self._policy.keep_fraction
         if fraction is None:
             return None
-        columns = "uid, shard, row, number, goodness"
+        columns = "uid, place, goodness"
         # What a person keeps is no part of the fraction.
         left = (
             f"(SELECT {columns} FROM ({self._chain()}) WHERE reason IS NULL AND decision IS NULL)"

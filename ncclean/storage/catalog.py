@@ -18,7 +18,7 @@ from ncclean.storage.tables import local_tables
 
 # Files by number, rows within: both are virtual columns, which cost nothing unless they are read.
 _VIRTUAL = ("file_index", "file_row_number")
-_PLACE = "(file_index::UBIGINT << 40) | file_row_number"
+ROW_PLACE = "(file_index::BIGINT << 40 | file_row_number)::BIGINT"  # Parquet has no larger integers
 # Text does not shrink to a two hundredth; a few bytes that stand for gigabytes do.
 _LARGEST_RATIO, _WORTH_A_LOOK = 200, 64 << 20
 _connections: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
@@ -62,7 +62,7 @@ def connect(
             connection.execute("SET memory_limit = ?", [memory_limit])
     except duckdb.Error as error:
         raise InputError(f"--memory-limit {memory_limit}: {first_line(error)}") from error
-    numbered = f", {_PLACE} AS {identifier(place)}" if place is not None else ""
+    numbered = f", {ROW_PLACE} AS {identifier(place)}" if place is not None else ""
     for name, members in views.items():
         try:
             # The order of the rows is that of the input; a query without ORDER BY shows it.

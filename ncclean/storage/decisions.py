@@ -89,6 +89,8 @@ def decision_of(
     if decision not in (*KINDS, NOTE):
         raise ValueError(f"it takes {', '.join(KINDS)}, got {decision!r}")
     text, note = (one if isinstance(one, str) else None for one in (caption, note))
+    if decision != CORRECT:
+        text = None  # the caption of the pair, which tables have beside a decision
     if decision == CORRECT and not (text or "").strip():
         raise ValueError("it corrects a caption, and has none")
     for one in (uid, text, reviewer, note):
@@ -169,8 +171,9 @@ def _decisions(record: dict[str, Any]) -> Iterator[Decision]:
         return
 
 
-def latest(decisions: Sequence[Decision]) -> Decision:
-    """The last of decisions about one pair, which are in order, with the last note."""
+def latest(decisions: Iterable[Decision]) -> Decision:
+    """The latest of decisions about one pair, with the latest note; of one time, the last."""
+    decisions = sorted(decisions, key=lambda decision: decision.time)
     *_, last = [one for one in decisions if one.decision != NOTE] or decisions
     *_, note = [None, *(one.note for one in decisions if one.note is not None)]
     return last._replace(note=note)
@@ -179,8 +182,8 @@ def latest(decisions: Sequence[Decision]) -> Decision:
 def read_decisions(path: str) -> list[Decision]:
     """The decisions of a file in order, and those that a killed review left in its journal.
 
-    Of each pair there is one decision, the last. Raises `InputError` for a file that is not there,
-    or is no table of decisions.
+    Of each pair there is one decision, the latest. Raises `InputError` for a file that is not
+    there, or is no table of decisions.
     """
     place = stores.location(path)
     journal = replayed(records_of(place))

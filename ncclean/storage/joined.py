@@ -32,6 +32,7 @@ from ncclean.storage.tables import local_tables
 
 SCORES = "scores"
 SCORES_ALONE = "_scores_alone"  # a view too, without what is joined
+PLACED = "_placed_scores"  # `scores` with `PLACE`, where `prepare` was asked for it
 PLACE = "_place"  # of a row in the input; names that begin so are ours
 
 
@@ -110,16 +111,25 @@ class JoinedScores:
         """
         return bind_expression(self.connection, text, option, self.names, is_condition=is_condition)
 
-    def prepare(self, columns: Iterable[str], expressions: Iterable[Expression] = ()) -> list[str]:
+    def prepare(
+        self,
+        columns: Iterable[str],
+        expressions: Iterable[Expression] = (),
+        *,
+        is_placed: bool = False,
+    ) -> list[str]:
         """Compute joins and ranks once; returns the local files that then hold the scores.
 
         From now on the view `scores` has `columns` and those of the expressions, as many of them as
         there are; without joins and ranks, it stays as it is. Rows and their order are those of
-        the score files. Raises `InputError` for a joined table of which no row is matched.
+        the score files. With `is_placed`, the view `PLACED` has the same, and where each row lies:
+        its file and its number in that, in the order of the input. Raises `InputError` for a joined
+        table of which no row is matched.
         """
         expressions = list(expressions)
         ranks = list(dict.fromkeys(rank for one in expressions for rank in one.ranks))
         if not self.joins and not ranks:
+            self._create_view(f"SELECT * FROM {SCORES_ALONE}", PLACED)
             lock(self.connection)
             return self.files
         needed = {*columns}.union(*(one.columns for one in expressions))
@@ -129,7 +139,7 @@ class JoinedScores:
         try:
             # Only the last pass sorts; to keep an order until then would cost memory.
             self.connection.execute("SET preserve_insertion_order = false")
-            file = self._write(wanted, ranks)
+            file = self._write([*wanted, PLACE] if is_placed else wanted, ranks)
             self.connection.execute("SET preserve_insertion_order = true")
             self._count_partners(file)
         except duckdb.Error as error:
@@ -137,6 +147,8 @@ class JoinedScores:
         lock(self.connection)
         kept = ", ".join(map(identifier, [*wanted, *map(rank_column, ranks)]))
         self._create_view(f"SELECT {kept} FROM {_reading(file)}")
+        if is_placed:
+            self._create_view(f"SELECT {kept}, {PLACE} FROM {_reading(file)}", PLACED)
         return [str(file)]
 
     def _write(self, columns: list[str], ranks: list[str]) -> Path:
@@ -219,8 +231,8 @@ class JoinedScores:
         )
         return file
 
-    def _create_view(self, select: str) -> None:
-        self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {SCORES} AS {select}")
+    def _create_view(self, select: str, name: str = SCORES) -> None:
+        self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {select}")
 
     def _check_distinct(self, number: int) -> None:
         """Raise `InputError` if two rows of a joined table have the same key."""

@@ -7,11 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from upath import UPath
 
 import ncclean
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.selection.policy import Policy
+from ncclean.selection.select import select
 from tests.selection.tables import run, table
 
 
@@ -144,3 +146,37 @@ def test_the_record_of_a_policy_has_what_matters(scores, tmp_path):
     policy = json.loads(pq.read_schema(tmp_path / "selection.parquet").metadata[b"policy"])
     assert policy == {"score": "similarity", "sample": "soft-cap", "size": 3, "penalty": 0.15,
                       "seed": 4}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_pairs_of_tables_whose_shards_have_the_same_names_are_told_apart(tmp_path, is_joined):
+    """So are those of one whose shard has a number of row more than once."""
+    rows = 400
+    scores = table(
+        rows,
+        cluster=["a", "b"] * (rows // 2),
+        row=pa.array([3] * rows, pa.int32()),
+        caption_number=pa.array([0] * rows, pa.int16()),
+    )
+    paths = [str(tmp_path / "0.parquet"), str(tmp_path / "1.parquet")]
+    for path, part in zip(paths, (scores[:200], scores[200:]), strict=True):
+        pq.write_table(part.set_column(1, "shard", pa.array(["s"] * 200)), path)
+    joins = ()
+    if is_joined:
+        joins = (str(tmp_path / "more.parquet"),)
+        pq.write_table(pa.table({"uid": scores["uid"], "kind": scores["cluster"]}), joins[0])
+
+    def chosen(**policy):
+        out = UPath(tmp_path / "selection.parquet")
+        select(paths, out, Policy(score="similarity", **policy), join=joins)
+        return pq.read_table(out)["uid"].to_pylist()
+
+    def best(count, groups):
+        frame = scores.to_pandas().sort_values("similarity", ascending=False)
+        kept = frame.groupby(groups).head(count)
+        return kept.sort_index()["uid"].tolist()
+
+    balance = "kind" if is_joined else "cluster"
+    assert chosen(balance_by=balance, cap=30) == best(30, "cluster")
+    assert len(chosen(sample="soft-cap", size=70)) == 70
+    assert chosen(best_caption=True) == scores["uid"].to_pylist()

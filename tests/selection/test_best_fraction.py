@@ -11,12 +11,10 @@ from ncclean.selection.best_fraction import find_best_fraction
 def best(values, fraction):
     """The conditions, and the uids for which each holds; `uid` is the position from 0."""
     connection = duckdb.connect()
-    connection.execute(
-        "CREATE TABLE t (uid VARCHAR, shard VARCHAR, row INTEGER, number SMALLINT, goodness FLOAT)"
-    )
-    rows = [(f"{number:03d}", "00000", number, 0, value) for number, value in enumerate(values)]
+    connection.execute("CREATE TABLE t (uid VARCHAR, place BIGINT, goodness FLOAT)")
+    rows = [(f"{number:03d}", number, value) for number, value in enumerate(values)]
     if rows:
-        connection.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?)", rows)
+        connection.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
     conditions = find_best_fraction(connection, "t", fraction)
 
     def holds(condition):

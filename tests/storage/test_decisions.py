@@ -129,3 +129,15 @@ def test_decisions_in_other_zones_are_in_the_order_of_time(tmp_path):
     times = {decision.uid: decision.time for decision in read_decisions(str(lines))}
     assert times[early] < times[late]
     assert times[early] == datetime.datetime(2026, 1, 1, 3, tzinfo=datetime.timezone.utc)
+
+
+def test_of_one_file_the_latest_decision_counts_and_only_corrections_have_captions(tmp_path):
+    """As people sort sheets, the newest first, and with the caption that a table shows beside."""
+    file = tmp_path / "d.csv"
+    file.write_text(
+        "uid,decision,time,caption\n"
+        "a,drop,2026-01-02,\na,keep,2026-01-01,A dog.\nb,keep,2026-01-01,\n"
+        "c,correct,2026-01-01,A cat.\n"
+    )
+    found = {one.uid: (one.decision, one.caption) for one in read_decisions(str(file))}
+    assert found == {"a": ("drop", None), "b": ("keep", None), "c": ("correct", "A cat.")}
