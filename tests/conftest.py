@@ -1,4 +1,7 @@
-"""Shared fixtures: the bundled estimator, rendered corpora, and random models of other kinds."""
+"""Shared fixtures: the bundled estimator, rendered corpora, and random models of other kinds.
+
+Fixtures import what takes seconds, which the process that only shares out the tests never needs.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Before torch is loaded, as the command line does: see cli/app.py.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -20,18 +24,16 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 # No test cuts the power: waiting for the disk, some ten times for each small table, tells nothing.
 os.fsync = os.fstat  # which refuses what is no open file, as fsync does
 
-import open_clip
 import pytest
-import torch
 from hypothesis import settings
-from ncclean_pipelines.score import Score
-from safetensors.torch import save_file
 
 from ncclean.base.config import ScoreOptions
-from ncclean.models.estimator import Estimator
 from ncclean.workers.worker import trust
 from tests import sentences
 from tests.factories import rendered
+
+if TYPE_CHECKING:
+    from ncclean.models.estimator import Estimator
 
 # An example may take as long as a busy machine makes it.
 settings.register_profile("ncclean", deadline=None)
@@ -79,6 +81,8 @@ def behind_a_wall() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def demo_estimator() -> Estimator:
+    from ncclean.models.estimator import Estimator
+
     return Estimator.load("demo", precision="fp32", device="cpu")
 
 
@@ -98,6 +102,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def scored(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the table of the corpus, `scores.parquet`, and its `embeddings`; only read."""
+    from ncclean_pipelines.score import Score
+
     folder = tmp_path_factory.mktemp("scored")
     Score(
         shards=[str(corpus)],
@@ -120,6 +126,9 @@ def rough_shifts() -> Iterator[None]:
 
 def write_model(folder: Path, model_cfg: dict, preprocess_cfg: dict | None = None) -> Path:
     """A local-dir model with seeded random weights."""
+    import open_clip
+    import torch
+    from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     config = {"model_cfg": model_cfg, "preprocess_cfg": preprocess_cfg or {}}
