@@ -5,13 +5,15 @@ Fixtures import what takes seconds, which the process that only shares out the t
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 # Before torch is loaded, as the command line does: see cli/app.py.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -52,6 +54,36 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # else some libraries complain at the end
+
+
+@pytest.fixture(scope="session", autouse=True)
+def demo_loaded_once() -> Iterator[None]:
+    """Runs that score read `demo` once in a process, a third of the time of a small one.
+
+    Each has an estimator of its own, around the same weights; training changes those, and loads
+    its own. `tests/models` holds how models are loaded.
+    """
+    from ncclean.execution.image_encoder import ImageRequest
+    from ncclean.models.estimator import Estimator
+    from ncclean.models.request import ModelRequest
+
+    opened, load = ImageRequest.open, ModelRequest.load
+    loaded: dict[tuple[ModelRequest, object], Estimator] = {}
+
+    def load_once(request: ModelRequest) -> Estimator:
+        if request.model != "demo":
+            return load(request)
+        key = request, vars(Estimator)["load"]  # which a test may replace
+        if key not in loaded:
+            loaded[key] = load(request)
+        return copy.copy(loaded[key])
+
+    def open_encoder(*words: Any) -> Any:
+        with mock.patch.object(ModelRequest, "load", load_once):
+            return opened(*words)
+
+    with mock.patch.object(ImageRequest, "open", open_encoder):
+        yield
 
 
 @pytest.fixture(scope="session")
