@@ -22,14 +22,14 @@ from tests.execution import clusters
 from tests.factories import rendered
 
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
-PAIRS = 900
+PAIRS, EACH = 600, 30
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """Shards, their scores and a selection of most pairs."""
     folder = tmp_path_factory.mktemp("tasks")
-    rendered(folder / "shards", pairs=PAIRS, shard_size=60, seed=3)
+    rendered(folder / "shards", pairs=PAIRS, shard_size=40, seed=3)
     scores, selection = str(folder / "scores.parquet"), str(folder / "selection.parquet")
     model = {"model": "demo", "precision": "fp32", "shift": 0.2}
     Score(shards=[str(folder / "shards")], out=scores, **model).run()
@@ -49,7 +49,7 @@ def on(cluster):
 
 
 def exporting(folder, out, **changes):
-    options = {"samples_per_shard": 45, "scores": [str(folder / "scores.parquet")], **changes}
+    options = {"samples_per_shard": EACH, "scores": [str(folder / "scores.parquet")], **changes}
     return Export(
         selection=options.pop("selection", str(folder / "selection.parquet")),
         shards=options.pop("shards", [str(folder / "shards")]),
@@ -165,8 +165,8 @@ def test_the_driver_killed_and_started_again(two_nodes, corpus, expected, tmp_pa
     out = tmp_path / "out"
     words = {
         "export": [
-            corpus / "selection.parquet", "--shards", corpus / "shards", "--samples-per-shard", 45,
-            "--scores", corpus / "scores.parquet",
+            corpus / "selection.parquet", "--shards", corpus / "shards",
+            "--samples-per-shard", EACH, "--scores", corpus / "scores.parquet",
         ],
         "inject-noise": [corpus / "shards", "--noise", "ncr=0.2,decl=0.1", "--seed", 5],
     }[name]  # fmt: skip
