@@ -10,9 +10,9 @@ import gc
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 # Before torch is loaded, as the command line does: see cli/app.py.
@@ -35,21 +35,23 @@ from ncclean.workers.worker import trust
 from tests import sentences
 from tests.factories import rendered
 
-if TYPE_CHECKING:
-    from ncclean.models.estimator import Estimator
-
 # An example may take as long as a busy machine makes it.
 settings.register_profile("ncclean", deadline=None)
 settings.load_profile("ncclean")
 
-# The 700,000 objects of the libraries live until the end: to look through them again and again
-# takes a fifth of the time in which tests are collected.
-gc.disable()
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage among the 700,000 objects of the libraries, which live until the end.
 
-def pytest_collection_finish() -> None:
-    gc.freeze()
-    gc.enable()
+    That took a fifth of the time in which tests are collected.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure() -> None:
@@ -68,15 +70,13 @@ def demo_loaded_once() -> Iterator[None]:
     from ncclean.models.request import ModelRequest
 
     opened, load = ImageRequest.open, ModelRequest.load
-    loaded: dict[tuple[ModelRequest, object], Estimator] = {}
+    loaded: dict[object, Estimator] = {}
 
     def load_once(request: ModelRequest) -> Estimator:
-        if request.model != "demo":
-            return load(request)
         key = request, vars(Estimator)["load"]  # which a test may replace
         if key not in loaded:
             loaded[key] = load(request)
-        return copy.copy(loaded[key])
+        return copy.copy(loaded[key]) if request.model == "demo" else loaded.pop(key)
 
     def open_encoder(*words: Any) -> Any:
         with mock.patch.object(ModelRequest, "load", load_once):
@@ -126,7 +126,7 @@ def behind_a_wall() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def demo_estimator() -> Estimator:
+def demo_estimator() -> Any:
     from ncclean.models.estimator import Estimator
 
     return Estimator.load("demo", precision="fp32", device="cpu")
