@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ray.cluster_utils import Cluster
@@ -130,11 +130,26 @@ def cluster(scratch: Path, cpus: list[int], **variables: str) -> Iterator[Cluste
             made.shutdown()
 
 
-def kill_workers(count: int = 1, timeout: float = 120) -> None:
-    """SIGKILL so many workers at once, when that many are at work on shards."""
+class OnFirst:
+    """A progress that does something once, when a shard has been committed or written."""
+
+    def __init__(self, event: Callable[[], object]) -> None:
+        self._event = event
+        self.has_happened = False
+
+    def say(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
+        if not self.has_happened and not str(facts.get("shards", "")).startswith("0/"):
+            self.has_happened = True
+            self._event()
+
+
+def kill_workers(count: int = 1, timeout: float = 120, task: str = "score ") -> None:
+    """SIGKILL so many workers at once, when that many are at work on shards, or on a task."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        found = subprocess.run(["pgrep", "-f", "ray::score "], capture_output=True)
+        found = subprocess.run(["pgrep", "-f", f"ray::{task}"], capture_output=True)
         chosen = list(filter(_is_of_these_tests, map(int, found.stdout.split())))[:count]
         if len(chosen) == count:
             for process in chosen:

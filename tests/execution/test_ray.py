@@ -1,4 +1,7 @@
-"""The Ray engine on a real cluster: the local engine's rows, whatever happens to the workers."""
+"""The Ray engine on a real cluster: the local engine's rows, whatever happens to the workers.
+
+Those of a cluster to which nothing happens: `tests/runners/test_ray_runner.py`.
+"""
 
 import contextlib
 import itertools
@@ -49,12 +52,6 @@ def shards(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory):
-    """The same in little: what a cluster does before it scores takes long enough."""
-    return rendered(tmp_path_factory.mktemp("few") / "shards", pairs=300, **NOISY)
-
-
-@pytest.fixture(scope="module")
 def reference(shards, tmp_path_factory):
     out = tmp_path_factory.mktemp("reference") / "scores.parquet"
     Score(shards=[str(shards)], out=str(out), **MODEL).run()
@@ -74,32 +71,10 @@ def on(cluster, shards, out, workers=3, **changes):
     )
 
 
-class OnFirstShard:
-    """A progress that does something once, when a shard has been committed."""
-
-    def __init__(self, event):
-        self._event = event
-        self.has_happened = False
-
-    def say(self, text): ...
-
-    def advance(self, done, total, unit, **facts):
-        if not self.has_happened and not str(facts["shards"]).startswith("0/"):
-            self.has_happened = True
-            self._event()
-
-
 @pytest.fixture(scope="module")
 def two_nodes(tmp_path_factory):
     with clusters.cluster(tmp_path_factory.mktemp("site"), [2, 1]) as made:
         yield made
-
-
-def test_rows_are_those_of_the_local_engine(two_nodes, few, tmp_path):
-    Score(shards=[str(few)], out=str(tmp_path / "local.parquet"), **MODEL).run()
-    summary = on(two_nodes, few, tmp_path / "scores.parquet", workers=2).run().summary
-    assert (summary.rows, summary.shards, summary.shards_failed) == (300, 3, 0)
-    assert_same_rows(read(tmp_path / "scores.parquet"), read(tmp_path / "local.parquet"))
 
 
 @pytest.mark.slow
@@ -249,7 +224,8 @@ def test_a_worker_killed_in_the_middle_of_a_shard(two_nodes, shards, reference, 
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
 
 
-def test_no_cluster_at_the_address_is_one_sentence(few, tmp_path, refused):
+def test_no_cluster_at_the_address_is_one_sentence(tmp_path, refused):
+    few = rendered(tmp_path / "shards", pairs=20, shard_size=20)
     request = Score(
         shards=[str(few)],
         out=str(tmp_path / "s"),
@@ -268,7 +244,7 @@ def test_a_model_that_no_worker_can_load_ends_the_run(two_nodes, shards, tmp_pat
 def test_a_node_removed_in_the_middle_of_the_job(shards, reference, tmp_path):
     with clusters.cluster(tmp_path / "site", [2]) as made:
         node = made.add_node(num_cpus=2, object_store_memory=100 << 20)
-        watch = OnFirstShard(lambda: made.remove_node(node, allow_graceful=False))
+        watch = clusters.OnFirst(lambda: made.remove_node(node, allow_graceful=False))
         summary = on(made, shards, tmp_path / "s.parquet", workers=4).run(watch).summary
     assert watch.has_happened
     assert summary.shards_failed == 0
@@ -350,7 +326,7 @@ def test_a_node_with_other_weights_is_left_out(shards, reference, tmp_path, capl
             with clusters.environment({"OTHER_WEIGHTS": "1"}):
                 made.add_node(num_cpus=1, object_store_memory=100 << 20)
 
-        summary = on(made, shards, tmp_path / "s.parquet").run(OnFirstShard(join)).summary
+        summary = on(made, shards, tmp_path / "s.parquet").run(clusters.OnFirst(join)).summary
     assert "a worker has ModelIdentity" in caplog.text
     assert "is parked" in caplog.text
     assert (summary.rows, summary.shards_failed) == (900, 0)
@@ -372,7 +348,7 @@ def test_a_worker_without_room_holds_no_shards_and_one_that_joins_takes_part(
     shards, reference, tmp_path
 ):
     with clusters.cluster(tmp_path / "site", [1]) as made:
-        watch = OnFirstShard(lambda: made.add_node(num_cpus=1, object_store_memory=100 << 20))
+        watch = clusters.OnFirst(lambda: made.add_node(num_cpus=1, object_store_memory=100 << 20))
         on(made, shards, tmp_path / "s.parquet", workers=3).run(watch)
     assert watch.has_happened
     assert_same_rows(read(tmp_path / "s.parquet"), reference)

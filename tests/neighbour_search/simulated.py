@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from upath import UPath
 
 from ncclean.neighbour_search.blocks import BlockPairs
 from ncclean.neighbour_search.corpus import Distinct
@@ -16,6 +17,7 @@ from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.neighbour_search.search import Neighbours, find_neighbours
 from ncclean.runners.runner import InProcess
 from ncclean.storage.array_files import ArrayFolder
+from ncclean.storage.parts import write_embeddings
 
 
 def unit(values: np.ndarray) -> np.ndarray:
@@ -29,6 +31,30 @@ def clustered(count: int, dim: int, seed: int = 0, clusters: int = 50) -> np.nda
     spread = 0.6 * unit(rng.standard_normal((count, dim)))
     cone = unit(rng.standard_normal(dim))
     return unit(centres[rng.integers(0, clusters, count)] + spread + cone).astype(np.float16)
+
+
+def write_clustered(out: Path, rows: int = 6000, dim: int = 24, shards: int = 4) -> Path:
+    """The folder, with embeddings of as many pairs; 400 of their images are there twice."""
+    image = clustered(rows, dim)
+    text = unit(image.astype(np.float32) + 0.5 * clustered(rows, dim, seed=3)).astype(np.float16)
+    image[5000:5400] = image[:400]
+    for number, chosen in enumerate(np.array_split(np.arange(rows), shards)):
+        names = [str(row) for row in chosen]
+        table = pa.table({"uid": names, "shard": ["s"] * len(chosen), "key": names})
+        write_embeddings(UPath(out), str(number), image[chosen], text[chosen], table)
+    return out
+
+
+def assert_same(found: pa.Table, expected: pa.Table) -> None:
+    """All rows and columns, cosines and scores to 1e-5: tasks of other sizes round otherwise."""
+    assert found.schema.equals(expected.schema)
+    for name in found.column_names:
+        one, other = found[name], expected[name]
+        if pa.types.is_floating(one.type):
+            one, other = (side.to_numpy() for side in (one, other))
+            np.testing.assert_allclose(one, other, atol=1e-5, err_msg=name)
+        else:
+            assert one.equals(other), name
 
 
 def distinct_of(labels: np.ndarray) -> Distinct:

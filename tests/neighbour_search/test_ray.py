@@ -1,8 +1,10 @@
-"""The search on a real cluster of two nodes: the rows of one process, whatever happens to it."""
+"""The search on a real cluster of two nodes: the rows of one process, whatever happens to it.
+
+Those of a cluster to which nothing happens: `tests/runners/test_ray_runner.py`.
+"""
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -10,37 +12,24 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.neighbours import Neighbours
-from upath import UPath
 
 from ncclean.base.config import TaskOptions
 from ncclean.errors import ResumeError
 from ncclean.neighbour_search.options import NeighbourOptions
-from ncclean.storage.parts import write_embeddings
 from tests import object_store
 from tests.execution import clusters
-from tests.neighbour_search.simulated import clustered, unit
+from tests.neighbour_search.simulated import assert_same, write_clustered
 
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
-ROWS, DIM, SHARDS = 6000, 24, 4
 SEARCH = {"options": NeighbourOptions(index="ivf", k=6), "memory_limit": "3MB"}
 
 
 @pytest.fixture(scope="module")
 def embeddings(tmp_path_factory):
-    out = tmp_path_factory.mktemp("neighbours") / "e"
-    image = clustered(ROWS, DIM)
-    text = unit(image.astype(np.float32) + 0.5 * clustered(ROWS, DIM, seed=3)).astype(np.float16)
-    image[5000:5400] = image[:400]
-    for number, rows in enumerate(np.array_split(np.arange(ROWS), SHARDS)):
-        names = [str(row) for row in rows]
-        table = pa.table({"uid": names, "shard": ["s"] * len(rows), "key": names})
-        write_embeddings(UPath(out), str(number), image[rows], text[rows], table)
-    return out
+    return write_clustered(tmp_path_factory.mktemp("neighbours") / "e")
 
 
 @pytest.fixture(autouse=True)
@@ -70,46 +59,14 @@ def on(cluster, embeddings, out, **changes):
     )
 
 
-def assert_same(found, expected):
-    """All rows and columns, cosines and scores to 1e-5: tasks of other sizes round otherwise."""
-    assert found.schema.equals(expected.schema)
-    for name in found.column_names:
-        one, other = found[name], expected[name]
-        if pa.types.is_floating(one.type):
-            one, other = (side.to_numpy() for side in (one, other))
-            np.testing.assert_allclose(one, other, atol=1e-5, err_msg=name)
-        else:
-            assert one.equals(other), name
-
-
-def kill_a_task(name, timeout=120):
-    """SIGKILL a worker at work on a task of this name."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        found = subprocess.run(["pgrep", "-f", f"ray::{name}"], capture_output=True, text=True)
-        if found.stdout:
-            os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"no task {name} began")
-
-
 def copies():
     """Files of object stores that nodes of this machine have copied."""
     return set(Path(tempfile.gettempdir()).glob("ncclean-arrays-*"))
 
 
-def test_rows_are_those_of_one_process(two_nodes, embeddings, expected, tmp_path):
-    out = tmp_path / "n.parquet"
-    summary = on(two_nodes, embeddings, out).run().summary
-    assert summary.pairs == ROWS
-    assert_same(pq.read_table(out), expected)
-    assert os.listdir(tmp_path) == ["n.parquet"]  # the working folder is gone
-
-
 @pytest.mark.slow
 def test_a_task_killed_in_the_middle(two_nodes, embeddings, expected, tmp_path):
-    killer = threading.Thread(target=kill_a_task, args=("search_lists",))
+    killer = threading.Thread(target=clusters.kill_workers, kwargs={"task": "search_lists"})
     killer.start()
     on(two_nodes, embeddings, tmp_path / "n.parquet").run()
     killer.join()
@@ -170,7 +127,7 @@ def test_embeddings_and_table_in_an_object_store(embeddings, expected, tmp_path)
     with object_store.s3() as store, clusters.cluster(tmp_path / "site", [1, 1]) as made:
         for folder in ("img_emb", "text_emb", "metadata"):
             object_store.upload(embeddings / folder, f"s3://corpus/e/{folder}")
-        killer = threading.Thread(target=kill_a_task, args=("search_lists",))
+        killer = threading.Thread(target=clusters.kill_workers, kwargs={"task": "search_lists"})
         killer.start()
         on(made, "s3://corpus/e", "s3://corpus/n.parquet").run()
         killer.join()

@@ -5,10 +5,6 @@ from ncclean_pipelines.score import Score
 
 from ncclean.base.config import ScoreOptions
 
-FIELDS = (
-    "shift", "overwrite", "precision", "model", "finalize_only", "dry_run", "drop_missing",
-)  # fmt: skip
-
 
 def command(shards, out, **options):
     fields = {

@@ -42,7 +42,12 @@ def scored(tmp_path_factory):
     """Embeddings of a corpus with redrawn scenes, and exact copies of its first pairs."""
     folder = tmp_path_factory.mktemp("neighbours")
     rendered(
-        folder / "shards", pairs=PAIRS, shard_size=PAIRS // 2, noise={"ncr": 0.2}, duplicates=0.1, seed=3
+        folder / "shards",
+        pairs=PAIRS,
+        shard_size=PAIRS // 2,
+        noise={"ncr": 0.2},
+        duplicates=0.1,
+        seed=3,
     )
     Score(
         shards=[str(folder / "shards")],

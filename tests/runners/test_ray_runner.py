@@ -1,28 +1,36 @@
-"""Exports and injected noise on a real cluster: the bytes of one process, whatever happens."""
+"""Exports and injected noise on a real cluster: the bytes of one process, whatever happens.
+
+And the rows of scores and of neighbours where nothing happens: to start a cluster takes longest.
+"""
 
 import hashlib
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 
+import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.export import Export
 from ncclean_pipelines.inject_noise import InjectNoise
+from ncclean_pipelines.neighbours import Neighbours
 from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
 
-from ncclean.base.config import TaskOptions
+from ncclean.base.config import ClusterOptions, TaskOptions
+from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.runners.ray_runner import RayTasks
 from ncclean.selection.policy import Policy
 from tests import object_store
 from tests.execution import clusters
 from tests.factories import rendered
+from tests.neighbour_search.simulated import assert_same, write_clustered
+from tests.pipelines.score_tables import assert_same_rows, read
 
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
 PAIRS, EACH = 600, 30
+MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +39,7 @@ def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
     rendered(folder / "shards", pairs=PAIRS, shard_size=40, seed=3)
     scores, selection = str(folder / "scores.parquet"), str(folder / "selection.parquet")
-    model = {"model": "demo", "precision": "fp32", "shift": 0.2}
-    Score(shards=[str(folder / "shards")], out=scores, **model).run()
+    Score(shards=[str(folder / "shards")], out=scores, **MODEL).run()
     policy = Policy(score="osa_weight", keep_fraction=0.8)
     Select(scores=[scores], out=selection, policy=policy).run()
     return folder
@@ -86,21 +93,6 @@ def expected(corpus, tmp_path_factory):
     return made
 
 
-class OnFirstTask:
-    """A progress that does something once, when a shard has been written."""
-
-    def __init__(self, event):
-        self._event = event
-        self.has_happened = False
-
-    def say(self, text): ...
-
-    def advance(self, done, total, unit, **facts):
-        if not self.has_happened:
-            self.has_happened = True
-            self._event()
-
-
 @pytest.mark.parametrize("name", MAKE)
 def test_bytes_are_those_of_one_process(two_nodes, corpus, expected, tmp_path, name, monkeypatch):
     monkeypatch.chdir(corpus)  # workers have another working folder
@@ -110,6 +102,28 @@ def test_bytes_are_those_of_one_process(two_nodes, corpus, expected, tmp_path, n
         changes |= {"selection": "selection.parquet", "scores": ["scores.parquet"]}
     make(corpus, os.path.relpath(tmp_path / "out"), **changes).run()
     assert digests(tmp_path / "out") == expected[name]
+
+
+def test_scores_are_those_of_the_local_engine(two_nodes, corpus, tmp_path):
+    nodes = ClusterOptions(address=two_nodes.address, workers=2, cpus_per_worker=1)
+    out = tmp_path / "scores.parquet"
+    run = Score(shards=[str(corpus / "shards")], out=str(out), engine="ray", cluster=nodes, **MODEL)
+    summary = run.run().summary
+    assert (summary.rows, summary.shards, summary.shards_failed) == (PAIRS, 15, 0)
+    assert_same_rows(read(out), read(corpus / "scores.parquet"))
+
+
+def test_neighbours_are_those_of_one_process(two_nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr("ncclean.neighbour_search.blocks._LEAST_BLOCK_BYTES", 1000)
+    embeddings = str(write_clustered(tmp_path / "e"))
+    (tmp_path / "out").mkdir()
+    search = {"options": NeighbourOptions(index="ivf", k=6), "memory_limit": "3MB"}
+    here, there = tmp_path / "here.parquet", tmp_path / "out" / "n.parquet"
+    Neighbours(embeddings=[embeddings], out=str(here), **search).run()
+    run = Neighbours(embeddings=[embeddings], out=str(there), tasks=on(two_nodes), **search)
+    assert run.run().summary.pairs == 6000
+    assert_same(pq.read_table(there), pq.read_table(here))
+    assert os.listdir(tmp_path / "out") == ["n.parquet"]  # the working folder is gone
 
 
 def test_no_more_tasks_run_at_a_time_than_were_asked_for(two_nodes, tmp_path):
@@ -130,21 +144,10 @@ def test_no_more_tasks_run_at_a_time_than_were_asked_for(two_nodes, tmp_path):
     ("name", "task"), [("export", "export_task"), ("inject-noise", "write_shard")]
 )
 def test_a_task_killed_in_the_middle(two_nodes, corpus, expected, tmp_path, name, task):
-    killed = []
-
-    def kill():
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and not killed:
-            found = subprocess.run(["pgrep", "-f", f"ray::{task}"], capture_output=True, text=True)
-            for process in found.stdout.split()[:1]:
-                os.kill(int(process), signal.SIGKILL)
-                killed.append(process)
-
-    killer = threading.Thread(target=kill)
+    killer = threading.Thread(target=clusters.kill_workers, kwargs={"task": task})
     killer.start()
     MAKE[name](corpus, tmp_path / "out", tasks=on(two_nodes)).run()
     killer.join()
-    assert killed
     assert digests(tmp_path / "out") == expected[name]
 
 
@@ -153,7 +156,7 @@ def test_a_task_killed_in_the_middle(two_nodes, corpus, expected, tmp_path, name
 def test_a_node_removed_in_the_middle(corpus, expected, tmp_path, name):
     with clusters.cluster(tmp_path / "site", [1]) as made:
         node = made.add_node(num_cpus=1, object_store_memory=100 << 20)
-        watch = OnFirstTask(lambda: made.remove_node(node, allow_graceful=False))
+        watch = clusters.OnFirst(lambda: made.remove_node(node, allow_graceful=False))
         MAKE[name](corpus, tmp_path / "out", tasks=on(made)).run(watch)
     assert watch.has_happened
     assert digests(tmp_path / "out") == expected[name]
