@@ -120,6 +120,16 @@ def test_what_is_gone_leaves_the_table_and_its_files(out, tmp_path, lists, refus
     assert_same_table(read(out), expected)
 
 
+def test_a_shard_between_two_others_in_a_row_group_goes(tmp_path, monkeypatch):
+    """Those beside it are read by their own places, not as one span from the first to the last."""
+    monkeypatch.setattr(table_file, "ROW_GROUP_ROWS", 1000)
+    out = UPath(tmp_path / "s.parquet")
+    score(out, ["a", "b", "c"])
+    assert pq.ParquetFile(str(out)).num_row_groups == 1
+    score(out, ["a", "c"], drop_missing=True)
+    assert_same_table(read(out), once(tmp_path, out, ["a", "c"]))
+
+
 def test_a_changed_shard_and_a_renamed_one_are_refused(out, refused):
     score(out, OLD)
     refused(score, out, [*refs(["b"], "v2"), *OLD[1:]], drop_missing=True)
