@@ -18,6 +18,7 @@ import pytest
 from ncclean_pipelines.explain import Explain
 from ncclean_pipelines.export import Export
 from ncclean_pipelines.select import Select
+from upath import UPath
 
 import ncclean
 from ncclean.base.progress import SILENT
@@ -26,12 +27,14 @@ from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ResumeError
 from ncclean.explaining.candidates import Candidate
-from ncclean.explaining.fixes import fixes_of, propose
+from ncclean.explaining.cause_table import write_causes
+from ncclean.explaining.fixes import fixes_of, propose, read_fixes
 from ncclean.explaining.kinds import IMAGE, PAIR, Kind
 from ncclean.explaining.outcomes import outcomes_of
 from ncclean.explaining.pairs import Required, Values
 from ncclean.explaining.shifts import Shift
 from ncclean.selection.policy import Policy
+from ncclean.storage.decisions import write_decisions
 from tests.explaining.test_shifts import vectors
 
 SHIFTED, BY = slice(300, 600), 2
@@ -227,7 +230,7 @@ def test_uids_and_an_estimate_take_the_option_too(mended, tmp_path):
     json.dumps(dataclasses.asdict(uids.summary))
 
 
-def test_a_pair_of_two_shifted_runs_has_the_caption_of_the_first():
+def test_a_pair_of_two_shifted_runs_has_the_caption_of_the_first(tmp_path):
     connection = duckdb.connect()
     connection.execute(
         "CREATE TABLE pairs AS SELECT range AS place, 's' AS shard, range::VARCHAR AS key, "
@@ -238,11 +241,16 @@ def test_a_pair_of_two_shifted_runs_has_the_caption_of_the_first():
         Shift(by, np.array(places), np.array(sources), 0.0, 2.0, 2)
         for by, places, sources in ((1, [2, 3], [3, -1]), (2, [3, 4], [5, 6]))
     ]
-    rows = {row["key"]: row for row in fixes_of(connection, shifts).to_pylist()}
+    fixes = fixes_of(connection, shifts)
+    rows = {row["key"]: row for row in fixes.to_pylist()}
     assert {key: row["caption"] for key, row in rows.items()} == {
         "2": "caption 3", "3": None, "4": "caption 6",
     }  # fmt: skip
     assert [rows[key]["decision"] for key in "234"] == ["correct", "drop", "correct"]
+    causes, beside = tmp_path / "causes.parquet", tmp_path / "causes.fixes.parquet"
+    write_causes(UPath(causes), [], {"fixes": beside.name})
+    write_decisions(UPath(beside), fixes, "explain")
+    assert read_fixes(str(causes)) == (str(beside), 2)  # captions that are shifted back
 
 
 VALUES = Values(outcomes_of(["noise_probability"]))

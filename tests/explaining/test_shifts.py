@@ -24,6 +24,9 @@ def test_a_shift_of_all_pairs(by):
     assert found.right_after > 0.9 * (300 - abs(by))
     assert found.right_before < 0.1 * 300
     assert f"{by:+d}" in str(found)
+    side = "after" if by > 0 else "before"
+    which = f"next pair {side}" if abs(by) == 1 else f"pair {abs(by)} places {side}"
+    assert f"with the caption of the {which} it, " in str(found)
     # A caption belongs to the image `by` places after it.
     there = found.sources >= 0
     assert (found.sources[there] - found.places[there] == 2 * by).all()
