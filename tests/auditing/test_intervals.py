@@ -13,6 +13,11 @@ def cells(*rows):
     return Cells(*(np.array([column], dtype=float) for column in zip(*rows, strict=True)))
 
 
+def drawn_by_a_judge(*rows):
+    """Of (pairs, answers, mismatched, judged) for each stratum, the last three by its answer."""
+    return Cells(*(np.array([c], dtype=float) for c in zip(*rows, strict=True)), True)
+
+
 def share_of(made):
     return mismatched_share(made)[0]
 
@@ -83,6 +88,12 @@ def test_cells_without_answers_are_like_their_neighbours():
     apart = share_of(cells((100, 10, 5), (900, 0, 0), (1000, 50, 1)))
     joined = share_of(cells((1000, 10, 5), (1000, 50, 1)))
     assert apart == joined
+    # Nor does a stratum count twice of which people's pairs were drawn by a judge's answers.
+    judged, few, none = [50.0, 30.0, 20.0], [20.0, 10.0, 5.0], [0.0, 0.0, 0.0]
+    first, last = ([few, [2.0, 8.0, 2.0], judged], [few, [1.0, 3.0, 0.0], judged])
+    apart = drawn_by_a_judge((100, *first), (900, none, none, judged), (1000, *last))
+    joined = drawn_by_a_judge((1000, *first), (1000, *last))
+    assert share_of(apart) == pytest.approx(share_of(joined))
 
 
 def test_recall_by_hand():
