@@ -11,7 +11,7 @@ import pytest
 from ncclean.errors import InputError, ShardError
 from ncclean.workers import worker
 from ncclean.workers.call import contained, contained_once
-from tests.workers.yielding import folder, parts, some, where
+from tests.workers.yielding import folder, may_take, parts, some, where
 
 
 def numbers(*arguments):
@@ -53,6 +53,11 @@ def test_what_ends_it_is_raised_after_all_items(then, error, says, capfd):
 def test_a_kill_may_be_the_doing_of_another_process(status, is_innocent):
     """The system kills whichever process is large when memory runs out."""
     assert worker.WorkerDied(status).is_innocent == is_innocent
+
+
+def test_a_limit_of_memory_is_beside_what_a_process_has():
+    sizes = (100 << 20, 300 << 20)
+    assert list(contained(may_take, 400 << 20, 200 << 20, *sizes)) == [True, False]
 
 
 def test_packages_are_imported_in_parts():

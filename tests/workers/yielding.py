@@ -6,6 +6,7 @@ import sys
 import pyarrow as pa
 
 from ncclean.errors import InputError
+from ncclean.workers.worker import limit_this_process
 
 
 def some(count, then):
@@ -24,6 +25,18 @@ def some(count, then):
         raise InputError("not like this")
     if then == "noise":
         os.write(2, b"hundreds of lines\n" * 100_000)
+
+
+def may_take(held, more, *sizes):
+    """Of a process that holds much and may take `more`, whether it gets each of these sizes."""
+    already = bytearray(held)
+    limit_this_process(more)
+    for size in sizes:
+        try:
+            yield len(bytearray(size)) == size
+        except MemoryError:
+            yield False
+    assert len(already) == held
 
 
 def where():
