@@ -19,7 +19,7 @@ from ncclean_pipelines.progress import Lines
 from ncclean_pipelines.score import Score
 from typer.testing import CliRunner
 
-from ncclean.base.formats import Table, facts, file_size, hours
+from ncclean.base.formats import Table, by_name, facts, file_size, hours
 
 WIDE = Table(
     "Figures",
@@ -213,6 +213,13 @@ def test_small_amounts_are_not_said_to_be_nothing():
     assert [hours(count) for count in (2.5, 0.5, 0.001)] == [
         "2.50 hours", "30.0 minutes", "3.6 seconds",
     ]  # fmt: skip
+
+
+def test_of_counts_by_name_the_largest_are_shown():
+    counts = {"a.png": 1, "depth.png": 1_000, "seg.png": 20, "mask.png": 300}
+    assert by_name(counts) == "1,321 (depth.png 1,000, mask.png 300, seg.png 20, ...)"
+    del counts["a.png"]
+    assert by_name(counts) == "1,320 (depth.png 1,000, mask.png 300, seg.png 20)"
 
 
 # Options of a declaration on the command line.

@@ -97,6 +97,12 @@ def test_the_mean_weight_is_written_once(tmp_path):
     assert count_by_shard(connection, 2.0) == {"a": 12, "b": 4}
 
 
+def test_a_shard_of_many_rows_is_counted_whole(tmp_path):
+    """Copies are counted some 100,000 rows at a time."""
+    connection = open_selection(selection(tmp_path / "s.parquet", [2.0] * 230_000))
+    assert count_by_shard(connection, 1.0) == {"a": 459_998, "b": 2}
+
+
 def test_weights_of_nothing_and_tables_that_are_no_selection_are_refused(tmp_path, refused):
     connection = open_selection(selection(tmp_path / "s.parquet", [0.0, 0.0]))
     refused(repeat_scale, connection, "s.parquet")
