@@ -216,13 +216,19 @@ class Decided:
 
 
 def _current(where: str = "") -> str:
-    """SQL for the last decision about each pair, with the last note."""
+    """SQL for the last decision about each pair, with the last note.
+
+    Who decided, and when, is that of the note only where nothing is decided.
+    """
     decided = f"FILTER (decision <> '{NOTE}')"
+    who, when = (
+        f"coalesce(arg_max({name}, number) {decided}, arg_max({name}, number)) AS {name}"
+        for name in ("reviewer", "time")
+    )
     return (
         "SELECT uid, caption_number, "
         f"coalesce(arg_max(decision, number) {decided}, '{NOTE}') AS decision, "
-        f"(arg_max({{caption: caption}}, number) {decided}).caption AS caption, "
-        "arg_max(reviewer, number) AS reviewer, arg_max(time, number) AS time, "
+        f"(arg_max({{caption: caption}}, number) {decided}).caption AS caption, {who}, {when}, "
         "nullif(arg_max(note, number), '') AS note, "
         f"max(number) AS number FROM decided {where} GROUP BY uid, caption_number"
     )

@@ -87,6 +87,22 @@ def test_a_note_stays_with_whatever_is_decided(tmp_path):
     assert again.of_pairs([("b", 0)]) == {("b", 0): [DROP, None, "anna", "later"]}
 
 
+def test_a_note_changes_neither_who_decided_nor_when(tmp_path):
+    """In the file as in the journal: of several files, the latest decision counts."""
+    path = str(tmp_path / "d.parquet")
+    decided = opened(tmp_path)
+    decided.decide([("a", 0)], DROP)
+    decided.close()
+    (before,) = read_decisions(path)
+    again = opened(tmp_path, reviewer="bert")
+    again.decide([("a", 0)], NOTE, notes=["why?"])
+    noted = before._replace(note="why?")
+    assert read_decisions(path) == [noted]
+    assert again.of_pairs([("a", 0)]) == {("a", 0): [DROP, None, "anna", "why?"]}
+    again.save()
+    assert read_decisions(path) == [noted]
+
+
 def test_what_was_undone_is_done_again_until_something_else_is_decided(tmp_path):
     decided = opened(tmp_path)
     decided.decide([("a", 0)], CORRECT, ["right"])
