@@ -131,11 +131,13 @@ def test_datacomp(tmp_path):
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 8)])
 def test_a_parquet_with_two_vector_columns(tmp_path, kind, refused):
     image = pa.array(unit(5).astype(np.float32).tolist(), kind)
-    file = vectors(tmp_path / "v.parquet", image, image, uid=list(range(5)))
+    # Rows count from 0 here: what is called so without a `shard` is of something else.
+    file = vectors(tmp_path / "v.parquet", image, image, uid=list(range(5)), row=[7] * 5)
     for place in (file, tmp_path):
         assert [one.layout.name for one in find_embeddings(str(place))] == ["vectors"]
     pairs = only([file])
     assert pairs.facts.column("uid").to_pylist() == ["0", "1", "2", "3", "4"]
+    assert pairs.facts.column("row").to_pylist() == [0, 1, 2, 3, 4]
     assert np.allclose(pairs.image, unit(5), atol=1e-6)
     refused(only, [file], ("image_embedding", "other"))
 

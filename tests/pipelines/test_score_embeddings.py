@@ -115,14 +115,17 @@ def test_a_table_is_calibrated_again_whatever_shards_its_rows_name(scored, tmp_p
 
 def test_a_pool_of_the_corpus_makes_small_shards_as_good_as_large_ones(scored, tmp_path):
     whole = together(scored, tmp_path / "e", shards=False)
-    one_batch, pooled = tmp_path / "one.parquet", tmp_path / "pooled.parquet"
+    one_batch = tmp_path / "one.parquet"
     score(whole, one_batch, options=ScoreOptions(block_size=10_000))
     options = ScoreOptions(block_size=30, pool=10_000)
-    score(scored / "embeddings", pooled, options=options)
     one = read(one_batch).to_pandas().neg_clip_loss
-    table = read(pooled)
-    assert np.asarray(table.column("neg_clip_loss")) == pytest.approx(one.to_numpy(), abs=1e-5)
-    assert table.schema.metadata[b"pool"] == b"10000"
+    # Files of their own, or one that holds several shards: each pair is told from its own copy.
+    for number, source in enumerate((scored / "embeddings", together(scored, tmp_path / "s"))):
+        pooled = tmp_path / f"pooled-{number}.parquet"
+        score(source, pooled, options=options)
+        table = read(pooled)
+        assert np.asarray(table.column("neg_clip_loss")) == pytest.approx(one.to_numpy(), abs=1e-5)
+        assert table.schema.metadata[b"pool"] == b"10000"
 
 
 def test_the_pool_stays_until_the_run_begins_anew(scored, tmp_path):
