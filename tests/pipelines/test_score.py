@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 from ncclean.base import schema
 from ncclean.base.config import ClusterOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.execution.cost import SCORE_BYTES_PER_PAIR
 from ncclean.scoring.mixture import LossMixture
 from ncclean.scoring.stats import unpack_histogram
 from tests import hostile
@@ -298,6 +299,11 @@ def test_plan_counts_without_scoring(corpus, tmp_path):
         estimate.pairs / estimate.samples_per_second / 3600, abs=1e-3
     )
     assert estimate.gpu_hours is None
+    # Parts and then the table; embeddings only where they are asked for.
+    assert estimate.bytes_written == int(2 * SCORE_BYTES_PER_PAIR * estimate.pairs)
+    out = str(tmp_path / "e")
+    more = command(corpus, tmp_path / "s.parquet", dry_run=True, embeddings=out).run().summary
+    assert more.bytes_written == estimate.bytes_written + 4 * 128 * estimate.pairs
     assert not (tmp_path / "s.parquet").exists()
     assert not (tmp_path / "s.parquet.work").exists()
 
