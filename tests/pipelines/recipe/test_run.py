@@ -6,8 +6,10 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.recipe.plan import plan
 from ncclean_pipelines.recipe.run import run
 
+import ncclean
 from ncclean.base.progress import Silent
 from ncclean.errors import InputError
 from ncclean.recipes.folder import RunFolder
@@ -65,6 +67,13 @@ def test_nothing_changed_nothing_runs(shards, copied):
     assert again.ran == ()
     assert (copied / "score" / "scores.parquet").stat().st_mtime_ns == before
     assert again.records["score"].figures["rows"] == "60"
+
+
+def test_results_of_another_version_are_made_again(shards, copied, monkeypatch):
+    recipe = made(whole(shards), copied)
+    assert {stage.action for stage in plan(recipe, probe=False)} == {"skip"}
+    monkeypatch.setattr(ncclean, "__version__", "99")
+    assert {stage.action for stage in plan(recipe, probe=False)} == {"run"}
 
 
 @pytest.mark.parametrize(
@@ -154,10 +163,11 @@ def test_places_outside_of_the_run_are_named_before_anything_starts(shards, tmp_
         def say(self, text):
             said.append(text)
 
-    out = tmp_path / "far" / "scores.parquet"
+    out = tmp_path / "run-2" / "scores.parquet"  # beside it, though its name begins alike
     text = whole(shards, 2).replace("  score:\n", f"  score:\n    out: {out}\n", 1)
     assert str(out) in text
     run(made(text, tmp_path / "run"), Said())
     assert out.exists()
     assert str(out) in said[0]
     assert "score" in said[0]
+    assert RunFolder(tmp_path / "run").record("score").made[0] == str(out)
