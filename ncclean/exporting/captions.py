@@ -112,17 +112,19 @@ def truth_after(
 ) -> dict[str, Any]:
     """The truth of caption `number` after it was mended; null where it is not known.
 
-    Without its noisy sentence a caption is clean. A noisy sentence that stayed has another number,
-    and what is wrong with all of a caption is wrong with the rest. Which sentence a wrong word was
-    in is not known.
+    Of another text than a part of the original nothing is known. Without its noisy sentence a
+    caption is clean. A noisy sentence that stayed has another number, and what is wrong with all of
+    a caption is wrong with the rest. Which sentence a wrong word was in is not known.
     """
     truth = {name: of_caption(fields, name, number) for name in TRUTH}
+    left = _sentences(mended)
+    if any(sentence not in original for sentence in left):
+        return _NOTHING
     if not noise_of(fields, number):
         return truth
     sentences, part = _sentences(original), truth["noisy_part"]
     if not isinstance(part, int) or not 0 <= part < len(sentences):
         return _NOTHING if truth["noise_kind"] == _OF_A_WORD else truth
-    left = _sentences(mended)
     if sentences[part] in left:
         return {**truth, "noisy_part": left.index(sentences[part])}
     # Of a sentence above the context, a window may have stayed.

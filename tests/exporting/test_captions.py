@@ -42,7 +42,7 @@ def test_a_mended_only_caption():
     only = [Caption(0, None, None), Caption(2, None, "whole")]
     assert fields(None, {"is_noisy": True}, only, n0="left") == {
         "caption": "left", "original_caption": "whole",
-        "is_noisy": True, "original_is_noisy": True,
+        "is_noisy": None, "original_is_noisy": True,
     }  # fmt: skip
     assert fields(None, {}, only, n0="left") == {"caption": "left", "original_caption": "whole"}
     assert fields(None, {}, only[:1], n0="left") is None
@@ -112,6 +112,13 @@ def test_a_number_that_is_none_is_noise_of_the_whole(part):
 def test_a_clean_caption_stays_clean():
     assert truth_after({"is_noisy": False}, 0, CAPTION, "A dog runs.") == CLEAN
     assert truth_after({}, 0, CAPTION, "A dog runs.") == UNKNOWN
+
+
+@pytest.mark.parametrize("fields", [FOREIGN, {"is_noisy": True, "noise_kind": "ncr"}, CLEAN])
+def test_of_another_text_nothing_is_known(fields):
+    """Captions that were shifted back, or that a person has written."""
+    for text in ("A ship.", "A dog runs. A ship."):
+        assert truth_after(fields, 0, CAPTION, text) == UNKNOWN
 
 
 def test_of_several_captions_each_has_its_own():

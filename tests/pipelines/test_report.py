@@ -258,3 +258,19 @@ def test_a_report_reads_no_shard_from_its_front(tables, corpus, tmp_path, monkey
                  "--json", "--pairs", 5)  # fmt: skip
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["pictures"] >= 15
+
+
+def test_decisions_about_other_pairs_are_counted_apart(tables, tmp_path):
+    scores = tables / "scores.parquet"
+    first, second, *_ = pq.read_table(scores, columns=["uid"])["uid"].to_pylist()
+    lines = [
+        {"uid": uid, "decision": decision, "time": "2026-01-01T00:00:00"}
+        for uid, decision in ((first, "drop"), (second, "keep"), ("foreign", "drop"))
+    ]
+    file = tmp_path / "d.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    report = {"scores": [str(scores)], "decisions": [str(file)]}
+    result = Report(**report, out=str(tmp_path / "r.html")).run().to_json()
+    assert (result["decided"], result["decided_elsewhere"]) == ({"keep": 1, "drop": 1}, 1)
+    page = (tmp_path / "r.html").read_text()
+    assert '<dd>2</dd><dd class="note">1 keep, 1 drop; 1 on pairs that the table' in page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -194,17 +193,3 @@ def test_phone_dark_and_no_request(driver, folder):
     asked = [url for url in requests(driver) if not url.startswith(("data:", "chrome", "blob:"))]
     assert {Path(url).name for url in asked} == {"report.html"}
     assert [e for e in driver.get_log("browser") if e["level"] != "INFO"] == []
-
-
-def test_decisions_about_other_pairs_are_counted_apart(folder, tmp_path):
-    lines = [
-        {"uid": uid, "decision": decision, "time": "2026-01-01T00:00:00"}
-        for uid, decision in (("u1", "drop"), ("u2", "keep"), ("foreign", "drop"))
-    ]
-    file = tmp_path / "d.jsonl"
-    file.write_text("\n".join(map(json.dumps, lines)))
-    report = {"scores": [str(folder / "scores.parquet")], "decisions": [str(file)]}
-    result = Report(**report, out=str(tmp_path / "r.html")).run().result.to_json()
-    assert (result["decided"], result["decided_elsewhere"]) == ({"keep": 1, "drop": 1}, 1)
-    page = (tmp_path / "r.html").read_text()
-    assert '<dd>2</dd><dd class="note">1 keep, 1 drop; 1 on pairs that the table' in page
