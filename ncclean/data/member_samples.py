@@ -358,8 +358,10 @@ def sample_uid(metadata: dict[str, Any], shard: str, key: str) -> str:
 
 
 def own_uid(metadata: dict[str, Any]) -> str | None:
-    """The `uid` of a json."""
+    """The `uid` of a json; integers with gaps are floats for pandas."""
     uid = metadata.get("uid")
+    if isinstance(uid, float) and uid.is_integer():
+        uid = int(uid)
     if isinstance(uid, str) and uid:
         return utf8(uid)
     return str(uid) if isinstance(uid, int) and not isinstance(uid, bool) else None

@@ -132,11 +132,13 @@ def test_datacomp(tmp_path):
 def test_a_parquet_with_two_vector_columns(tmp_path, kind, refused):
     image = pa.array(unit(5).astype(np.float32).tolist(), kind)
     # Rows count from 0 here: what is called so without a `shard` is of something else.
-    file = vectors(tmp_path / "v.parquet", image, image, uid=list(range(5)), row=[7] * 5)
+    uids = [0.0, 1.0, np.nan, 3.0, 4.0]  # as pandas has integers with gaps
+    file = vectors(tmp_path / "v.parquet", image, image, uid=uids, row=[7] * 5)
     for place in (file, tmp_path):
         assert [one.layout.name for one in find_embeddings(str(place))] == ["vectors"]
     pairs = only([file])
-    assert pairs.facts.column("uid").to_pylist() == ["0", "1", "2", "3", "4"]
+    of_gap = sample_uid({}, "v", "2")
+    assert pairs.facts.column("uid").to_pylist() == ["0", "1", of_gap, "3", "4"]
     assert pairs.facts.column("row").to_pylist() == [0, 1, 2, 3, 4]
     assert np.allclose(pairs.image, unit(5), atol=1e-6)
     refused(only, [file], ("image_embedding", "other"))

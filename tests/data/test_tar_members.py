@@ -196,6 +196,7 @@ def test_without_a_caption_the_reason_is_that_of_the_first(texts, status, error)
     [
         ({"uid": "u"}, "u"),
         ({"uid": 7}, "7"),
+        ({"uid": 7.0}, "7"),
         ({"uid": ""}, None),
         ({"uid": True}, None),
         ({}, None),

@@ -93,9 +93,14 @@ def _cast(column: pa.ChunkedArray | None, kind: pa.DataType, rows: int) -> pa.Ar
         whole = pa.nulls(rows, column.type)
     if pa.types.is_string(whole.type) or pa.types.is_large_string(whole.type):
         whole = _as_utf8(whole)
-    if pa.types.is_floating(whole.type) and kind != pa.string():
-        # Integers with gaps are floats for pandas.
-        whole = pc.if_else(pc.equal(whole, pc.floor(whole)), whole, None)
+    if pa.types.is_floating(whole.type):
+        # Integers with gaps are floats for pandas, and gaps no numbers.
+        whole = pc.if_else(pc.is_nan(whole), None, whole)
+        integers = pc.if_else(pc.equal(whole, pc.floor(whole)), whole, None)
+        if kind != pa.string():
+            whole = integers
+        elif integers.equals(whole) and (pc.max(pc.abs(whole)).as_py() or 0) < 2**53:
+            whole = integers.cast(pa.int64())
     try:
         return whole.cast(kind)
     except pa.ArrowException:
