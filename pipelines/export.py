@@ -158,7 +158,7 @@ class Export(Command):
                 join=self.join,
                 columns=self.columns if self.scores else (),
                 repeat=self.repeat,
-                caption_key=self.caption_key,
+                caption_key=self._captions(fixes),
                 fixes=fixes,
                 runner=runner,
                 overwrite=self.overwrite,
@@ -179,7 +179,7 @@ class Export(Command):
             scores=() if self.join else self.scores,  # joined once, not by each task
             columns=self.columns,
             repeat=self.repeat,
-            caption_key=self.caption_key,
+            caption_key=self._captions(fixes),
             fixes=fixes,
             workers=self.tasks.workers,
             overwrite=self.overwrite,
@@ -195,6 +195,13 @@ class Export(Command):
         for tables in filter(None, ([self.selection], list(self.scores), [fixes] if fixes else [])):
             shards = as_scored(tables, shards)
         return shards
+
+    def _captions(self, fixes: str | None) -> CaptionKeys:
+        """The keys of the captions that the tables are about. Raises `InputError` for others."""
+        from ncclean.storage.same_corpus import captions_as_scored
+
+        tables = [self.selection, *self.scores, *([fixes] if fixes else [])]
+        return captions_as_scored(tables, self.caption_key)
 
 
 def _summary(exported: ExportSummary) -> Iterator[Shown]:

@@ -105,13 +105,22 @@ def select(
                 _raise_if_unknown(paths)
             if policy.drop_parts:
                 check_parts(scores.connection)
-            image_key = table_metadata(paths[0]).get("image_key")
-            summary = selection.write(aside, image_key)
+            summary = selection.write(aside, _read_by(paths))
         except duckdb.Error as error:
             raise_if_full(UPath(aside), error)
             raise InputError(f"the selection failed: {first_line(error)}") from error
     remove_leftovers(out.parent, {out.name})
     return SelectionSummary(**summary, out=str(out))
+
+
+def _read_by(paths: Sequence[str]) -> dict[str, str]:
+    """The keys by which all of the tables have read pictures and captions, as they record them."""
+    first, *others = (table_metadata(path) for path in paths)
+    return {
+        name: first[name]
+        for name in ("image_key", "caption_key")
+        if name in first and all(one.get(name) == first[name] for one in others)
+    }
 
 
 def _raise_if_unknown(paths: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +94,13 @@ class SelectionQuery:
         found = self._connection.execute("SELECT 1 FROM candidates WHERE status = 'ok' LIMIT 1")
         return found.fetchone() is not None
 
-    def write(self, aside: Path, image_key: str | None = None) -> dict[str, Any]:
+    def write(self, aside: Path, recorded: Mapping[str, str]) -> dict[str, Any]:
         """COPY the kept pairs to `aside`; returns the fields of the summary except `out`.
 
-        `image_key` is that of the scores, and recorded.
+        Fields that are `recorded` go to its metadata.
         """
         policy = json.dumps(self._policy.to_json())
-        pictures = "" if image_key is None else f", image_key: {quoted(image_key)}"
+        fields = "".join(f", {name}: {quoted(value)}" for name, value in recorded.items())
         columns = "uid, shard, key, weight, split"
         if self._policy.drop_parts or self._decisions is not None:
             columns += f", caption AS {MENDED}"
@@ -120,7 +121,7 @@ class SelectionQuery:
             f"COPY (SELECT {columns} FROM ({kept}) {drawn} {order}) TO {quoted(str(aside))} "
             "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, "
             f"KV_METADATA {{policy: {quoted(policy)}, ncclean_version: {quoted(__version__)}, "
-            f"made_by: {quoted(mark('select'))}{pictures}}})"
+            f"made_by: {quoted(mark('select'))}{fields}}})"
         )
         return self._summary()
 

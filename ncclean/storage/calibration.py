@@ -47,7 +47,7 @@ def final_metadata(calibration: Calibration, run: ScoreRun) -> dict[str, str]:
     fields: dict[str, object] = {
         **identity.model,
         **{
-            name: json.dumps(value) if isinstance(value, dict | list) else value
+            name: json.dumps(value) if isinstance(value, dict | list | tuple) else value
             for name, value in identity.options.items()
             if value is not None
         },
@@ -66,6 +66,7 @@ def final_metadata(calibration: Calibration, run: ScoreRun) -> dict[str, str]:
         **({"audited": audited.to_json()} if audited is not None else {}),
         **({"captions_cut": cut, "context_length": context} if context is not None else {}),
         **({"image_key": identity.options.get("image_key") or ""} if has_images else {}),
+        **({"caption_key": ""} if has_images and not identity.options.get("caption_key") else {}),
         **{name: json.dumps(counts) for name, counts in run.further().to_json().items()},
         "ncclean_version": identity.version,
         "schema_version": schema.SCHEMA_VERSION,

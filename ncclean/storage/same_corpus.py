@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 
-from ncclean.data.member_samples import sample_uid
+from ncclean.data.member_samples import caption_keys, sample_uid
 from ncclean.data.reader import read_samples
+from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
 from ncclean.storage.catalog import connect
@@ -39,28 +41,70 @@ def as_scored(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRe
             ).fetchall()
             if rows and all(here[key] != uid for key, uid in rows):
                 key, uid = rows[0]
-                raise InputError(
-                    f"{shard.url} is not the shard that {tables[0]} is about: sample {key} has "
-                    f"the uid {here[key]} in it, and {uid} there"
-                )
+                raise another_shard(shard.url, tables[0], key, here[key], uid)
     finally:
         connection.close()
     return shards
 
 
-def _with_pictures(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRef]:
-    """The shards with the image key of the tables, where these are about pictures."""
+def another_shard(url: str, table: str, key: str, here: str, there: str) -> InputError:
+    """The error for a shard that is not the one of a table, as the uids of a sample tell."""
+    return InputError(
+        f"{url} is not the shard that {table} is about: sample {key} has the uid {here} in it, "
+        f"and {there} there"
+    )
+
+
+def captions_as_scored(tables: Sequence[str], caption_key: CaptionKeys = None) -> CaptionKeys:
+    """The caption keys to read samples by: those that tables were made with, if these say so.
+
+    Raises `InputError` if `caption_key` names others, or tables differ: numbers of captions would
+    be those of other captions.
+    """
+    asked = caption_keys(caption_key) or None
+    for table in tables:
+        keys = _scored_captions(table_metadata(table))
+        if keys is None:
+            continue
+        if asked is not None and keys != asked:
+            hint = ": leave it out" if caption_key else ""
+            raise InputError(f"{table} was scored {_said(keys)}, not {_said(asked)}{hint}")
+        asked = keys
+    return caption_key or list(asked or ()) or None
+
+
+def _scored_captions(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The caption keys that a table has recorded: of images, for of vectors they name a column."""
+    text = metadata.get("caption_key") if "image_key" in metadata else None
+    if text is None:
+        return None
+    return caption_keys(json.loads(text) if text.startswith("[") else text or None)
+
+
+def _said(keys: Sequence[str]) -> str:
+    return f"with --caption-key {' --caption-key '.join(keys)}" if keys else "without --caption-key"
+
+
+def picture_as_scored(tables: Sequence[str], image_key: str | None) -> str | None:
+    """The `image_key` that tables were made with, where they are about pictures.
+
+    Raises `InputError` if another one is asked for.
+    """
     recorded = {table_metadata(table).get("image_key") for table in tables}
     for key in recorded - {None}:
-        for shard in shards:
-            if shard.image_key is not None and shard.image_key != key:
-                how = f"with --image-key {key}" if key else "without --image-key"
-                raise InputError(
-                    f"--image-key {shard.image_key}: {tables[0]} is about other pictures; it was "
-                    f"scored {how}"
-                )
-        shards = [dataclasses.replace(shard, image_key=key or None) for shard in shards]
-    return list(shards)
+        if image_key is not None and image_key != key:
+            how = f"with --image-key {key}" if key else "without --image-key"
+            raise InputError(
+                f"--image-key {image_key}: {tables[0]} is about other pictures; it was scored {how}"
+            )
+        image_key = key or None
+    return image_key
+
+
+def _with_pictures(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRef]:
+    """The shards with the image key of the tables, where these are about pictures."""
+    keys = {one: picture_as_scored(tables, one) for one in {shard.image_key for shard in shards}}
+    return [dataclasses.replace(shard, image_key=keys[shard.image_key]) for shard in shards]
 
 
 def _uids(shard: ShardRef) -> dict[str, str]:

@@ -22,6 +22,7 @@ from ncclean.base.progress import SILENT, Progress
 from ncclean.base.stores import absolute
 from ncclean.data.counting import SampleCounts, count_samples
 from ncclean.data.options import LoaderOptions, SourceOptions
+from ncclean.data.samples import CaptionKeys
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
 from ncclean.data.sources import resolve_pairs
@@ -31,7 +32,7 @@ from ncclean.models.estimator import Estimator
 from ncclean.models.request import ModelRequest, write_model
 from ncclean.storage.run_folder import open_record, written_aside
 from ncclean.storage.run_record import RUN, RunRecord
-from ncclean.storage.same_corpus import as_scored
+from ncclean.storage.same_corpus import as_scored, captions_as_scored
 from ncclean.training.batches import BatchSource, CachedFeatures, RankBatches, open_selection
 from ncclean.training.objectives.base import Objective
 from ncclean.training.objectives.options import Method, ObjectiveOptions
@@ -121,7 +122,7 @@ class Finetuning:
 
     def train_as_rank(self, on_step: OnStep) -> FinetuneSummary:
         """Train as one process of the run: the work of each rank."""
-        shards, selection = self._inputs()
+        shards, selection, captions = self._inputs()
         estimator = dataclasses.replace(self.model, device=rank_device(self.model.device)).load()
         objective = make_objective(self.method, self.objective, estimator.tokenize)
         training = dataclasses.replace(self.training, seed=self.seed)
@@ -139,7 +140,7 @@ class Finetuning:
             if record is not None and on_file is not None:
                 _write_params(record.identity, files, on_file)
             loader = RankBatches(
-                partial(self._piece, shards, selection, counted, estimator, pieces),
+                partial(self._piece, shards, selection, captions, counted, estimator, pieces),
                 self.batch_size,
                 pieces,
                 ranks,
@@ -169,7 +170,7 @@ class Finetuning:
     def _on_cluster(self, cluster: ClusterOptions, on_step: OnStep) -> FinetuneSummary:
         from ncclean.training.ray_train import train_on_cluster  # importing Ray takes a second
 
-        shards, _ = self._inputs()  # before a cluster is asked for anything
+        shards, *_ = self._inputs()  # before a cluster is asked for anything
         with self._record():
             pass
         result: FinetuneSummary = train_on_cluster(
@@ -185,15 +186,19 @@ class Finetuning:
     def _record(self) -> RunRecord:
         return open_record(self.out, _COMMAND, self.identity, overwrite=self.overwrite)
 
-    def _inputs(self) -> tuple[list[ShardRef], SelectionReader | None]:
-        """Raises `InputError` if the selection is about others, or lacks what the method reads."""
-        shards = resolve_pairs(self.sources, self.source_options)
+    def _inputs(self) -> tuple[list[ShardRef], SelectionReader | None, CaptionKeys]:
+        """The shards, the selection, and the keys of the captions that it is about.
+
+        Raises `InputError` if the selection is about others, or lacks what the method reads.
+        """
+        shards, captions = resolve_pairs(self.sources, self.source_options), self.loader.caption_key
         selection = open_selection(
             self.selection, self.method, self.objective, self.loader.captions
         )
         if selection is not None:
             shards = as_scored([selection.path], shards)
-        return shards, selection
+            captions = captions_as_scored([selection.path], captions)
+        return shards, selection, captions
 
     def _seen_from_nodes(self, shards: list[ShardRef]) -> Finetuning:
         """The same with paths from the root: Ray Train's ranks work in a folder of their own."""
@@ -212,6 +217,7 @@ class Finetuning:
         self,
         shards: list[ShardRef],
         selection: SelectionReader | None,
+        captions: CaptionKeys,
         counted: SampleCounts | None,
         estimator: Estimator,
         pieces: int,
@@ -220,7 +226,7 @@ class Finetuning:
     ) -> BatchSource:
         """Rows of the batches of a piece: images and captions, or what frozen towers make of it."""
         options = dataclasses.replace(
-            self.loader, batch_size=self.batch_size // pieces, seed=self.seed
+            self.loader, batch_size=self.batch_size // pieces, seed=self.seed, caption_key=captions
         )
         if self.is_frozen:
             options = dataclasses.replace(

@@ -16,6 +16,7 @@ from ncclean.data.options import SourceOptions
 from ncclean.data.rank_samples import RankSamples, RawSample, Unusable
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.sources import resolve_sources
+from ncclean.storage.same_corpus import as_scored, captions_as_scored
 from ncclean.webdataset.stage import open_selection
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,8 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
     read another one is shown twice, so that ranks stay equally long, and the log says so.
 
     `source` are options of the sources: `image_root`, `image_key`, `split`, `class_template`.
-    Raises `InputError` for sources that are not there and a selection of other shards.
+    `caption_key` and `image_key` are those that a selection was scored with. Raises `InputError`
+    for sources that are not there, and a selection of other shards, captions or pictures.
     """
 
     def __init__(
@@ -57,8 +59,12 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
             (distributed.get_rank(), distributed.get_world_size()) if is_spread else (0, 1)
         )
         named = [sources] if isinstance(sources, str) else sources
+        shards = resolve_sources(named, options=SourceOptions(**source))
+        if selection is not None:
+            shards = as_scored([selection], shards)
+            caption_key = captions_as_scored([selection], caption_key)
         self._source = RankSamples(
-            resolve_sources(named, options=SourceOptions(**source)),
+            shards,
             None if selection is None else open_selection(selection, captions),
             caption_key=caption_key,
             captions=captions,

@@ -162,7 +162,7 @@ def test_the_metadata_says_how_the_table_was_made(layout):
     metadata = {k.decode(): v.decode() for k, v in pq.read_schema(str(path)).metadata.items()}
     assert metadata["model"] == "demo"
     assert metadata["seed"] == "0"
-    assert "caption_key" not in metadata
+    assert metadata["caption_key"] == ""  # the usual ones
     assert (metadata["shift"], metadata["shift_source"]) == ("0.25", "given")
     assert metadata["noise_rate"] == "nan"
     assert metadata["ncclean_version"] == "9"
