@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, cast
 
 from ncclean.data.nested_fields import field_at, lines_of, without_lines
@@ -365,6 +365,20 @@ def own_uid(metadata: dict[str, Any]) -> str | None:
     if isinstance(uid, str) and uid:
         return utf8(uid)
     return str(uid) if isinstance(uid, int) and not isinstance(uid, bool) else None
+
+
+def uid_among(uids: Collection[str], metadata: dict[str, Any], shard: str, key: str) -> str | None:
+    """The uid by which a sample is in a table; None if it is not.
+
+    `uids` are those that the table has under the sample's key in its shard. Corpora share names of
+    shards and keys, and a json that states a uid tells their samples apart. One that states none is
+    any sample of its name, and of several that whose uid was derived from the name.
+    """
+    own = own_uid(metadata)
+    if own is None and len(uids) == 1:
+        return next(iter(uids))
+    uid = hashed_uid(shard, key) if own is None else own
+    return uid if uid in uids else None
 
 
 def hashed_uid(shard: str, key: str) -> str:

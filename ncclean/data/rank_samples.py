@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncclean.data.counting import count_samples
-from ncclean.data.member_samples import sample_uid
+from ncclean.data.member_samples import sample_uid, uid_among
 from ncclean.data.options import Captions
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys, Sample, SkipReason, noise_of
@@ -149,7 +149,7 @@ class RankSamples:
         if chosen is not None:
             if sample.status is SkipReason.DUPLICATE_KEY:
                 return ()
-            selected = chosen.get(sample.key, ())
+            selected = selected_of(chosen.get(sample.key, ()), sample, shard)
             if self._captions != "sample" or len(selected) < 2:
                 return selected
             several = list({row.caption: row for row in selected}.values())
@@ -175,6 +175,16 @@ class RankSamples:
         epoch, purpose, *rest = stream
         rank = 0 if purpose == 0 else self._rank
         return np.random.default_rng([self._seed, epoch, purpose, rank, *rest])
+
+
+def selected_of(
+    selected: Sequence[SelectedSample], sample: Sample, shard: str
+) -> Sequence[SelectedSample]:
+    """The pairs that are the sample's, of those that are selected under its key."""
+    if not selected:
+        return ()
+    uid = uid_among({one.uid for one in selected}, sample.metadata, shard, sample.key)
+    return [one for one in selected if one.uid == uid]
 
 
 def raw_sample(sample: Sample, selected: SelectedSample) -> RawSample | SkipReason:

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.data.arrow_values import python_values
+from ncclean.data.member_samples import uid_among
+from ncclean.data.samples import Sample
 from ncclean.exporting.plan import PLACE, Segment, copies_of, open_selection
 from ncclean.storage.catalog import columns_of, connect
 from ncclean.storage.quoting import identifier
@@ -50,7 +52,16 @@ class Choice:
         return next((added for number, added in self.fields.items() if number in numbers), {})
 
 
-Choices = dict[str, Choice]
+Choices = dict[str, dict[str, Choice]]  # by key, then by uid
+
+
+def choice_of(choices: Choices, sample: Sample, shard: str) -> Choice | None:
+    """The choice that is about a sample of a shard, which the selection calls by this name."""
+    of_key = choices.get(sample.key)
+    if of_key is None:
+        return None
+    uid = uid_among(of_key, sample.metadata, shard, sample.key)
+    return None if uid is None else of_key[uid]
 
 
 @contextlib.contextmanager
@@ -63,7 +74,7 @@ def open_choices(
 ) -> Iterator[Callable[[Segment], Choices]]:
     """Open a selection and the scores to add, once for all input shards of a task.
 
-    Yields a function that reads the choices of a shard, by key.
+    Yields a function that reads the choices of a shard.
     """
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(contextlib.closing(open_selection(selection, fixes)))
@@ -89,8 +100,10 @@ def _choices(selection: duckdb.DuckDBPyConnection, shard: str, repeats: float | 
     else:
         times = copies_of([row[1] for row in rows], [row[2] for row in rows], repeats).tolist()
     choices: Choices = {}
-    for (key, _, _, captions, mended, offset, size), count in zip(rows, times, strict=True):
-        choice = choices.setdefault(str(key), Choice())
+    for (key, uid, _, captions, mended, offset, size), count in zip(rows, times, strict=True):
+        if not count:
+            continue
+        choice = choices.setdefault(str(key), {}).setdefault(uid, Choice())
         choice.copies += count
         if captions is not None:
             choice.numbers = list(dict.fromkeys(captions))
@@ -98,31 +111,33 @@ def _choices(selection: duckdb.DuckDBPyConnection, shard: str, repeats: float | 
             if text is not None:
                 choice.mended[number] = text
         choice.place = None if offset is None or size is None else (offset, size)
-    return {key: choice for key, choice in choices.items() if choice.copies}
+    return choices
 
 
 def _add_fields(
     choices: Choices, scores: duckdb.DuckDBPyConnection, shard: str, columns: Sequence[str]
 ) -> None:
     """Put the columns of the chosen captions of each sample into its choice."""
-    number = "caption_number" if "caption_number" in columns_of(scores, "scores") else "0"
+    there = columns_of(scores, "scores")
+    number = "caption_number" if "caption_number" in there else "0"
+    uid = "uid" if "uid" in there else "NULL"
     names = ", ".join(map(identifier, columns))
     # As Arrow, whose values need no packages that DuckDB asks for, such as for times of a zone.
     table: pa.Table = scores.sql(
-        f"SELECT key, {number}, {names} FROM scores WHERE shard = ? ORDER BY row DESC",
+        f"SELECT key, {uid}, {number}, {names} FROM scores WHERE shard = ? ORDER BY row DESC",
         params=[shard],
     ).to_arrow_table()  # the first row of a key that occurs twice wins
     values = [[_plain(one.type, value) for value in python_values(one)] for one in table.columns]
-    for key, caption, *added in zip(*values, strict=True):
-        choice = choices.get(key)
-        if choice is None:
-            continue
-        if choice.numbers is None:
-            choice.fields = {caption: dict(zip(columns, added, strict=True))}
-            continue
-        choice.fields = choice.fields or {number: {} for number in choice.numbers}
-        if caption in choice.fields:
-            choice.fields[caption] = dict(zip(columns, added, strict=True))
+    for key, of, caption, *added in zip(*values, strict=True):
+        for one, choice in choices.get(key, {}).items():
+            if of not in (None, one):
+                continue
+            if choice.numbers is None:
+                choice.fields = {caption: dict(zip(columns, added, strict=True))}
+                continue
+            choice.fields = choice.fields or {number: {} for number in choice.numbers}
+            if caption in choice.fields:
+                choice.fields[caption] = dict(zip(columns, added, strict=True))
 
 
 def _plain(kind: pa.DataType, value: Any) -> Any:

@@ -130,7 +130,7 @@ def export_shards(
         pending = [task for task in tasks if task.number not in done]
         runner = runner or InProcess()
         if table is not None and pending:
-            local = table.prepare(["shard", "key", "row", "caption_number", *names])
+            local = table.prepare(["uid", "shard", "key", "row", "caption_number", *names])
             if not runner.is_remote:  # its processes share the copies
                 scores = local
             elif join:

@@ -121,10 +121,10 @@ def open_selection(selection: str, fixes: str | None = None) -> duckdb.DuckDBPyC
         best = CAPTION_RANK if CAPTION_RANK in there else CAPTION_NUMBER
         beside = "".join(f"any_value({n}) AS {n}, " for n in PLACE if n in there and not fixes)
         sql = (
-            f"SELECT shard, key, arg_min(uid, {best}) AS uid, arg_min(weight, {best}) AS weight, "
+            f"SELECT shard, key, uid, arg_min(weight, {best}) AS weight, "
             f"{beside}"
             f"list({CAPTION_NUMBER} ORDER BY {best}) AS captions, "
-            f"list({mended} ORDER BY {best}) AS mended FROM {source} GROUP BY shard, key"
+            f"list({mended} ORDER BY {best}) AS mended FROM {source} GROUP BY shard, key, uid"
         )
     connection.execute(f"CREATE TEMP VIEW scores AS {sql}")
     return connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from ncclean.base import stores
@@ -13,7 +13,7 @@ from ncclean.base.atomic import published
 from ncclean.base.json_values import json_text
 from ncclean.data.images.as_tar import sample_members, tar_key
 from ncclean.data.member_samples import caption_keys
-from ncclean.data.sample_groups import LARGEST_TEXT, caption_members, json_object, utf8
+from ncclean.data.sample_groups import LARGEST_TEXT, caption_members, json_object, parse_json, utf8
 from ncclean.data.samples import Sample
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import LocatedSamples
@@ -61,8 +61,10 @@ class TarWriter(Writer):
         with local_tar(shard.open, stores.is_url(shard.url), self.problems) as source:
             self._out.read_from(source)
             samples = None
-            if choices and all(choice.place is not None for choice in choices.values()):
-                samples = self._placed(segment.shard, choices)
+            named = [(key, one) for key, of_key in choices.items() for one in of_key.values()]
+            is_placed = all(one.place is not None for _, one in named)
+            if choices and is_placed and len(named) == len(choices):
+                samples = self._placed(segment.shard, named)
                 if samples is None:
                     self.report.walked.append(segment.name)
             yield from self._walked(segment.shard, source, choices) if samples is None else samples
@@ -95,19 +97,22 @@ class TarWriter(Writer):
         self._out.write(bytes(-self._file.tell() % tarfile.RECORDSIZE))
         self.report.bytes = self._file.tell()
 
-    def _placed(self, shard: ShardRef, choices: Choices) -> list[Sample] | None:
+    def _placed(
+        self, shard: ShardRef, choices: Sequence[tuple[str, Choice]]
+    ) -> list[Sample] | None:
         """The samples at the places that the selection has; None where others are there.
 
         One that stays as it is has one member, all of its run.
         """
-        has_copies = any(choice.copies > 1 for choice in choices.values())
+        has_copies = any(choice.copies > 1 for _, choice in choices)
         samples: list[Sample] = []
-        for key, choice in choices.items():
+        for key, choice in choices:
             begin, size = choice.place or (0, 0)
             if not self._is_at(key, begin, begin + size):
                 return None
             whole = TarMember(key, begin, begin, begin, size, False)
-            sample = Sample(begin, key, members={"": whole})
+            fields = self._fields_at(key, begin, begin + size)
+            sample = Sample(begin, key, metadata=fields, members={"": whole})
             if has_copies or key in self.taken or choice.is_changed:
                 raw = self._out.read(begin, begin + size) + END_OF_ARCHIVE
                 if choice.changes_captions:
@@ -124,19 +129,37 @@ class TarWriter(Writer):
 
     def _is_at(self, key: str, begin: int, end: int) -> bool:
         """Whether a member of a sample begins at a place, and another header at its end."""
-        try:
-            name = read_header(self._out.read(begin, min(end, begin + BLOCK))).name
-        except (StopIteration, *TAR_ERRORS):
-            try:
-                name = read_header(self._out.read(begin, min(end, begin + _LONGEST_HEADERS))).name
-            except (StopIteration, *TAR_ERRORS):
-                return False
+        first = self._member_at(begin, end)
+        if first is None or not utf8(first.name).startswith(f"{key}."):
+            return False
         after = self._out.read(end, end + BLOCK)
-        return utf8(name).startswith(f"{key}.") and (not after.strip(b"\0") or _is_header(after))
+        return not after.strip(b"\0") or _is_header(after)
+
+    def _member_at(self, begin: int, end: int) -> TarMember | None:
+        """The member whose headers begin at a place before `end`; None if none does."""
+        for longest in (BLOCK, _LONGEST_HEADERS):
+            try:
+                raw = self._out.read(begin, min(end, begin + longest))
+                return read_header(raw).moved(begin)
+            except (StopIteration, *TAR_ERRORS):
+                continue
+        return None
+
+    def _fields_at(self, key: str, begin: int, end: int) -> dict[str, Any]:
+        """The fields of the json among the members from `begin` to `end`."""
+        while begin < end and (member := self._member_at(begin, end)) is not None:
+            if utf8(member.name)[len(key) :].lower() == ".json":
+                return parse_json(self._text(member))
+            begin = member.end
+        return {}
 
     def _walked(self, shard: ShardRef, source: IO[bytes], choices: Choices) -> Iterator[Sample]:
         """The samples by all headers of a tar; what lies before a broken place is there."""
-        changed = {key for key, choice in choices.items() if choice.changes_captions}
+        changed = {
+            key
+            for key, of_key in choices.items()
+            if any(choice.changes_captions for choice in of_key.values())
+        }
         reader = LocatedSamples(
             shard, self.options.caption_key, lambda: from_start(source), changed
         )
@@ -150,6 +173,8 @@ class TarWriter(Writer):
             late = reader.late_members.get(sample.row)
             if late is not None:
                 sample.members.setdefault("json", late)
+            if not sample.metadata and "json" in sample.members:
+                sample.metadata = parse_json(self._text(sample.members["json"]))
             yield sample
 
     def _changed(

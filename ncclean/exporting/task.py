@@ -15,7 +15,7 @@ from ncclean.base.atomic import published
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys, Sample, SkipReason
 from ncclean.errors import ShardError
-from ncclean.exporting.choices import Choice, Choices, open_choices
+from ncclean.exporting.choices import Choice, Choices, choice_of, open_choices
 from ncclean.exporting.out_layout import TARS, OutLayout, Targets
 from ncclean.exporting.plan import ExportTask, Segment
 from ncclean.exporting.rows import written_names_of
@@ -163,10 +163,11 @@ def export_segments(writer: Writer) -> None:
 
 def _export_segment(segment: Segment, choices: Choices, writer: Writer) -> None:
     """Write the samples of an input shard that are the task's. Raises `ShardError` at the end."""
-    lacking, place = sum(choice.copies for choice in choices.values()), 0
+    chosen = (choice for of_key in choices.values() for choice in of_key.values())
+    lacking, place = sum(choice.copies for choice in chosen), 0
     try:
         for sample in writer.samples(segment, choices):
-            choice = choices.get(sample.key)
+            choice = choice_of(choices, sample, segment.name)
             if choice is None or sample.status is SkipReason.DUPLICATE_KEY:
                 continue
             for copy in range(choice.copies):

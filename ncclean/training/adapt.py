@@ -14,6 +14,7 @@ from typing import Any
 
 from ncclean.base.progress import SILENT, Progress
 from ncclean.data.options import Captions, LoaderOptions
+from ncclean.data.samples import CaptionKeys
 from ncclean.data.selection import SelectedSample
 from ncclean.data.shards import ShardRef
 from ncclean.data.weighted_loader import TrainBatch, WeightedLoader
@@ -22,7 +23,7 @@ from ncclean.models.estimator import Estimator
 from ncclean.models.request import ModelRequest, write_model
 from ncclean.storage.catalog import connect
 from ncclean.storage.run_folder import finished, open_record, written_aside
-from ncclean.storage.same_corpus import as_scored
+from ncclean.storage.same_corpus import as_scored, captions_as_scored
 from ncclean.training.objectives.base import Phase
 from ncclean.training.objectives.clip import Clip
 from ncclean.training.options import AdaptOptions, TrainOptions
@@ -89,6 +90,7 @@ def adapt_model(
         options,
         lambda step, loss: progress.advance(step, options.steps, "steps", loss=loss),
         failed,
+        captions_as_scored(scores),
     )
     tenth = max(1, len(losses) // 10)
     summary = AdaptSummary(
@@ -107,26 +109,29 @@ def adapt_model(
     return summary
 
 
-def _strictly_clean(scores: Sequence[str], threshold: float) -> tuple[dict[str, set[str]], int]:
-    """Keys above the threshold by shard, and the number of scored pairs."""
+def _strictly_clean(
+    scores: Sequence[str], threshold: float
+) -> tuple[dict[str, set[tuple[str, str]]], int]:
+    """Keys and uids above the threshold by shard, and the number of scored pairs."""
     connection = connect(scores)
     columns = {row[0] for row in connection.execute("DESCRIBE SELECT * FROM scores").fetchall()}
     if "clean_posterior" not in columns:
         raise InputError("the table has no column clean_posterior: score again with this version")
     counted = connection.execute("SELECT count(clean_posterior) FROM scores").fetchall()
     rows = connection.execute(
-        "SELECT shard, list(key) FROM scores WHERE status = 'ok' AND clean_posterior > ? "
-        "GROUP BY shard",
+        "SELECT shard, list(key), list(uid) FROM scores WHERE status = 'ok' AND "
+        "clean_posterior > ? GROUP BY shard",
         [threshold],
     ).fetchall()
-    return {shard: set(keys) for shard, keys in rows}, counted[0][0]
+    chosen = {shard: set(zip(keys, uids, strict=True)) for shard, keys, uids in rows}
+    return chosen, counted[0][0]
 
 
 @dataclass(frozen=True)
 class ChosenKeys:
-    """A selection in memory: keys by shard, all of the same weight."""
+    """A selection in memory: keys and uids by shard, all of the same weight."""
 
-    keys: Mapping[str, Set[str]]
+    keys: Mapping[str, Set[tuple[str, str]]]
 
     captions: Captions = "all"
 
@@ -136,19 +141,22 @@ class ChosenKeys:
 
     def samples(self, shard: str) -> dict[str, list[SelectedSample]]:
         """The chosen samples of one shard by key."""
-        keys = self.keys.get(shard, frozenset())
-        return {key: [SelectedSample(f"{shard}/{key}", 1.0, False)] for key in keys}
+        samples: dict[str, list[SelectedSample]] = {}
+        for key, uid in self.keys.get(shard, ()):
+            samples.setdefault(key, []).append(SelectedSample(uid, 1.0, False))
+        return samples
 
 
 def adapt(
     estimator: Estimator,
     shards: list[ShardRef],
-    chosen: Mapping[str, Set[str]],
+    chosen: Mapping[str, Set[tuple[str, str]]],
     options: AdaptOptions,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
     failed: dict[str, str] | None = None,
+    caption_key: CaptionKeys = None,
 ) -> list[float]:
-    """Train the estimator's model on the chosen keys of each shard; returns the loss of each step.
+    """Train the model on the chosen keys and uids of each shard; returns the loss of each step.
 
     `estimator.model` is changed in place; to score with it, build an estimator anew. Images are
     seen as the estimator sees them, without augmentation. `failed` receives the shards that break
@@ -160,6 +168,7 @@ def adapt(
         seed=options.seed,
         augment=False,
         decode_threads=options.decode_threads,
+        caption_key=caption_key,
     )
     tokenize = estimator.portable_batch_tokens
     loader, whole = (

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ncclean.base.formats import counted
 from ncclean.data.images.columns import CAPTION_COLUMNS
 from ncclean.data.member_samples import caption_keys
 from ncclean.data.options import SourceOptions
+from ncclean.data.rank_samples import selected_of
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys, SkipReason
 from ncclean.data.selection import SelectedSample
 from ncclean.data.shards import match_shards
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import InputError
+from ncclean.storage.same_corpus import as_scored, captions_as_scored
 from ncclean.webdataset.stage import open_selection
 
 
@@ -38,27 +41,31 @@ class SelectedRows:
         caption_key: CaptionKeys = None,
         **source: Any,
     ) -> None:
-        self._caption_key = caption_key
         self._selected: dict[int, SelectedSample] = {}
         named = [sources] if isinstance(sources, str) else sources
         shards = resolve_sources(named, options=SourceOptions(**source))
         reader = open_selection(selection, "best")
+        shards = as_scored([selection], shards)
+        self._caption_key = caption_key = captions_as_scored([selection], caption_key)
         names = {ref.name: name for name, ref in match_shards([*reader.counts()], shards).items()}
         self.total = lacking = 0
         for shard in shards:
             first = self.total
-            pairs = reader.samples(names[shard.name]) if shard.name in names else {}
+            name = names.get(shard.name)
+            pairs = {} if name is None else reader.samples(name)
             for sample in read_samples(shard, caption_key, wanted=(), whole=True):
-                chosen: list[SelectedSample] = []
+                chosen: Sequence[SelectedSample] = ()
                 if sample.status is not SkipReason.DUPLICATE_KEY:
-                    chosen = pairs.pop(sample.key, [])
+                    named_so = pairs.get(sample.key, [])
+                    if chosen := selected_of(named_so, sample, name or ""):
+                        pairs[sample.key] = [one for one in named_so if one not in chosen]
                 rows = len(sample.rows) or 1  # a broken one, which nothing selects
                 for number in range(rows):
                     row = [one for one in chosen if rows == 1 or one.caption in (None, number)]
                     if row:
                         self._selected[self.total + number] = row[0]
                 self.total += rows
-            lacking += len(pairs)
+            lacking += sum(map(len, pairs.values()))
             if shard.count not in (None, self.total - first):
                 raise InputError(
                     f"{shard.url} has {counted(shard.count or 0, 'row')}, and "

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ncclean.base.formats import counted
 from ncclean.base.url_secrets import name_without_secrets, without_secrets
-from ncclean.data.member_samples import Contents, take_captions
-from ncclean.data.rank_samples import RawSample, raw_sample
+from ncclean.data.member_samples import Contents, own_uid, take_captions
+from ncclean.data.options import SourceOptions
+from ncclean.data.rank_samples import RawSample, raw_sample, selected_of
 from ncclean.data.samples import CaptionKeys, Sample
 from ncclean.data.selection import SelectedSample
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import SUFFIXES
 from ncclean.errors import InputError
+from ncclean.storage.same_corpus import another_shard, captions_as_scored, picture_as_scored
 from ncclean.storage.tables import local_tables
 
 logger = logging.getLogger(__name__)
@@ -43,26 +45,46 @@ def select(
     `selection` is a file of `ncclean select`, made from these shards. Of the samples that pass,
     those that it does not name are dropped; each other one gets `weight`, a float, and its caption
     as the member `txt`. An image with several captions is yielded once for each that is selected,
-    or once with the `best`. `caption_key` and `image_key` are those of the scores.
+    or once with the `best`. `caption_key` and `image_key` are those that the pairs were scored
+    with, which the selection knows.
 
     Compose it before `shuffle`, and best before `decode(..., partial=True)`: without `partial`,
     webdataset decodes bytes alone, and a weight is none. Ranks and workers are split by the
     pipeline, as its shards are. Raises `InputError` if the file is no selection, or names none of
-    the shards; pairs of a shard that are selected and do not come are logged as a warning.
+    the shards, or another `caption_key` is given than the selection has, or all samples of a shard
+    have other uids; pairs of a shard that are selected and do not come are logged as a warning.
     """
     return Stage(selection, captions, caption_key, image_key)
 
 
 @dataclass
 class _Visit:
-    """One reading of a shard: its pairs by key, as far as their samples have not come."""
+    """One reading of a shard: its pairs by key, as far as their samples have not come.
+
+    `name` is that of the shard in the selection, `other` what is wrong where a uid is another one.
+    """
 
     url: str
     first_key: str
+    name: str
     waiting: dict[str, list[SelectedSample]]
+    other: InputError | None = None
+    is_same: bool = False
+
+    def take(self, sample: Sample, selection: str) -> Sequence[SelectedSample]:
+        """The waiting pairs of a sample; a uid of another one is noted."""
+        waiting, uid = self.waiting[sample.key], own_uid(sample.metadata)
+        pairs = selected_of(waiting, sample, self.name)
+        self.is_same = self.is_same or bool(pairs and uid)
+        if not pairs and uid:
+            url, there = without_secrets(self.url), waiting[0].uid
+            self.other = self.other or another_shard(url, selection, sample.key, uid, there)
+        return pairs
 
     def end(self) -> None:
-        """Log the selected pairs that have not come."""
+        """Log the selected pairs that have not come. Raises `InputError` if all are others."""
+        if self.other is not None and not self.is_same:
+            raise self.other
         lacking = sum(map(len, self.waiting.values()))
         if lacking:
             logger.warning(
@@ -84,6 +106,9 @@ class Stage:
 
     def __post_init__(self) -> None:
         self._names = frozenset(open_selection(self.selection, self.captions).counts())
+        self.caption_key = captions_as_scored([self.selection], self.caption_key)
+        pictures = SourceOptions(image_key=self.image_key).image_key
+        self.image_key = picture_as_scored([self.selection], pictures)
 
     def __call__(self, samples: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield the selected pairs of `samples`, which come shard by shard."""
@@ -98,8 +123,9 @@ class Stage:
                     visit.end()
                 name = shard_name(url, self._names)
                 is_named = is_named or name is not None
-                visit = _Visit(url, key, {} if name is None else reader.samples(name))
-            yield from self._pairs(sample, visit.waiting)
+                pairs = {} if name is None else reader.samples(name)
+                visit = _Visit(url, key, name or "", pairs)
+            yield from self._pairs(sample, visit)
         if visit is None:
             return
         visit.end()
@@ -109,19 +135,22 @@ class Stage:
                 f"shards; those that it names are called like {min(self._names)}"
             )
 
-    def _pairs(
-        self, sample: Mapping[str, Any], waiting: dict[str, list[SelectedSample]]
-    ) -> Iterator[dict[str, Any]]:
+    def _pairs(self, sample: Mapping[str, Any], visit: _Visit) -> Iterator[dict[str, Any]]:
+        waiting = visit.waiting
         for part in samples_of_keys(sample, waiting):
             key = part["__key__"]
             if key not in waiting:
                 continue
             read = self._read(part)
-            pairs = [(pair, raw_sample(read, pair)) for pair in waiting[key]]
+            chosen = visit.take(read, self.selection)
+            pairs = [(pair, raw_sample(read, pair)) for pair in chosen]
             usable = [(pair, raw) for pair, raw in pairs if isinstance(raw, RawSample)]
             if not usable:
                 continue
-            del waiting[key]  # of samples that share a key the first one counts
+            # Of samples that share a key, the first one counts; others of it may be elsewhere.
+            waiting[key] = [pair for pair in waiting[key] if pair not in chosen]
+            if not waiting[key]:
+                del waiting[key]
             is_decoded = isinstance(part.get("txt"), str) or read.image is _DECODED
             for pair, raw in usable:
                 text = raw.caption if is_decoded else raw.caption.encode()
@@ -137,7 +166,7 @@ class Stage:
         }
         contents.has_dots = any("." in name for name in contents.members)
         image = contents.members.get(contents.picture or "")
-        read = Sample(row=0, key=contents.key, picture=contents.picture)
+        read = Sample(0, contents.key, metadata=contents.metadata, picture=contents.picture)
         read.image = image if isinstance(image, bytes | None) else _DECODED
         take_captions(read, contents.captions)
         return read

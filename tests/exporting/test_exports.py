@@ -71,7 +71,8 @@ def test_what_is_written(name, form, tmp_path, snapshot):
     chosen = write_table(rows, tmp_path / "k.parquet", shard=shard, weight=1.0, split=None)
     options = case.get("options", {})
     if "scores" in case:
-        scores = [{"uid": row["key"], **row} for row in case["scores"]]
+        uids = {row["key"]: row["uid"] for row in rows}
+        scores = [{"uid": uids[row["key"]], **row} for row in case["scores"]]
         options = {**options, "scores": [write_table(scores, tmp_path / "s.parquet", shard=shard)]}
     layout = out_layout(form, str(out), shards)
     summary = export_shards(chosen, shards, out, layout=layout, **options)

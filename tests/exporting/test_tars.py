@@ -11,6 +11,7 @@ from upath import UPath
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import LocatedSamples
 from ncclean.exporting.export import export_shards
+from ncclean.exporting.out_layout import out_layout
 from ncclean.exporting.tars import TarWriter
 from tests import hostile
 
@@ -88,6 +89,22 @@ def test_the_places_of_a_selection_stand_for_a_walk(keys, mended, walks, tmp_pat
     assert len(walks) == 1
     if mended:
         assert records(tmp_path / "placed")[0]["original_caption"] == "a red circle"
+
+
+@pytest.mark.parametrize("chosen", [selection, placed])
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+@pytest.mark.parametrize(("keys", "uids"), [("bax", "bax"), ("xx", "ax"), ("x", "a")])
+def test_samples_of_another_uid_are_missing(chosen, form, keys, uids, tmp_path):
+    """Of another corpus with the same names of shards and keys, one selected beside this one."""
+    shards = shard(tmp_path, list("abx"), uid="x")
+    selected, out = chosen(tmp_path, list(keys), uid=list(uids)), UPath(tmp_path / "out")
+    layout = out_layout(form, str(out), shards)
+    summary = export_shards(selected, shards, out, layout=layout)
+    assert (summary.samples, summary.missing) == ("x" in uids, {"0": len(keys) - ("x" in uids)})
+    assert summary.walked == []
+    if form == "webdataset":
+        with tarfile.open(out / "00000.tar") as tar:
+            assert {name[:2] for name in tar.getnames()} == ({"x."} if "x" in uids else set())
 
 
 @pytest.mark.parametrize("change", ["another in front", "shorter", "longer"])

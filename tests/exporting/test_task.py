@@ -26,7 +26,7 @@ class Keys(Writer):
 
     def samples(self, segment, choices):
         for key in self.keys:
-            yield SimpleNamespace(key=key, status=SkipReason.OK)
+            yield SimpleNamespace(key=key, status=SkipReason.OK, metadata={})
 
     def add(self, sample, copy, choice, segment):
         self.taken.append(sample.key)
@@ -41,7 +41,7 @@ def test_samples_of_another_exported_shard_are_not_missing():
     segment = Segment(ShardRef("s", "/in/s.tar", 1, ""), "s", 1, 1)
     for keys, missing in (("abc", {}), ("abcd", {"s": 1})):
         writer = Keys("abc")
-        _export_segment(segment, {key: Choice(1) for key in keys}, writer)
+        _export_segment(segment, {key: {key: Choice(1)} for key in keys}, writer)
         assert writer.taken == ["b"]
         assert writer.report.missing == missing
         assert writer.report.samples == 1

@@ -226,6 +226,37 @@ def test_lacking_pairs_and_repeated_shards_are_said(tmp_path, caplog):
     assert caplog.text.count("1 pair of the selection did not come") == 2
 
 
+def test_samples_of_another_uid_are_not_those_selected(tmp_path, caplog):
+    """Another corpus has the same names of shards and keys, or was selected beside this one."""
+    members = {}
+    for key in "abc":
+        fields = json.dumps({"caption": key, "uid": f"u{key}"}).encode()
+        members |= {f"{key}.jpg": hostile.JPEG, f"{key}.json": fields}
+    write_tar(tmp_path / "00000.tar", members)
+    url = str(tmp_path / "00000.tar")
+
+    def selection_of(*uids):
+        rows = [(uid, "00000", uid[1], 1.0, "retain") for uid in uids]
+        return selected(tmp_path / "clean.parquet", *rows)
+
+    def staged(path):
+        stage = ncclean.webdataset.select(path)
+        return [one["txt"] for one in wds.WebDataset(url, shardshuffle=False).compose(stage)]
+
+    def whole(path):
+        return [one["txt"] for one in ncclean.webdataset.SelectedPairs(url, path)]
+
+    both = selection_of("ua", "xa", "ub", "xc")
+    assert staged(both) == [b"a", b"b"]
+    assert "2 pairs of the selection did not come" in caplog.text
+    assert set(whole(both)) == {b"a", b"b"}
+    assert "missing 2" in caplog.text
+    others = selection_of("xa", "xc")
+    for read in (staged, whole):
+        with pytest.raises(InputError, match="sample a has the uid ua in it, and xa there"):
+            read(others)
+
+
 def test_a_selection_of_other_shards_is_refused(tmp_path, urls):
     other = selected(tmp_path / "clean.parquet", ("a", "elsewhere", "a", 1.0, "retain"))
     with pytest.raises(InputError, match="called like elsewhere"):

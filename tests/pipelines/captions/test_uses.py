@@ -7,13 +7,14 @@ import pytest
 from ncclean_pipelines.export import Export
 from ncclean_pipelines.finetune import Finetune
 
-import ncclean
+import ncclean.webdataset
 from ncclean.data.decode import Preprocessing
 from ncclean.data.options import LoaderOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.weighted_loader import WeightedLoader
+from ncclean.errors import InputError
 from ncclean.training.objectives.options import DisnclOptions, ObjectiveOptions
 from tests.pipelines.captions.sources import KEYS, LAYOUTS
 
@@ -59,9 +60,40 @@ def test_export_of_the_best_alone(pairs, scored, tmp_path):
     assert sum(len(sample.metadata["other_captions"]) for sample in found) == len(rows) - len(found)
 
 
+def test_a_selection_knows_its_captions(selection, scored, tmp_path):
+    """Another order of the keys would be that of other captions."""
+    source, chosen = str(scored / "source"), str(selection)
+    reads = [
+        lambda out, **keys: ncclean.export(chosen, str(tmp_path / out), shards=source, **keys),
+        lambda _, **keys: ncclean.webdataset.select(chosen, **keys),
+        lambda _, **keys: ncclean.webdataset.SelectedPairs(source, chosen, **keys),
+        lambda _, **keys: ncclean.webdataset.SelectedRows(source, chosen, **keys),
+        lambda out, caption_key=None: Finetune(
+            method="clip", shards=[source], selection=chosen, out=str(tmp_path / out),
+            loader=LoaderOptions(caption_key=caption_key),
+        ).finetuning()._inputs(),
+    ]  # fmt: skip
+    for read in reads:
+        with pytest.raises(
+            InputError, match=r"key caption --caption-key recaption, not with .* re"
+        ):
+            read("refused", caption_key=KEYS[::-1])
+    exported, stage, pairs, *_, (_, _, captions) = [read("out") for read in reads]
+    assert not exported.failures
+    assert stage.caption_key == captions == list(KEYS)
+    expected = {
+        text.encode() for (text,) in batches(source, selection, captions="best")[1][0].values()
+    }
+    best = ncclean.webdataset.SelectedPairs(source, chosen, captions="best")
+    assert {pair["txt"] for pair in best} == expected <= {pair["txt"] for pair in pairs}
+
+
 def test_captions_that_the_shards_lack_are_missing(pairs, selection, scored, tmp_path):
-    export = Export(selection=str(selection), out=str(tmp_path), shards=[str(scored / "source")])
-    result = export.run()
+    """An older selection does not know its captions."""
+    table = pq.read_table(selection).replace_schema_metadata(None)
+    pq.write_table(table, older := str(tmp_path / "older.parquet"))
+    out = str(tmp_path / "out")
+    result = Export(selection=older, out=out, shards=[str(scored / "source")]).run()
     assert result.summary.samples + sum(result.summary.missing.values()) == 40
     assert result.failures
 
