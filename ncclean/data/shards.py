@@ -152,7 +152,7 @@ def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, Shar
     if missing:
         raise InputError(
             f"not among --shards: {counted(len(missing), 'shard')} of the selection "
-            f"(first: {missing[0]})"
+            f"(first: {min(missing)})"
         )
     return matched
 
