@@ -32,7 +32,7 @@ def scores(scored):
 
 def request(corpus, scores, out, **options):
     fields = {name: options.pop(name) for name in ("threshold", "overwrite") if name in options}
-    chosen = {"steps": 15, "batch_size": 64, "learning_rate": 3e-4, **options}
+    chosen = {"steps": 8, "batch_size": 64, "learning_rate": 3e-4, **options}
     return Adapt(
         scores=[str(scores)], shards=[str(corpus)], out=str(out), model="demo-noisy",
         options=AdaptOptions(**chosen), **fields,
@@ -43,7 +43,7 @@ def test_the_adapted_model_scores_and_fits_the_domain_better(corpus, scores, oth
     before = mean_score_of_clean_pairs(other, tmp_path / "before.parquet", "demo-noisy")
     summary = request(corpus, scores, tmp_path / "adapted").run().summary
     assert 200 < summary.pairs < summary.scored
-    assert summary.steps == 15
+    assert summary.steps == 8
     assert summary.last_loss < summary.first_loss
     adapted = f"local-dir:{tmp_path / 'adapted'}"
     assert mean_score_of_clean_pairs(other, tmp_path / "after.parquet", adapted) > before
