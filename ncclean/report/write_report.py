@@ -104,7 +104,7 @@ def write_report(
         progress.say("measuring by the answers")
         audit = measure(scores, answers, judge=judge, memory_limit=memory_limit)
     reviewed = Decisions.read(decisions) if decisions else Decisions({})
-    decided, decided_elsewhere = reviewed.counts(table.connection)
+    decided, decided_elsewhere = reviewed.counts(table.connection) if decisions else (None, 0)
     thumbnails = None
     if shards is not None:
         shards = as_scored(scores, shards)
@@ -121,7 +121,7 @@ def write_report(
         thumbnails=thumbnails,
         join=join,
         audit=audit,
-        decided=decided if decisions else None,
+        decided=decided,
         decided_elsewhere=decided_elsewhere,
         decisions={pair: decision.decision for pair, decision in reviewed.by_pair.items()},
         sources=shards_by_name(shards) if shards is not None else {},

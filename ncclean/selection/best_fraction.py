@@ -1,8 +1,7 @@
 """The best fraction of a DuckDB relation by its column `goodness`, exact and in bounded memory.
 
-Ties are broken by uid, then by place. Sorting the relation, or an exact quantile,
-would hold the column in memory, so values are counted in equal buckets, then exactly in one of
-them.
+Ties are broken by uid, then by place. Sorting the relation, or an exact quantile, would hold the
+column in memory, so values are counted in equal buckets, then exactly in one of them.
 """
 
 from __future__ import annotations

@@ -129,7 +129,8 @@ class JoinedScores:
         expressions = list(expressions)
         ranks = list(dict.fromkeys(rank for one in expressions for rank in one.ranks))
         if not self.joins and not ranks:
-            self._create_view(f"SELECT * FROM {SCORES_ALONE}", PLACED)
+            if is_placed:
+                self._create_view(f"SELECT * FROM {SCORES_ALONE}", PLACED)
             lock(self.connection)
             return self.files
         needed = {*columns}.union(*(one.columns for one in expressions))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from ncclean.base.text_files import parse_json
 from ncclean.data.member_samples import caption_keys, sample_uid
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys
@@ -63,7 +63,7 @@ def captions_as_scored(tables: Sequence[str], caption_key: CaptionKeys = None) -
     """
     asked = caption_keys(caption_key) or None
     for table in tables:
-        keys = _scored_captions(table_metadata(table))
+        keys = _scored_captions(table)
         if keys is None:
             continue
         if asked is not None and keys != asked:
@@ -73,12 +73,19 @@ def captions_as_scored(tables: Sequence[str], caption_key: CaptionKeys = None) -
     return caption_key or list(asked or ()) or None
 
 
-def _scored_captions(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The caption keys that a table has recorded: of images, for of vectors they name a column."""
+def _scored_captions(table: str) -> tuple[str, ...] | None:
+    """The caption keys that a table has recorded: of images, for of vectors they name a column.
+
+    Raises `InputError` for what are no keys.
+    """
+    metadata = table_metadata(table)
     text = metadata.get("caption_key") if "image_key" in metadata else None
     if text is None:
         return None
-    return caption_keys(json.loads(text) if text.startswith("[") else text or None)
+    keys = parse_json(text, f"{table}: caption_key") if text.startswith("[") else text or None
+    if isinstance(keys, list) and not all(isinstance(key, str) for key in keys):
+        raise InputError(f"{table}: caption_key is no list of names")
+    return caption_keys(keys)
 
 
 def _said(keys: Sequence[str]) -> str:

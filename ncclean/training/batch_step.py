@@ -79,7 +79,6 @@ class BatchStep:
         self._pieces, self._clip_norm, self._seed = pieces, clip_norm, seed
         self.adversaries: Adversaries | None = None  # of the phase
         self.skipped: Counter[str] = Counter()  # samples of this rank that could not be shown
-        self._skipped = torch.empty(0)  # the same by `REASONS`, on the device
         is_gpu = estimator.device.type == "cuda"
         self._upload_stream = torch.cuda.Stream(estimator.device) if is_gpu else None
         # Gradients of half precision need it; with bf16 and fp32 it does nothing.
@@ -103,8 +102,6 @@ class BatchStep:
         """
         inputs, facts = self._uploaded(self._inputs(batch)), self._uploaded(_facts(batch))
         self.skipped.update(unusable.reason for unusable in batch.unusable.values())
-        counts = torch.tensor([float(self.skipped[reason]) for reason in REASONS])
-        self._skipped = self._uploaded({"counts": counts})["counts"]
         for parameter in parameters:
             parameter.grad = None
 
@@ -154,7 +151,9 @@ class BatchStep:
         # Of all ranks: if one does not take the step, none does.
         losses = average_over(self._ranks, torch.stack(list(terms.values())))
         checked = torch.cat([losses, norm.view(1)])
-        skipped = average_over(self._ranks, self._skipped) * self._ranks.size
+        counts = torch.tensor([float(self.skipped[reason]) for reason in REASONS])
+        skipped = average_over(self._ranks, self._uploaded({"skipped": counts})["skipped"])
+        skipped *= self._ranks.size
         # A fused optimiser changes nothing where this is 1; it is how a gradient scaler skips.
         optimizer.found_inf = 1 - checked.isfinite().all().float()  # type: ignore[attr-defined]
         optimizer.step()

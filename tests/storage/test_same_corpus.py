@@ -16,7 +16,7 @@ from ncclean_pipelines.score import Score
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError
-from ncclean.storage.same_corpus import as_scored
+from ncclean.storage.same_corpus import as_scored, captions_as_scored
 from tests import hostile
 from tests.factories import rendered
 
@@ -117,3 +117,11 @@ def test_report_and_adapt_ask_too(tmp_path, refused):
     other = [str(tmp_path / "1")]
     refused(Report, scores=[scores], out=str(tmp_path / "r.html"), shards=other)
     refused(Adapt, scores=[scores], out=str(tmp_path / "a"), shards=other, model="demo")
+
+
+@pytest.mark.parametrize("keys", ["[" * 100_000, "[", "[1]"], ids=["deep", "cut", "a number"])
+def test_caption_keys_that_are_none_are_refused(keys, tmp_path, refused):
+    """A selection may be anybody's."""
+    table = pa.table({"uid": ["a"]}).replace_schema_metadata({"image_key": "", "caption_key": keys})
+    pq.write_table(table, tmp_path / "s.parquet")
+    refused(captions_as_scored, [str(tmp_path / "s.parquet")])
