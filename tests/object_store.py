@@ -25,9 +25,13 @@ CREDENTIALS = {
 
 @dataclass
 class Store:
-    """The endpoint; of a method and path, `refuses` says whether to answer 503, `forbids` 403."""
+    """The endpoint; of a method and path, `refuses` says whether to answer 503, `forbids` 403.
+
+    The first requests of tables wait until `together` requests are open, ten seconds at most.
+    """
 
     delay: float = 0.0
+    together: int = 0
     refuses: Callable[[str, str], bool] = lambda method, path: False
     forbids: Callable[[str, str], bool] = lambda method, path: False
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -37,7 +41,7 @@ class Store:
 
     def __post_init__(self) -> None:
         self._moto = DomainDispatcherApplication(create_backend_app)
-        self._at_once, self._lock = 0, threading.Lock()
+        self._at_once, self._changed = 0, threading.Condition()
 
     def serve(self, port: int = 0) -> None:
         """Answer requests, at a free port unless one is named."""
@@ -64,11 +68,14 @@ class Store:
     def __call__(self, environ, start_response):
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         self.requests.append((method, path))
-        with self._lock:
+        with self._changed:
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
+            self._changed.notify_all()
+            if ".parquet" in path:
+                self._changed.wait_for(lambda: self.most_at_once >= self.together, timeout=10)
         time.sleep(self.delay)
-        with self._lock:
+        with self._changed:
             self._at_once -= 1
         if self.refuses(method, path):
             self.refused += 1

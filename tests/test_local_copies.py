@@ -71,7 +71,7 @@ def gets(store):
 
 @pytest.mark.parametrize("files", [MANY])
 def test_one_request_a_file_many_at_once(store, files):
-    store.delay = 0.3
+    store.together = 32
     path = "s3://corpus/scores"
     assert query(COUNT, [path]).fetchall() == [(MANY, sum(range(MANY)))]
     assert len(gets(store)) == MANY
@@ -97,7 +97,7 @@ def test_one_request_a_file_of_a_pattern(store, files):
 def test_many_paths_are_looked_up_side_by_side(store, files):
     paths = table_files(["s3://corpus/scores"])
     store.requests.clear()
-    store.delay = 0.3
+    store.together = 32
     with listed_once():
         for _ in range(3):
             assert query(COUNT, paths).fetchall() == [(MANY, sum(range(MANY)))]
