@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 import struct
 from datetime import datetime
 from typing import Any
@@ -111,10 +112,21 @@ def _unidentified(data: bytes) -> str:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert the first frame of an image in any mode to 8-bit RGB, lying as it is stored."""
+    """Convert the first frame of an image in any mode to 8-bit RGB, lying as it is stored.
+
+    Of integers and floats, white is the least of 1, 255 and 65535 that no value exceeds. Raises
+    `ValueError` where there is none, or where a value is negative or NaN.
+    """
     if image.mode.startswith("I;16"):
         # Pillow's conversion would clip 16-bit values at 255 and leave a white image.
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):  # which Pillow clips as well: numbers up to 1 would be black
+        values = np.asarray(image)
+        lowest, highest = float(values.min()), float(values.max())
+        white = next((end for end in (1, 255, 65535) if highest <= end), math.nan)
+        if not (lowest >= 0 and white > 0):
+            raise ValueError(f"values from {lowest:g} to {highest:g} are no shades of grey")
+        return Image.fromarray(np.round(values * (255 / white)).astype(np.uint8)).convert("RGB")
     return image.convert("RGB")
 
 

@@ -94,12 +94,27 @@ def test_cropping_first_changes_no_pixel_by_more_than_rounding(size):
     assert (found.int() - expected).abs().max() <= 2
 
 
-def test_16_bit_png_is_scaled_not_clipped():
-    ramp = np.tile(np.linspace(0, 65535, 64).astype(np.uint16), (64, 1))
-    pixels = ImageDecoder(Preprocessing((64, 64), **UNIT))(
-        hostile.encoded(Image.fromarray(ramp), "PNG")
-    ).pixels
-    assert pixels[0, 0, :].tolist() == pytest.approx((ramp[0] >> 8).tolist(), abs=1)
+@pytest.mark.parametrize(
+    ("white", "kind", "file"),
+    [
+        (65535, np.uint16, "PNG"), (65535, np.int32, "TIFF"), (65535, np.float32, "TIFF"),
+        (255, np.int32, "TIFF"), (255, np.float32, "TIFF"), (1, np.float32, "TIFF"),
+    ],
+)  # fmt: skip
+def test_numbers_of_other_widths_are_scaled_not_clipped(white, kind, file):
+    ramp = np.tile(np.linspace(0, white, 64).astype(kind), (64, 1))
+    data = hostile.encoded(Image.fromarray(ramp), file)
+    pixels = ImageDecoder(Preprocessing((64, 64), **UNIT))(data).pixels
+    assert pixels[0, 0, :].tolist() == pytest.approx(list(range(0, 256, 4)), abs=4)
+
+
+@pytest.mark.parametrize("value", [-1.0, 70_000.0, float("nan")])
+def test_numbers_that_are_no_shades_are_refused(value):
+    values = np.full((8, 8), value, np.float32)
+    with pytest.raises(ImageRejected, match="no shades of grey"):
+        ImageDecoder(Preprocessing((8, 8), **UNIT))(
+            hostile.encoded(Image.fromarray(values), "TIFF")
+        )
 
 
 def stored(orientation, kind):
