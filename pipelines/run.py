@@ -154,7 +154,7 @@ def _plan(stages: Sequence[PlannedStage], about: str | None) -> Iterator[Shown]:
     heads = ("stage", "command", "", "pairs", "time", "")
     yield Table("", heads, tuple(rows), left=3, last_left=True)
     if any(stage.command == "select" and stage.action != "skip" for stage in stages):
-        yield "pairs behind a select are upper bounds"
+        yield "pairs are estimated from the sizes of shards; behind a select they are upper bounds"
     for stage in stages:
         yield from (
             f"{stage.name} writes outside of the run's folder: {path}" for path in stage.elsewhere
