@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from ncclean.base import stores
 from ncclean.base.text_files import parse_json, read_text
+from ncclean.data.member_samples import caption_keys
+from ncclean.data.nested_fields import without_lines
 from ncclean.data.reader import read_samples
 from ncclean.data.sample_groups import caption_members
-from ncclean.data.samples import Sample, SkipReason
+from ncclean.data.samples import CaptionKeys, Sample, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import LocatedSamples, TarSamples
 from ncclean.errors import InputError, ShardError
@@ -26,11 +28,12 @@ class SampleCounts(NamedTuple):
     failed: dict[str, str]
 
 
-def count_samples(shards: Sequence[ShardRef]) -> SampleCounts:
+def count_samples(shards: Sequence[ShardRef], caption_key: CaptionKeys = None) -> SampleCounts:
     """Count the usable samples of each shard; of one that cannot be read to its end, those before.
 
     From the `sizes.json` beside it, which `ncclean export` and DataComp write; else from the
-    headers of a tar (pairs of image and caption, decodable or not), or by reading what is none.
+    headers of a tar (pairs of image and a caption that `caption_key` names, decodable or not), or
+    by reading what is none.
     """
     folders = {shard.url.rpartition("/")[0] for shard in shards}
     sizes = {f"{folder}/{file}": n for folder in folders for file, n in _sizes(folder).items()}
@@ -39,7 +42,7 @@ def count_samples(shards: Sequence[ShardRef]) -> SampleCounts:
 
     def size(shard: ShardRef) -> int:
         stated = sizes.get(shard.url if "/" in shard.url else f"/{shard.url}")
-        return stated if stated is not None else _counted(shard, failed)
+        return stated if stated is not None else _counted(shard, caption_key, failed)
 
     at_once = _AT_ONCE if any(stores.is_url(shard.url) for shard in shards) else 1
     with ThreadPoolExecutor(at_once) as pool:
@@ -60,23 +63,23 @@ def _sizes(folder: str) -> dict[str, int]:
     return {name: count for name, count in sizes.items() if isinstance(count, int)}
 
 
-def _counted(shard: ShardRef, failed: dict[str, str]) -> int:
-    count = 0
+def _counted(shard: ShardRef, caption_key: CaptionKeys, failed: dict[str, str]) -> int:
+    count, named = 0, caption_keys(caption_key)
     try:
         if shard.layout == WEBDATASET:
-            for sample in LocatedSamples(shard):
-                count += _is_pair(sample)
+            for sample in LocatedSamples(shard, named):
+                count += _is_pair(sample, named)
         else:
-            for sample in read_samples(shard):
+            for sample in read_samples(shard, named):
                 count += sample.status is SkipReason.OK
     except (ShardError, OSError) as error:
         failed[shard.name] = str(error)
     return count
 
 
-def _is_pair(sample: Sample) -> bool:
-    names = (*caption_members(sample.picture), "json")
-    has_caption = not sample.members.keys().isdisjoint(names)
+def _is_pair(sample: Sample, named: Sequence[str]) -> bool:
+    names = (*named, *map(without_lines, named)) or caption_members(sample.picture)
+    has_caption = not sample.members.keys().isdisjoint((*names, "json"))
     is_repeat = sample.status is SkipReason.DUPLICATE_KEY
     return sample.picture is not None and has_caption and not is_repeat
 

@@ -84,7 +84,7 @@ class RankSamples:
         if selection is not None:
             counts = selection.counts()
         elif counts is None:
-            counts, self.failed_shards = count_samples(shards)
+            counts, self.failed_shards = count_samples(shards, caption_key)
         self._refs = match_shards(list(counts), shards)
         self._sizes = {name: count for name, count in sorted(counts.items()) if count}
         self.samples = sum(self._sizes.values())

@@ -134,7 +134,7 @@ class Finetuning:
             check_same_start(estimator.model, ranks)
             record = stack.enter_context(self._record()) if ranks.is_first else None
             pieces = said_by_first(ranks, pieces_of(record, ranks) if record is not None else 0)
-            counted = counts_of(record, ranks, shards) if selection is None else None
+            counted = counts_of(record, ranks, shards, captions) if selection is None else None
             files = stack.enter_context(RunFiles.open(self.out))  # the first rank has cleared them
             on_file = partial(_list_files, record, files) if record is not None else None
             if record is not None and on_file is not None:
@@ -287,14 +287,16 @@ def pieces_of(record: RunRecord, ranks: Ranks) -> int:
     return ranks.size
 
 
-def counts_of(record: RunRecord | None, ranks: Ranks, shards: Sequence[ShardRef]) -> SampleCounts:
+def counts_of(
+    record: RunRecord | None, ranks: Ranks, shards: Sequence[ShardRef], captions: CaptionKeys = None
+) -> SampleCounts:
     """The samples of each shard, which the ranks count once for all starts of the run."""
     recorded = next((e for e in record.entries if e["kind"] == _COUNTS), None) if record else None
     of_first = SampleCounts(recorded["samples"], recorded.get("failed", {})) if recorded else None
     counts: SampleCounts | None = said_by_first(ranks, of_first)
     if counts is None:
         counts = SampleCounts({}, {})
-        for of_rank in gathered(ranks, count_samples(shards[ranks.rank :: ranks.size])):
+        for of_rank in gathered(ranks, count_samples(shards[ranks.rank :: ranks.size], captions)):
             counts.samples.update(of_rank.samples)
             counts.failed.update(of_rank.failed)
         if record is not None:

@@ -4,10 +4,14 @@ import io
 import json
 import tarfile
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ncclean.data.counting import count_samples, estimate_samples
+from ncclean.data.images.resolve import resolve_images
 from ncclean.data.shards import resolve_shards
+from tests import hostile
 
 
 def shard(path, members):
@@ -34,6 +38,23 @@ def test_a_pair_has_an_image_a_caption_and_a_key_of_its_own(tmp_path):
         ("without.txt", b""), ("c.png", b""), ("c.txt", b""), ("a.jpg", b""), ("a.txt", b""),
     ]  # fmt: skip
     assert counted(shard(tmp_path / "0.tar", members)) == {"0": 3}
+
+
+def test_pairs_are_those_of_the_caption_that_is_named(tmp_path):
+    """Training without a selection ends where their count does."""
+    ends = [["jpg", "txt", "alt"], ["jpg", "alt"], ["jpg", "alt"], ["jpg", "txt"], ["jpg"]]
+    members = [(f"{n}.{end}", b"x") for n, several in enumerate(ends) for end in several]
+    rows = [
+        {"bytes": hostile.JPEG, "caption": caption, "alt": "x"} for caption in ("x", None, None)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    shards = [
+        *resolve_shards([str(shard(tmp_path / "0.tar", members))]),
+        *resolve_images([str(tmp_path / "t.parquet")]),
+    ]
+    counts = {key: count_samples(shards, key).samples for key in (None, "alt", "alt.lines")}
+    assert counts[None] == {"0": 2, "t": 1}
+    assert counts["alt"] == counts["alt.lines"] == {"0": 3, "t": 3}
 
 
 def test_what_a_folder_states_of_its_shards_is_taken(tmp_path):
