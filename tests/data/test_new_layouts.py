@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -140,6 +141,24 @@ def test_several_lists_of_images_are_not_passed_over(tmp_path, second, monkeypat
 def test_a_beginning_of_quotes_alone_takes_no_time(tmp_path, refused):
     (tmp_path / "t.json").write_text('{"a' + 500_000 * '\\"')
     refused(read, tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_what_datasets_kept_beside_its_data_is_not_read(tmp_path, has_state):
+    """Results of `map` are the same pairs once more; an earlier `save_to_disk` may be of others."""
+    folder = PEOPLES["Arrow"](PAIRS, tmp_path / "c") / "train"
+    data = folder / "data-00000-of-00001.arrow"
+    kept = ["cache-0123456789abcdef.arrow", "cache-ab_00000_of_00002.arrow"]
+    for name in [*kept, *(["data-00000-of-00002.arrow"] if has_state else [])]:
+        shutil.copy(data, folder / name)
+    if not has_state:
+        (folder / "state.json").unlink()
+    assert len(read(folder)[0]) == 20
+    assert len(read(folder / kept[0])[0]) == 20
+    if has_state:
+        data.unlink()
+        with pytest.raises(InputError, match=f"names {data.name}, which is not there"):
+            read(folder)
 
 
 def test_units_of_arrow_have_the_rows_of_whole_batches(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,19 +12,22 @@ import pyarrow as pa
 
 from ncclean.base import stores
 from ncclean.base.regular_files import open_file
+from ncclean.base.text_files import parse_json, read_text
 from ncclean.data.images.arrow_rows import BATCH_BYTES, pieces, rows_of_batch
 from ncclean.data.images.tables import TableLayout
 from ncclean.data.images.text_rows import BrokenRow, Row, row_keys
-from ncclean.data.layout import Cut, Facts, SourceFile
+from ncclean.data.layout import Cut, Facts, Source, SourceFile
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import vector_columns
 from ncclean.data.shards import ShardRef
-from ncclean.errors import ShardError, one_line
+from ncclean.errors import InputError, ShardError, one_line
 from ncclean.workers.call import contained_once
 
 _MAGIC = b"ARROW1"  # of files; streams, which Hugging Face writes, have none
 _ROWS_AT_ONCE = 64
 _BLOCK_BYTES = 8 << 20  # of an object store
+_STATE = "state.json"  # of `save_to_disk`
+_KEPT = re.compile(r"/cache-[^/]*$")  # by Hugging Face's datasets, of any folder
 _SPLITS = {"train": "train", "validation": "val", "val": "val", "dev": "val", "test": "test"}
 
 
@@ -34,6 +38,13 @@ class ArrowImages(TableLayout):
     endings = files = (".arrow", ".feather")
     form = "parquet"
     has_splits = True
+
+    def sources(self, source: Source, options: SourceOptions) -> list[str]:
+        urls = super().sources(source, options)
+        if not urls or source.is_file:
+            return urls
+        # Beside the data lie what `map` and `filter` kept, and files of earlier `save_to_disk`s.
+        return _stated_files(source) or [one for one in urls if not _KEPT.search(one)]
 
     def split_of(self, url: str) -> str | None:
         return _SPLITS.get(posixpath.basename(posixpath.dirname(url)), "")
@@ -72,6 +83,21 @@ class ArrowImages(TableLayout):
             failure = str(error) or "needs more memory than a reader may take"
             yield from (BrokenRow(failure) for _ in range((last or done) - done))
             raise ShardError(failure) from error
+
+
+def _stated_files(source: Source) -> list[str]:
+    """The files of data that the state of a folder names; none without a state.
+
+    Raises `InputError` if one is not there.
+    """
+    if _STATE not in source.files:
+        return []
+    state = parse_json(read_text(path := source.below(_STATE)), path)
+    entries = state.get("_data_files") if isinstance(state, dict) else None
+    names = [str(one.get("filename")) for one in entries or () if isinstance(one, dict)]
+    if missing := [name for name in names if name not in source.files]:
+        raise InputError(f"{path} names {missing[0]}, which is not there")
+    return [source.below(name) for name in names]
 
 
 def batch_rows(url: str) -> Iterator[int]:
