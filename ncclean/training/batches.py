@@ -62,7 +62,13 @@ class BatchSource(Protocol):
         ...
 
 
-MakeBatches = Callable[[int, slice], BatchSource]  # of a piece, and which rows of its batches
+class Piece(BatchSource, Protocol):
+    """A piece of the pairs; the last batch of its epochs is `lacking` as many of a whole one."""
+
+    lacking: int
+
+
+MakeBatches = Callable[[int, slice], Piece]  # of a number, and which rows of its batches
 
 
 class RankBatches:
@@ -80,6 +86,7 @@ class RankBatches:
             if first - of_piece < (start := piece * of_piece) < last
         ]
         self.steps_per_epoch = self._pieces[0].steps_per_epoch
+        self.lacking = pieces * self._pieces[0].lacking
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
         """Yield the training batches of an epoch, from `first_step` on."""
@@ -96,6 +103,8 @@ class CachedFeatures:
     the last batch, nor bring noise: `batch_noise` is drawn here, anew in each epoch. `rows` are
     those that are made of each batch.
     """
+
+    lacking = 0
 
     def __init__(
         self,

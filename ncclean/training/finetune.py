@@ -33,7 +33,7 @@ from ncclean.models.request import ModelRequest, write_model
 from ncclean.storage.run_folder import open_record, written_aside
 from ncclean.storage.run_record import RUN, RunRecord
 from ncclean.storage.same_corpus import as_scored, captions_as_scored
-from ncclean.training.batches import BatchSource, CachedFeatures, RankBatches, open_selection
+from ncclean.training.batches import CachedFeatures, Piece, RankBatches, open_selection
 from ncclean.training.objectives.base import Objective
 from ncclean.training.objectives.options import Method, ObjectiveOptions
 from ncclean.training.objectives.registry import make_objective
@@ -156,9 +156,11 @@ class Finetuning:
             failed = dict(counted.failed) if counted is not None else {}
             for of_rank in gathered(ranks, trainer.failed_shards):
                 failed |= of_rank
+        each = loader.steps_per_epoch
+        epochs = sum(phase.length(each) // each for phase in trainer.phases)
         return FinetuneSummary(
             method=self.method,
-            samples=position.total_steps * self.batch_size,
+            samples=position.total_steps * self.batch_size - epochs * loader.lacking,
             steps=position.total_steps,
             first_loss=results[0]["loss"] if results else None,
             last_loss=results[-1]["loss"] if results else None,
@@ -223,7 +225,7 @@ class Finetuning:
         pieces: int,
         piece: int,
         rows: slice,
-    ) -> BatchSource:
+    ) -> Piece:
         """Rows of the batches of a piece: images and captions, or what frozen towers make of it."""
         options = dataclasses.replace(
             self.loader, batch_size=self.batch_size // pieces, seed=self.seed, caption_key=captions

@@ -70,6 +70,16 @@ def test_the_run_folder_is_a_model(corpus, selection, tmp_path):
     assert list((tmp_path / "run" / "tensorboard").iterdir())
 
 
+def test_an_incomplete_batch_counts_the_samples_that_it_has(corpus, selection, tmp_path):
+    asked = request(corpus, selection, tmp_path / "run", batch_size=250)
+    loader = LoaderOptions(chunk=250, drop_last=False, augment=False)
+    pairs, each = pq.read_metadata(selection).num_rows, TrainOptions(steps=4)
+    summary = replace(asked, loader=loader, training=each).run().summary
+    rounds, rest = divmod(4, -(-pairs // 250))
+    assert rounds
+    assert summary.samples == rounds * pairs + rest * 250
+
+
 @pytest.mark.slow
 def test_a_run_in_a_store_goes_on_and_is_that_of_a_folder(corpus, selection, tmp_path, refused):
     training = TrainOptions(log_steps=1, save_steps=2, steps=6, tensorboard=False)
