@@ -8,7 +8,7 @@ import glob
 import itertools
 import os
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -132,29 +132,41 @@ def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:
 def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, ShardRef]:
     """Find the shard that each shard name of a selection stands for.
 
-    Names carry as many folders as it took to tell the shards of the scoring run apart, which may
-    be more or fewer than it takes here. Raises `InputError` for a name that no shard or several
-    may be meant by.
+    Raises `InputError` for a name of none, as `shards_by_name` tells.
     """
-    exact = {ref.name: ref for ref in shards}
-    matched: dict[str, ShardRef] = {}
-    missing: list[str] = []
-    for name in names:
-        ends = [
-            ref
-            for ref in ([exact[name]] if name in exact else shards)
-            if ref.name == name or name.endswith("/" + ref.name) or ref.name.endswith("/" + name)
-        ]
-        if len(ends) == 1:
-            matched[name] = ends[0]
-        else:
-            missing.append(name)
+    matched = shards_by_name(names, shards)
+    missing = [name for name in names if name not in matched]
     if missing:
         raise InputError(
             f"not among --shards: {counted(len(missing), 'shard')} of the selection "
             f"(first: {min(missing)})"
         )
     return matched
+
+
+def shards_by_name(names: Iterable[str], shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
+    """Find the shards that names of a table stand for, without the names of none or of several.
+
+    Names carry as many folders as it took to tell the shards of the scoring run apart, which may
+    be more or fewer than it takes here. `names` are all of the table: if only `train` is here,
+    `00000` may be `train/00000` or `val/00000` of it, and is taken for neither.
+    """
+    by_end: dict[str, list[ShardRef]] = defaultdict(list)
+    for ref in shards:
+        by_end[ref.name.rpartition("/")[2]].append(ref)
+    matched: dict[str, ShardRef] = {}
+    for name in names:
+        refs = by_end.get(name.rpartition("/")[2], [])
+        exact = [ref for ref in refs if ref.name == name]
+        ends = exact or [
+            ref
+            for ref in refs
+            if f"/{name}".endswith(f"/{ref.name}") or ref.name.endswith(f"/{name}")
+        ]
+        if len(ends) == 1:
+            matched[name] = ends[0]
+    meant = Counter(ref.name for ref in matched.values())
+    return {name: ref for name, ref in matched.items() if name == ref.name or meant[ref.name] == 1}
 
 
 def expand(

@@ -257,7 +257,7 @@ def _data(numbers: Measurements, page: Page) -> dict[str, Any]:
                 "flags": pair.flags,
                 "uid": pair.uid,
                 "number": pair.caption_number,
-                "original": original_of(pair, _source(page, pair.shard)),
+                "original": original_of(pair, page.sources.get(pair.shard)),
                 "decision": page.decisions.get((pair.uid, pair.caption_number)),
                 "further": {name: _finite(value) for name, value in pair.further.items()},
             }
@@ -273,10 +273,6 @@ def original_of(pair: ShownPair, shard: ShardRef | None) -> str:
         return f"{pair.shard} {key}"
     url = shard.recorded().url
     return f"{url}/{key}.*" if shard.layout == Folder.name else f"{url} {key}"
-
-
-def _source(page: Page, name: str) -> ShardRef | None:
-    return page.sources.get(name) or page.sources.get(name.rsplit("/", 1)[-1])
 
 
 def _threshold_query(numbers: Measurements, condition: str) -> str:

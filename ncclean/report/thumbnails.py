@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import io
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -92,14 +92,14 @@ def read_thumbnails(
     most `all_bytes` as base64, whatever the number of pairs; `encode` makes pictures of another
     kind instead.
 
-    A shard is matched by its name, else by the last component of the name if that is unique. A
-    broken picture or shard does not raise; its placeholder gives the reason.
+    The shards have the names of the table (`as_scored`). A broken picture or shard does not raise;
+    its placeholder gives the reason.
     """
     thumbnails = Thumbnails()
     wanted: dict[str, list[Pictured]] = defaultdict(list)
     for pair in pairs:
         wanted[pair.shard].append(pair)
-    named = shards_by_name(shards)
+    named = {shard.name: shard for shard in shards}
     if encode is None:
         most_bytes = all_bytes * 3 // 4 // max(len(pairs), 1)
         encode = functools.partial(
@@ -108,7 +108,7 @@ def read_thumbnails(
     with ThreadPoolExecutor(_THREADS, "ncclean-thumbnails") as pool:
         jobs = {}
         for name, chosen in wanted.items():
-            shard = named.get(name) or named.get(name.rsplit("/", 1)[-1])
+            shard = named.get(name)
             if shard is None:
                 thumbnails.missing_shards.append(name)
                 reason = "shard not among --shards"
@@ -154,16 +154,6 @@ def places_of(rows: pa.Table) -> dict[Row, Place]:
     """The places of samples, from rows of a score table."""
     columns = (rows.column(name).to_pylist() for name in ("shard", "row", *PLACE_COLUMNS))
     return {(shard, row): Place.of(*place) for shard, row, *place in zip(*columns, strict=True)}
-
-
-def shards_by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
-    """Shards by full name, and by the last component of the name where that is unique."""
-    shards = list(shards)
-    short = [shard.name.rsplit("/", 1)[-1] for shard in shards]
-    counts = Counter(short)
-    named = {name: shard for name, shard in zip(short, shards, strict=True) if counts[name] == 1}
-    # Full names override short ones: they are unique, and may equal the end of another name.
-    return named | {shard.name: shard for shard in shards}
 
 
 def _read_shard(

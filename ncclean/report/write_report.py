@@ -23,7 +23,7 @@ from ncclean.report.measurements import Measurements, measure_table
 from ncclean.report.page import Page, render
 from ncclean.report.pairs import cards_of, choose_pairs
 from ncclean.report.table import ScoreTable
-from ncclean.report.thumbnails import Pictured, Thumbnails, read_thumbnails, shards_by_name
+from ncclean.report.thumbnails import Pictured, Thumbnails, read_thumbnails
 from ncclean.selection.decided import Decisions
 from ncclean.storage.same_corpus import as_scored
 
@@ -124,7 +124,7 @@ def write_report(
         decided=decided,
         decided_elsewhere=decided_elsewhere,
         decisions={pair: decision.decision for pair, decision in reviewed.by_pair.items()},
-        sources=shards_by_name(shards) if shards is not None else {},
+        sources={shard.name: shard for shard in shards or ()},
         causes=cards,
     )
     html = render(numbers, page).encode()

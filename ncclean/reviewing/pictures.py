@@ -18,7 +18,7 @@ from ncclean.data.open_image import ImageRejected, date_taken
 from ncclean.data.samples import Place, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, NccleanError
-from ncclean.report.thumbnails import LARGE_SIZES, encode_webp, shards_by_name
+from ncclean.report.thumbnails import LARGE_SIZES, encode_webp
 
 _KEPT = 1_000  # pictures, some 20 KB each
 _MOST_BYTES = 60_000
@@ -44,7 +44,7 @@ class Pictures:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`place_of` looks a shard and a key up in the table; `say` see `ImageFetcher`."""
-        self._named = shards_by_name(shards or ())
+        self._named = {shard.name: shard for shard in shards or ()}
         self._has_shards = shards is not None
         self._place_of = place_of
         self._fetcher = ImageFetcher(say, keeps_places=True)
@@ -60,7 +60,7 @@ class Pictures:
 
         Raises `InputError` if none of them is.
         """
-        missing = [shard for shard in shards if self._reference(shard) is None]
+        missing = [shard for shard in shards if self._named.get(shard) is None]
         if not missing:
             return None
         example = f"such as {missing[0]}: --shards takes what was scored"
@@ -87,7 +87,7 @@ class Pictures:
             if any(one.image_path is None and one.image_offset is None for one in places.values())
         }
         for shard, places in pages.items():
-            if shard not in self._expected and self._reference(shard) is not None:
+            if shard not in self._expected and self._named.get(shard) is not None:
                 self._begin(shard, places)
 
     def dates(self, rows: Iterable[Mapping[str, Any]]) -> dict[int, datetime | None]:
@@ -105,7 +105,7 @@ class Pictures:
         dates: dict[int, datetime | None] = {}
 
         def read(shard: str) -> None:
-            reference = self._reference(shard)
+            reference = self._named.get(shard)
             with contextlib.suppress(NccleanError, OSError):
                 for key, data in self._fetcher.fetch(reference, shards[shard]) if reference else ():
                     taken = date_taken(data) if data is not None else None
@@ -135,7 +135,7 @@ class Pictures:
             raise NoPicture(str(error)) from error
 
     def _known(self, shard: str) -> ShardRef:
-        reference = self._reference(shard)
+        reference = self._named.get(shard)
         if reference is None:
             raise NoPicture(
                 f"{shard} is not among --shards"
@@ -143,9 +143,6 @@ class Pictures:
                 else "no pictures: the review was started without --shards"
             )
         return reference
-
-    def _reference(self, shard: str) -> ShardRef | None:
-        return self._named.get(shard) or self._named.get(shard.rsplit("/", 1)[-1])
 
     def _begin(self, shard: str, places: Mapping[str, Place]) -> dict[str, Future[bytes]]:
         """Read pictures unless they are there, or being read."""
@@ -169,7 +166,7 @@ class Pictures:
         """Read images of one shard, each handed out when it is there."""
         why = _NO_IMAGE
         try:
-            reference = self._reference(shard)
+            reference = self._named.get(shard)
             assert reference is not None
             for key, data in self._fetcher.fetch(reference, places):
                 left.pop(key).set_result(data)

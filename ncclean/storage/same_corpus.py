@@ -10,7 +10,7 @@ from ncclean.base.text_files import parse_json
 from ncclean.data.member_samples import caption_keys, sample_uid
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import ShardRef, shards_by_name
 from ncclean.errors import InputError, ShardError
 from ncclean.storage.catalog import connect
 from ncclean.storage.tables import table_metadata
@@ -19,7 +19,7 @@ _SAMPLES = 20  # the first ones of the first, a middle and the last shard
 
 
 def as_scored(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRef]:
-    """The shards that tables are about, with the `image_key` that these were made with.
+    """The shards that tables are about, with the names and the `image_key` that these have.
 
     Raises `InputError` if tables and shards differ in the uids of a few samples, or name other
     pictures. Samples that the tables do not have are passed over, and so are shards that cannot be
@@ -29,14 +29,17 @@ def as_scored(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRe
     shards = _with_pictures(tables, shards)
     connection = connect(tables)
     try:
+        names = connection.execute("SELECT DISTINCT shard FROM scores WHERE shard IS NOT NULL")
+        scored = shards_by_name([name for (name,) in names.fetchall()], shards)
+        called = {shard.name: name for name, shard in scored.items()}
+        shards = [dataclasses.replace(one, name=called.get(one.name, one.name)) for one in shards]
         for number in sorted({0, len(shards) // 2, len(shards) - 1}) if shards else ():
             shard = shards[number]
             here = _uids(shard)
             if not here:
                 continue  # no need to search the tables
             rows = connection.execute(
-                "SELECT key, uid FROM scores WHERE list_contains($1, key) AND "
-                "(shard = $2 OR shard LIKE '%/' || $2 OR $2 LIKE '%/' || shard)",
+                "SELECT key, uid FROM scores WHERE list_contains($1, key) AND shard = $2",
                 [list(here), shard.name],
             ).fetchall()
             if rows and all(here[key] != uid for key, uid in rows):

@@ -14,7 +14,7 @@ from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 
 from ncclean.data.member_samples import sample_uid
-from ncclean.data.shards import resolve_shards
+from ncclean.data.shards import match_shards, resolve_shards, shards_by_name
 from ncclean.errors import InputError
 from ncclean.storage.same_corpus import as_scored, captions_as_scored
 from tests import hostile
@@ -80,6 +80,20 @@ def test_names_with_folders_meet_those_without(corpora, refused):
     longer = table(folder / "l.parquet", "x/00000", [f"a{k}" for k in KEYS])
     as_scored(longer, shards(folder / "a"))
     refused(as_scored, longer, shards(folder / "b"))
+    assert [one.name for one in as_scored(longer, shards(folder / "a"))] == ["x/00000"]
+
+
+def test_a_shard_that_two_names_may_mean_stands_for_neither(corpora, refused):
+    folder, _ = corpora
+    both = [name for name in ("a/00000", "b/00000") for _ in KEYS]
+    uids = [sample_uid({}, name, key) for name, key in zip(both, KEYS * 2, strict=True)]
+    columns = {"uid": uids, "shard": both, "key": KEYS * 2}
+    pq.write_table(pa.table(columns), folder / "two.parquet")
+    here = shards(folder / "a")
+    assert [one.name for one in as_scored([str(folder / "two.parquet")], here)] == ["00000"]
+    refused(match_shards, ["a/00000", "b/00000"], here)
+    assert match_shards(["00000"], here) == {"00000": here[0]}
+    assert shards_by_name(["00000", "b/00000"], here) == {"00000": here[0]}
 
 
 def test_what_cannot_be_compared_is_let_pass(corpora):
