@@ -21,11 +21,11 @@ from ncclean.base.rules import RULES, Rule
 from ncclean.base.schema import OPTIONAL_COLUMNS, PLACE_COLUMNS, SCORE_COLUMNS
 from ncclean.errors import InputError
 from ncclean.storage.catalog import columns_of, connect, first_line
+from ncclean.storage.joined import PLACE
 
 _TELLS = "near_miss_probability"
 _NEEDED = ("uid", "shard", "key", "row", "status", "similarity", "noise_probability")
 _P = "noise_probability::DOUBLE"
-PLACE = ("shard", "row", "caption_number")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class AuditTable:
     ) -> AuditTable:
         """Open score files for an audit. Raises `InputError` if they lack noise probabilities."""
         beside = {"selection": [selection]} if selection is not None else {}
-        connection = connect(paths, memory_limit, beside=beside)
+        connection = connect(paths, memory_limit, beside=beside, place=PLACE)
         there = columns_of(connection, "scores")
         for name in _NEEDED:
             if name not in there:
@@ -84,7 +84,7 @@ class AuditTable:
         judging = NOBODY if judge is None else judge.joined(connection, there)
         connection.execute(
             f"CREATE TEMP VIEW pairs AS SELECT {selected}, {number}::SMALLINT AS caption_number, "
-            f"{judging.answer} AS judge FROM scores s {judging.joins} "
+            f"s.{PLACE} AS place, {judging.answer} AS judge FROM scores s {judging.joins} "
             "WHERE s.status = 'ok' AND s.noise_probability IS NOT NULL"
         )
         rules = tuple(rule for rule in RULES if set(rule.columns) <= set(there))
@@ -152,31 +152,29 @@ class AuditTable:
                 parameters.append(left_out)
         most = int(max(wanted.max(), 1))
         name = f"concat_ws('/', uid, caption_number, {int(seed)})"
-        place = "{'shard': shard, 'row': row, 'caption_number': caption_number}"
         drawn = self._rows(
             f"""SELECT stratum, count(*), arg_min(place, (hashed, place), {most}) FROM (
-              SELECT {stratum_of} AS stratum, {place} AS place,
+              SELECT {stratum_of} AS stratum, place,
                 md5_number_lower({name}) AS hashed FROM pairs WHERE {among}) GROUP BY stratum""",
             parameters or None,
         )
         pairs = [0] * len(wanted)
-        places: dict[tuple[str, int, int], tuple[int, int]] = {}
+        places: dict[int, tuple[int, int]] = {}
         for stratum, count, taken in drawn:
             pairs[stratum] = count
-            for number, one in enumerate(taken[: wanted[stratum]]):
-                places[tuple(one[name] for name in PLACE)] = stratum, number
+            for number, place in enumerate(taken[: wanted[stratum]]):
+                places[place] = stratum, number
         columns = (
-            "uid", *PLACE, "key", "noise_probability", "text", "url", "width", "height", "status",
-            "error", "suspect_word", "better_word", "judge", *PLACE_COLUMNS,
+            "place", "uid", "shard", "row", "caption_number", "key", "noise_probability", "text",
+            "url", "width", "height", "status", "error", "suspect_word", "better_word", "judge",
+            *PLACE_COLUMNS,
         )  # fmt: skip
         rows = self._table(
-            f"SELECT {', '.join(columns)} FROM pairs WHERE {_among(PLACE)}",
-            [[dict(zip(PLACE, place, strict=True)) for place in places]],
+            f"SELECT {', '.join(columns)} FROM pairs WHERE place IN (SELECT unnest(?::BIGINT[]))",
+            [list(places)],
         )
-        of_rows = [
-            places[place]
-            for place in zip(*(rows.column(n).to_pylist() for n in PLACE), strict=True)
-        ]
+        of_rows = [places[place] for place in rows.column("place").to_pylist()]
+        rows = rows.drop_columns(["place"])
         for at, column in enumerate(("stratum", "place_in_stratum")):
             values = pa.array([place[at] for place in of_rows], pa.int32())
             rows = rows.append_column(column, values)
@@ -203,9 +201,9 @@ class AuditTable:
         """The rows of these uids: score, judge's answer, stratum, and which rules flag them."""
         flags = ", ".join(f"{_flag(rule)} AS f{n}" for n, rule in enumerate(self.rules))
         return self._table(
-            "SELECT uid, caption_number, noise_probability, similarity, neg_clip_loss, "
+            "SELECT uid, caption_number, text, noise_probability, similarity, neg_clip_loss, "
             f"calibration_group, judge, {stratum_sql(bounds)} AS stratum, {flags} FROM pairs "
-            "WHERE uid IN (SELECT unnest(?)) ORDER BY shard, row, caption_number",
+            "WHERE uid IN (SELECT unnest(?)) ORDER BY place",
             [list(uids)],
         )
 
@@ -216,10 +214,19 @@ class AuditTable:
             raise InputError(f"the score table cannot be read: {first_line(error)}") from error
 
     def _table(self, sql: str, parameters: object) -> pa.Table:
+        """Rows of pairs. Raises `InputError` if two of them have one uid: answers go by it."""
         try:
-            return self.connection.sql(sql, params=parameters).to_arrow_table()
+            rows = self.connection.sql(sql, params=parameters).to_arrow_table()
         except duckdb.Error as error:
             raise InputError(f"the score table cannot be read: {first_line(error)}") from error
+        texts = rows.group_by(["uid", "caption_number"]).aggregate([("text", "count_distinct")])
+        for uid, count in zip(texts["uid"], texts["text_count_distinct"], strict=True):
+            if count.as_py() > 1:
+                raise InputError(
+                    f"{uid} is the uid of pairs with other captions, by which answers could not be "
+                    "told apart, as in tables of shards with the same names: audit one table"
+                )
+        return rows
 
 
 def stratum_sql(bounds: np.ndarray) -> str:
@@ -232,17 +239,10 @@ def _flag(rule: Rule) -> str:
     return f"coalesce({rule.condition}, false)"
 
 
-def _among(columns: Sequence[str]) -> str:
-    """SQL: whether these columns are those of one of a list of structs, the query's parameter."""
-    place = ", ".join(f"'{name}': {name}" for name in columns)
-    return f"{{{place}}} IN (SELECT unnest(?))"
-
-
 def _selection_rule(connection: duckdb.DuckDBPyConnection, path: str) -> Rule:
     """The rule that flags what a selection does not keep."""
     there = columns_of(connection, "selection")
     if not {"shard", "key", "weight"} <= set(there):
         raise InputError(f"{path} is not a selection that `ncclean select` wrote")
-    keys = ["shard", "key", *(["caption_number"] if "caption_number" in there else [])]
-    named = ", ".join(keys)
+    named = ", ".join(n for n in ("uid", "shard", "key", "caption_number") if n in there)
     return Rule("dropped", f"({named}) NOT IN (SELECT ({named}) FROM selection)", short="dropped")

@@ -62,6 +62,29 @@ def test_each_caption_of_an_image_is_kept_or_dropped_by_itself(tmp_path):
     assert counts.pairs.sum(axis=0).tolist() == [1, 3]  # kept, dropped
 
 
+def test_pairs_of_tables_with_the_same_shards_are_told_apart(tmp_path, refused):
+    for name in "ab":
+        rows = [{**row, "uid": f"{name}{n}"} for n, row in enumerate(graded(80))]
+        rows = rows if name == "a" else rows[::-1]
+        write_scores(tmp_path / f"{name}.parquet", rows)
+    kept = pq.read_table(tmp_path / "a.parquet").select(["uid", "shard", "key"])
+    kept = kept.append_column("weight", pa.array([1.0] * 80))
+    pq.write_table(kept, tmp_path / "kept")
+    tables = [str(tmp_path / f"{name}.parquet") for name in "ab"]
+    with AuditTable.open(tables, str(tmp_path / "kept")) as opened:
+        sample = draw_sample(opened, 50, 0)
+        counts = opened.counts(sample.design.bounds)[-1]
+    assert len(sample.rows) == 50
+    probability = sample.rows.column("noise_probability").to_numpy()
+    strata = np.searchsorted(sample.design.bounds, probability, side="right")
+    assert strata.tolist() == sample.rows.column("stratum").to_pylist()
+    assert counts.pairs.sum(axis=0).tolist() == [80, 80]  # kept, dropped
+    write_scores(tmp_path / "b.parquet", [{"uid": "a3", "text": "other", "similarity": 0.1,
+                                           "noise_probability": 0.2}])  # fmt: skip
+    with AuditTable.open(tables) as opened:
+        refused(draw_sample, opened, 81, 0)
+
+
 def test_the_same_seed_draws_the_same_pairs_and_another_others(table, tmp_path):
     first, again, other = (sample_of(table, seed=seed).rows for seed in (1, 1, 2))
     assert first.equals(again)
