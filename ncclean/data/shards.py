@@ -7,6 +7,7 @@ import dataclasses
 import glob
 import itertools
 import os
+import posixpath
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -129,7 +130,7 @@ def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:
     ]
 
 
-def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, ShardRef]:
+def match_shards(names: Sequence[str], shards: Sequence[ShardRef]) -> dict[str, ShardRef]:
     """Find the shard that each shard name of a selection stands for.
 
     Raises `InputError` for a name of none, as `shards_by_name` tells.
@@ -148,25 +149,27 @@ def shards_by_name(names: Iterable[str], shards: Iterable[ShardRef]) -> dict[str
     """Find the shards that names of a table stand for, without the names of none or of several.
 
     Names carry as many folders as it took to tell the shards of the scoring run apart, which may
-    be more or fewer than it takes here. `names` are all of the table: if only `train` is here,
-    `00000` may be `train/00000` or `val/00000` of it, and is taken for neither.
+    be more or fewer than it takes here. `names` are all of the table: if only `train` is here, its
+    `00000` may be `train/00000` or `val/00000` of it, and the folder of the file decides.
     """
+    exact = {ref.name: ref for ref in shards}
     by_end: dict[str, list[ShardRef]] = defaultdict(list)
-    for ref in shards:
-        by_end[ref.name.rpartition("/")[2]].append(ref)
-    matched: dict[str, ShardRef] = {}
+    for ref in exact.values():
+        by_end[posixpath.basename(ref.name)].append(ref)
+    names_of: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        refs = by_end.get(name.rpartition("/")[2], [])
-        exact = [ref for ref in refs if ref.name == name]
-        ends = exact or [
+        ends = [
             ref
-            for ref in refs
+            for ref in ([exact[name]] if name in exact else by_end[posixpath.basename(name)])
             if f"/{name}".endswith(f"/{ref.name}") or ref.name.endswith(f"/{name}")
         ]
         if len(ends) == 1:
-            matched[name] = ends[0]
-    meant = Counter(ref.name for ref in matched.values())
-    return {name: ref for name, ref in matched.items() if name == ref.name or meant[ref.name] == 1}
+            names_of[ends[0].name].append(name)
+    for own, several in names_of.items():
+        if len(several) > 1:
+            folders = f"/{posixpath.dirname(exact[own].url)}/"
+            names_of[own] = [name for name in several if f"/{name}"[: -len(own)] in folders]
+    return {meant[0]: exact[own] for own, meant in names_of.items() if len(meant) == 1}
 
 
 def expand(

@@ -83,17 +83,21 @@ def test_names_with_folders_meet_those_without(corpora, refused):
     assert [one.name for one in as_scored(longer, shards(folder / "a"))] == ["x/00000"]
 
 
-def test_a_shard_that_two_names_may_mean_stands_for_neither(corpora, refused):
-    folder, _ = corpora
-    both = [name for name in ("a/00000", "b/00000") for _ in KEYS]
-    uids = [sample_uid({}, name, key) for name, key in zip(both, KEYS * 2, strict=True)]
-    columns = {"uid": uids, "shard": both, "key": KEYS * 2}
-    pq.write_table(pa.table(columns), folder / "two.parquet")
-    here = shards(folder / "a")
-    assert [one.name for one in as_scored([str(folder / "two.parquet")], here)] == ["00000"]
-    refused(match_shards, ["a/00000", "b/00000"], here)
-    assert match_shards(["00000"], here) == {"00000": here[0]}
-    assert shards_by_name(["00000", "b/00000"], here) == {"00000": here[0]}
+def test_of_two_names_that_end_alike_a_shard_has_the_one_of_its_folder(tmp_path, refused):
+    """Pairs of the other shard had its pictures, and were exported with them."""
+    for folder in "abc":
+        write(tmp_path / folder, "0", [None] * len(KEYS))
+    names = [name for name in ("a/0", "b/0") for _ in KEYS]
+    path = table(tmp_path / "t.parquet", None, [f"{n}" for n in range(60)], KEYS * 2)
+    columns = pq.read_table(path[0]).set_column(1, "shard", pa.array(names))
+    pq.write_table(columns, path[0])
+    both = shards(tmp_path / "a", tmp_path / "b")
+    assert [one.name for one in as_scored(path, both)] == ["a/0", "b/0"]
+    [one] = as_scored(path, shards(tmp_path / "b"))
+    assert (one.name, match_shards(["b/0"], [one])) == ("b/0", {"b/0": one})
+    refused(match_shards, ["a/0", "b/0"], [one])
+    refused(match_shards, ["a/0", "b/0"], shards(tmp_path / "c"))
+    assert shards_by_name(["0", "a/0"], shards(tmp_path / "c")).keys() == {"0"}
 
 
 def test_what_cannot_be_compared_is_let_pass(corpora):
