@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import zlib
 from collections.abc import Callable
@@ -71,7 +72,8 @@ class _Unpacked:
 
     def read1(self, size: int) -> bytes:
         """Some of the next bytes, as many as can be had before a place that is broken."""
-        return self._counted(self._stream.read1(size))
+        # A call that fails loses all that it unpacked.
+        return self._counted(self._stream.read1(min(size, io.DEFAULT_BUFFER_SIZE)))
 
     def seek(self, position: int) -> int:
         """Go on to a later byte, or as far as there are any."""
