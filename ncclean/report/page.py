@@ -22,6 +22,7 @@ from ncclean.auditing.audit import Audit
 from ncclean.base.formats import file_size, hours, short_rate
 from ncclean.base.schema import SCORE_COLUMNS
 from ncclean.data.images.folders import Folder
+from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.report import formats
@@ -255,7 +256,8 @@ def _data(numbers: Measurements, page: Page) -> dict[str, Any]:
                 "leftOut": pair.caption_left_out,
                 "scores": {name: _finite(value) for name, value in pair.scores.items()},
                 "flags": pair.flags,
-                "uid": pair.uid,
+                # Of a repeated key, nothing can be decided: the uid is that of the first sample.
+                "uid": pair.uid if pair.status != SkipReason.DUPLICATE_KEY.value else None,
                 "number": pair.caption_number,
                 "original": original_of(pair, page.sources.get(pair.shard)),
                 "decision": page.decisions.get((pair.uid, pair.caption_number)),

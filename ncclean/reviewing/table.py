@@ -209,7 +209,8 @@ class ReviewTable:
             f"CREATE VIEW pairs AS SELECT *, coalesce({self.number}, 0)::SMALLINT AS _number FROM "
             f"(SELECT *, {ROW_PLACE} AS {PLACE} "
             f"FROM read_parquet([{', '.join(map(quoted, self.files))}], union_by_name=true)) "
-            f"WHERE {_among(where)}"
+            # A sample that repeats a key has the uid, by which one decides, of the first.
+            f"WHERE {_among(where)} AND status <> {quoted(SkipReason.DUPLICATE_KEY.value)}"
         )
         told = {
             name
@@ -371,8 +372,7 @@ class ReviewTable:
         """The place of a sample, as far as the table says it."""
         columns = [name if name in self._there else f"NULL AS {name}" for name in PLACE_COLUMNS]
         rows = self._run(
-            f"SELECT {', '.join(columns)} FROM pairs WHERE shard = ? AND key = ? "
-            f"AND status <> {quoted(SkipReason.DUPLICATE_KEY.value)} LIMIT 1",
+            f"SELECT {', '.join(columns)} FROM pairs WHERE shard = ? AND key = ? LIMIT 1",
             [shard, key],
         )
         return Place.of(*rows[0]) if rows else NO_PLACE

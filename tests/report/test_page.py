@@ -177,6 +177,15 @@ def test_a_table_where_every_pair_failed(tmp_path):
     assert measure([str(path)]).curves == ()
 
 
+def test_a_repeated_key_cannot_be_decided_about(tmp_path):
+    """Its uid is that of the first sample."""
+    rows = [*graded(4), {"uid": "u1", "status": "duplicate_key"}]
+    html = page_of(write_scores(tmp_path / "s.parquet", rows))
+    data = json.loads(re.search(r'<script[^>]* id="data"[^>]*>(.*?)</script>', html, re.S)[1])
+    uids = {pair["row"]: pair["uid"] for pair in data["pairs"]}
+    assert (uids[1], uids[4]) == ("u1", None)
+
+
 def test_wrong_sentences_are_struck_through_and_escaped(tmp_path):
     """A caption cannot end the line through it, nor begin one."""
     rows = graded(4)

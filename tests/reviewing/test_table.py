@@ -78,6 +78,17 @@ def asked(handler, query="", body=None):
     return json.loads(asyncio.run(handler(HttpRequest(scope, receive))).body)
 
 
+def test_samples_that_repeat_a_key_are_not_decided(tmp_path):
+    """They have the uid of the first sample, which was dropped with them."""
+    columns = {"uid": ["u", "v", "u"], "shard": ["a"] * 3, "key": ["1", "2", "1"], "row": [0, 1, 2]}
+    status = ["ok", "image_corrupt", "duplicate_key"]
+    pq.write_table(pa.table({**columns, "status": status}), tmp_path / "s.parquet")
+    table = ReviewTable.open([str(tmp_path / "s.parquet")])
+    assert table.counts() == {"failures": 1, "all": 2}
+    assert pairs_of(table, Request(view="failures")) == [("v", 0)]
+    table.close()
+
+
 def test_an_undecided_caption_stays_when_another_one_of_its_image_is_decided(table, decided):
     decided.decide([("u3", 0), ("u5", 1)], DROP)
     left = pairs_of(table, Request("all", undecided=True))

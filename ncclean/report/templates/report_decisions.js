@@ -30,6 +30,7 @@
 
   // The same once more takes it back; what a review decided is not taken back, but decided anew.
   function tick(i, decision) {
+    if (!pairs[i].uid) return;
     if (!decision || (ticked.has(i) && ticked.get(i)[0] === decision)) ticked.delete(i);
     else ticked.set(i, [decision, new Date().toISOString().replace("Z", "+00:00")]);
     saved = false;
