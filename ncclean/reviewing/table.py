@@ -19,6 +19,7 @@ import duckdb
 
 from ncclean.base.schema import PLACE_COLUMNS, SCORE_FACTS
 from ncclean.data.samples import NO_PLACE, Place, SkipReason
+from ncclean.data.shards import sizes_and_versions
 from ncclean.errors import InputError
 from ncclean.report.pairs import ALMOST, BORDERLINE, WRONG_SENTENCE
 from ncclean.reviewing.conditions import PLACE, Condition, Conditions, Matches
@@ -194,6 +195,7 @@ class ReviewTable:
         self._scores, self._where = scores, where
         self.connection, self.work = scores.connection, scores.work
         self.files = tuple(files)
+        self._versions = self._versions_now()
         self._there = set(scores.names.types)
         self.number = "caption_number" if "caption_number" in self._there else "0"
         for name in ("uid", "shard", "key", "row", "status"):
@@ -440,6 +442,12 @@ class ReviewTable:
         with contextlib.suppress(InputError):  # the review has ended
             self._run(f"DROP TABLE order_{order}")
 
+    def _versions_now(self) -> list[tuple[int, str]]:
+        try:
+            return sizes_and_versions(self.files)
+        except OSError:
+            return []
+
     def _run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
             if self._has_ended:
@@ -448,6 +456,8 @@ class ReviewTable:
             self._running.add(cursor)
         try:
             rows: list[tuple[Any, ...]] = cursor.execute(sql, list(values)).fetchall()
+            if self._versions_now() != self._versions:  # places would be those of other pairs
+                raise InputError("the score table has been replaced: start the review again")
         except duckdb.Error as error:
             raise InputError(f"the table cannot be read: {first_line(error)}") from error
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -76,6 +77,23 @@ def asked(handler, query="", body=None):
         return {"type": "http.request", "body": data, "more_body": False}
 
     return json.loads(asyncio.run(handler(HttpRequest(scope, receive))).body)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_table_that_was_replaced_is_refused(table, server, decided, is_there):
+    """Pairs of other places were shown as suspects, and all of them dropped."""
+    [path] = table.files
+    assert pairs_of(table, Request(), count=1) == [("u0", 0)]
+    rows = pq.read_table(path)
+    os.remove(path)
+    if is_there:
+        pq.write_table(rows.take(list(reversed(range(len(rows))))), path)
+    everything = {"request": {"view": "suspects"}, "decision": DROP}
+    with pytest.raises(InputError, match="replaced"):
+        pairs_of(table, Request(), count=1)
+    with pytest.raises(InputError, match="replaced"):
+        asked(server._decide_all, body=everything)
+    assert decided.counts() == {}
 
 
 def test_samples_that_repeat_a_key_are_not_decided(tmp_path):
