@@ -127,7 +127,9 @@ def embed_classes(
     """
     embedded = embed_images(space, shards, options, annotation=label)
     labels = []
-    for key, note in zip(embedded.keys, embedded.notes, strict=True):
+    for key, note, stated in zip(embedded.keys, embedded.notes, embedded.captions, strict=True):
+        if len(set(stated)) > 1:
+            raise InputError(f"sample {key} has several classes: {', '.join(stated)[:80]}")
         try:
             number = int(note)
         except ValueError:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ncclean.data.images.resolve import resolve_images
 from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError, ModelError
 from ncclean.evaluation.embedding import EmbeddingOptions, embed_classes, embed_dataset
@@ -69,6 +70,21 @@ def test_labels_that_cannot_be(demo_estimator, tmp_path, label, message):
     members = [("a.jpg", jpeg(0))] + ([] if label is None else [("a.cls", label)])
     with pytest.raises(InputError, match=message):
         embed_classes(demo_estimator, shards(tmp_path / "s", *members), 3, EmbeddingOptions())
+
+
+def test_an_image_with_labels_of_two_classes_is_named(demo_estimator, tmp_path):
+    """The first one counted."""
+    for name in "ab":
+        (tmp_path / f"{name}.jpg").write_bytes(jpeg(0))
+    (tmp_path / "labels.csv").write_text("image,label\na.jpg,1\nb.jpg,0\nb.jpg,0\n")
+    units = resolve_images([str(tmp_path / "labels.csv")])
+    embedded = embed_classes(demo_estimator, units, 3, EmbeddingOptions(), "label")
+    assert embedded.labels.tolist() == [1, 0]
+    with (tmp_path / "labels.csv").open("a") as file:
+        file.write("a.jpg,2\n")
+    units = resolve_images([str(tmp_path / "labels.csv")])
+    with pytest.raises(InputError, match="labels/a has several classes: 1, 2"):
+        embed_classes(demo_estimator, units, 3, EmbeddingOptions(), "label")
 
 
 def test_nothing_to_embed_and_a_shard_cut_short(demo_estimator, tmp_path):
