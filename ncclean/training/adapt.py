@@ -29,6 +29,8 @@ from ncclean.training.objectives.clip import Clip
 from ncclean.training.options import AdaptOptions, TrainOptions
 from ncclean.training.trainer import StepReport, Trainer
 
+Chosen = tuple[str, str, int | None]  # key, uid and number of the caption of a pair
+
 
 @dataclass(frozen=True)
 class AdaptSummary:
@@ -109,29 +111,27 @@ def adapt_model(
     return summary
 
 
-def _strictly_clean(
-    scores: Sequence[str], threshold: float
-) -> tuple[dict[str, set[tuple[str, str]]], int]:
-    """Keys and uids above the threshold by shard, and the number of scored pairs."""
+def _strictly_clean(scores: Sequence[str], threshold: float) -> tuple[dict[str, set[Chosen]], int]:
+    """The pairs above the threshold by shard, and the number of scored pairs."""
     connection = connect(scores)
     columns = {row[0] for row in connection.execute("DESCRIBE SELECT * FROM scores").fetchall()}
     if "clean_posterior" not in columns:
         raise InputError("the table has no column clean_posterior: score again with this version")
+    number = "caption_number" if "caption_number" in columns else "NULL"
     counted = connection.execute("SELECT count(clean_posterior) FROM scores").fetchall()
     rows = connection.execute(
-        "SELECT shard, list(key), list(uid) FROM scores WHERE status = 'ok' AND "
+        f"SELECT shard, list((key, uid, {number})) FROM scores WHERE status = 'ok' AND "
         "clean_posterior > ? GROUP BY shard",
         [threshold],
     ).fetchall()
-    chosen = {shard: set(zip(keys, uids, strict=True)) for shard, keys, uids in rows}
-    return chosen, counted[0][0]
+    return {shard: set(pairs) for shard, pairs in rows}, counted[0][0]
 
 
 @dataclass(frozen=True)
 class ChosenKeys:
-    """A selection in memory: keys and uids by shard, all of the same weight."""
+    """A selection in memory: pairs by shard, all of the same weight."""
 
-    keys: Mapping[str, Set[tuple[str, str]]]
+    keys: Mapping[str, Set[Chosen]]
 
     captions: Captions = "all"
 
@@ -142,21 +142,21 @@ class ChosenKeys:
     def samples(self, shard: str) -> dict[str, list[SelectedSample]]:
         """The chosen samples of one shard by key."""
         samples: dict[str, list[SelectedSample]] = {}
-        for key, uid in self.keys.get(shard, ()):
-            samples.setdefault(key, []).append(SelectedSample(uid, 1.0, False))
+        for key, uid, number in sorted(self.keys.get(shard, ())):
+            samples.setdefault(key, []).append(SelectedSample(uid, 1.0, False, number))
         return samples
 
 
 def adapt(
     estimator: Estimator,
     shards: list[ShardRef],
-    chosen: Mapping[str, Set[tuple[str, str]]],
+    chosen: Mapping[str, Set[Chosen]],
     options: AdaptOptions,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
     failed: dict[str, str] | None = None,
     caption_key: CaptionKeys = None,
 ) -> list[float]:
-    """Train the model on the chosen keys and uids of each shard; returns the loss of each step.
+    """Train the model on the chosen pairs of each shard; returns the loss of each step.
 
     `estimator.model` is changed in place; to score with it, build an estimator anew. Images are
     seen as the estimator sees them, without augmentation. `failed` receives the shards that break
@@ -213,23 +213,23 @@ class _EnoughPairs:
     def __init__(self, loader: WeightedLoader, whole: WeightedLoader) -> None:
         self._loader, self._whole = loader, whole
         self.steps_per_epoch = loader.steps_per_epoch
-        self._uids: set[str] = set()
+        self._seen: set[tuple[str, str]] = set()
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
         """The batches of the loader. Raises `InputError` after an epoch with too few pairs."""
         for batch in self._loader.epoch(epoch, first_step):
-            self._uids.update(batch.uids)
+            self._seen.update(zip(batch.uids, batch.captions, strict=True))
             yield batch
         self.check()
 
     def check(self) -> None:
         """Raise `InputError` if fewer pairs than a batch can be read."""
         size = self._loader.options.batch_size
-        if len(self._uids) < size:
+        if len(self._seen) < size:
             for batch in self._whole.epoch(0):
-                self._uids.update(batch.uids)
-        if len(self._uids) < size:
+                self._seen.update(zip(batch.uids, batch.captions, strict=True))
+        if len(self._seen) < size:
             raise InputError(
-                f"only {len(self._uids)} of the chosen pairs could be read, fewer than "
+                f"only {len(self._seen)} of the chosen pairs could be read, fewer than "
                 f"--batch-size {size}"
             )

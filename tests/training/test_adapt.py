@@ -13,6 +13,7 @@ from ncclean.models.estimator import Estimator
 from ncclean.training import adapt as module
 from ncclean.training.adapt import AdaptOptions, ChosenKeys, adapt
 from ncclean.training.objectives.clip import clip_loss
+from tests.report.tables import write_scores
 
 
 @pytest.fixture
@@ -21,10 +22,10 @@ def estimator():
 
 
 def keys_of(shards, count):
-    """Key and uid of the first `count` readable samples of each shard."""
+    """Key, uid and caption number of the first `count` readable samples of each shard."""
     return {
         shard.name: {
-            (sample.key, sample_uid(sample.metadata, shard.name, sample.key))
+            (sample.key, sample_uid(sample.metadata, shard.name, sample.key), 0)
             for sample in list(TarSamples(shard))[:count]
             if not sample.metadata["broken"]
         }
@@ -52,14 +53,16 @@ def test_only_the_chosen_pairs_are_shown_and_every_step_counts(corpus, estimator
     first_epoch = [uid for batch in uids[: pairs // 32] for uid in batch]
     assert len(set(first_epoch)) == len(first_epoch) == pairs // 32 * 32
     assert {uid for batch in uids for uid in batch} <= {
-        uid for of_shard in chosen.values() for _, uid in of_shard
+        uid for of_shard in chosen.values() for _, uid, _ in of_shard
     }
 
 
 def test_images_are_seen_as_the_estimator_sees_them(corpus, estimator):
     shards = resolve_shards([str(corpus)])[:1]
     (chosen,) = (keys := keys_of(shards, 40)).values()
-    samples = [sample for sample in TarSamples(shards[0]) if sample.key in dict(chosen)]
+    samples = [
+        sample for sample in TarSamples(shards[0]) if sample.key in {key for key, *_ in chosen}
+    ]
     decoder = ImageDecoder(estimator.preprocessing)
     image = estimator.encode_image(torch.stack([decoder(one.image).pixels for one in samples]))
     text = estimator.encode_text([one.caption for one in samples])
@@ -100,7 +103,7 @@ def test_fewer_readable_pairs_than_a_batch_are_refused(corpus, estimator, steps,
     """Within the first epoch or after it: the keys that no shard holds are not made up for."""
     shards = resolve_shards([str(corpus)])[:1]
     (keys,) = keys_of(shards, 25).values()
-    missing = {(f"missing-{number}", f"{number}") for number in range(75)}
+    missing = {(f"missing-{number}", f"{number}", 0) for number in range(75)}
     options = AdaptOptions(steps=steps, batch_size=32)
     refused(adapt, estimator, shards, {shards[0].name: keys | missing}, options)
 
@@ -108,7 +111,7 @@ def test_fewer_readable_pairs_than_a_batch_are_refused(corpus, estimator, steps,
 def test_unreadable_pairs_do_no_harm_where_a_batch_is_left(corpus, estimator):
     shards = resolve_shards([str(corpus)])[:1]
     (keys,) = keys_of(shards, 50).values()
-    missing = {(f"missing-{number}", f"{number}") for number in range(50)}
+    missing = {(f"missing-{number}", f"{number}", 0) for number in range(50)}
     options = AdaptOptions(steps=1, batch_size=32)
     assert len(adapt(estimator, shards, {shards[0].name: keys | missing}, options)) == 1
 
@@ -121,10 +124,22 @@ def test_an_exploding_loss_stops_it(corpus, estimator, refused):
 
 
 def test_chosen_keys_are_a_selection():
-    chosen = ChosenKeys({"a.tar": {("1", "u1"), ("2", "u2")}, "b.tar": set()})
+    chosen = ChosenKeys({"a.tar": {("1", "u1", 0), ("2", "u2", 0)}, "b.tar": set()})
     assert chosen.counts() == {"a.tar": 2, "b.tar": 0}
     assert {key: one.uid for key, (one,) in chosen.samples("a.tar").items()} == {
         "1": "u1",
         "2": "u2",
     }
     assert chosen.samples("c.tar") == {}
+
+
+def test_of_several_captions_those_that_are_clean_are_shown(tmp_path):
+    rows = [
+        {"uid": "u", "key": "k", "caption_number": number, "clean_posterior": posterior}
+        for number, posterior in enumerate([0.1, 0.95, 0.99])
+    ]
+    table = write_scores(tmp_path / "scores.parquet", rows)
+    chosen, scored = module._strictly_clean([str(table)], 0.9)
+    assert scored == 3
+    assert ChosenKeys(chosen).counts() == {"00000": 2}
+    assert [one.caption for one in ChosenKeys(chosen).samples("00000")["k"]] == [1, 2]
