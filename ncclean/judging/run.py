@@ -190,7 +190,8 @@ class JudgeSample:
     def _identity(self, sample: Sample, prompt: Prompt) -> dict[str, Any]:
         """Return what the answers depend on; not the server's address, as a model may move."""
         hashed = hashlib.sha256(json.dumps(sample.design.to_json()).encode())
-        rows = sample.rows.select(["uid", "caption_number", "text"])
+        # A picture that changed has another probability.
+        rows = sample.rows.select(["uid", "caption_number", "text", "noise_probability"])
         for batch in rows.to_batches(max_chunksize=_ROWS_AT_A_TIME):
             for row in batch.to_pylist():
                 hashed.update(json.dumps(list(row.values())).encode())

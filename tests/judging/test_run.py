@@ -369,6 +369,23 @@ def test_answers_of_another_run_are_kept(scored, corpus, tmp_path, is_finished, 
     assert {row["answer"] for row in answered} == {"partly"}
 
 
+def test_answers_on_another_picture_are_not_taken(scored, corpus, tmp_path):
+    table = pq.read_table(scored / "scores.parquet")
+    column = table.schema.get_field_index("noise_probability")
+    with serving(lambda asked: says("match")) as judge:
+        auditing(scored, corpus, tmp_path, judge).run()
+        uid = rows(tmp_path)[0]["uid"]
+        of_other = [
+            p if one != uid else float(np.nextafter(np.float32(p), np.float32(0.5)))
+            for one, p in zip(table["uid"].to_pylist(), table[column].to_pylist(), strict=True)
+        ]
+        field = table.schema.field(column)
+        table = table.set_column(column, field, pa.array(of_other, field.type))
+        pq.write_table(table, tmp_path / "scores.parquet")
+        with pytest.raises(ResumeError, match="the sample"):
+            auditing(tmp_path, corpus, tmp_path, judge).run()
+
+
 def test_a_file_of_another_program_is_in_the_way(scored, corpus, tmp_path):
     (tmp_path / "judge.parquet").write_text("mine")
     with serving(lambda asked: says("match")) as judge, pytest.raises(InputError, match="the way"):
