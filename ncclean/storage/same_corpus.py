@@ -12,7 +12,7 @@ from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef, shards_by_name
 from ncclean.errors import InputError, ShardError
-from ncclean.storage.catalog import connect
+from ncclean.storage.catalog import columns_of, connect
 from ncclean.storage.tables import table_metadata
 
 _SAMPLES = 20  # the first ones of the first, a middle and the last shard
@@ -27,24 +27,28 @@ def as_scored(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRe
     with the same names and keys.
     """
     shards = _with_pictures(tables, shards)
+    said = tables[0] if len(tables) == 1 else f"each of {' and '.join(tables[:3])}"
     connection = connect(tables)
     try:
         names = connection.execute("SELECT DISTINCT shard FROM scores WHERE shard IS NOT NULL")
         scored = shards_by_name([name for (name,) in names.fetchall()], shards)
         called = {shard.name: name for name, shard in scored.items()}
         shards = [dataclasses.replace(one, name=called.get(one.name, one.name)) for one in shards]
+        first = (
+            "AND status <> 'duplicate_key'" if "status" in columns_of(connection, "scores") else ""
+        )
         for number in sorted({0, len(shards) // 2, len(shards) - 1}) if shards else ():
             shard = shards[number]
             here = _uids(shard)
             if not here:
                 continue  # no need to search the tables
             rows = connection.execute(
-                "SELECT key, uid FROM scores WHERE list_contains($1, key) AND shard = $2",
+                f"SELECT key, uid FROM scores WHERE list_contains($1, key) AND shard = $2 {first}",
                 [list(here), shard.name],
             ).fetchall()
-            if rows and all(here[key] != uid for key, uid in rows):
-                key, uid = rows[0]
-                raise another_shard(shard.url, tables[0], key, here[key], uid)
+            for key, uid in rows:  # of several tables, one may be about another corpus
+                if here[key] != uid:
+                    raise another_shard(shard.url, said, key, here[key], uid)
     finally:
         connection.close()
     return shards
@@ -123,7 +127,7 @@ def _uids(shard: ShardRef) -> dict[str, str]:
     try:
         for sample in itertools.islice(read_samples(shard), _SAMPLES):
             if sample.metadata.get("uid"):
-                uids[sample.key] = sample_uid(sample.metadata, shard.name, sample.key)
+                uids.setdefault(sample.key, sample_uid(sample.metadata, shard.name, sample.key))
     except (ShardError, OSError):
         pass
     return uids

@@ -59,6 +59,18 @@ def test_another_corpus_is_refused_and_the_own_is_not(corpora, refused):
     folder, tables = corpora
     as_scored(tables, shards(folder / "a"))
     refused(as_scored, tables, shards(folder / "b"))
+    both = [*tables, *table(folder / "b.parquet", "00000", [f"b{k}" for k in KEYS])]
+    refused(as_scored, both, shards(folder / "a"))  # b's pairs would have a's pictures
+
+
+def test_repeats_of_a_key_are_not_compared(tmp_path):
+    write(tmp_path / "a", "00000", [f"a{k}" for k in KEYS])
+    uids = [*(f"a{k}" for k in KEYS), "x"]
+    path = table(tmp_path / "a.parquet", "00000", uids, [*KEYS, KEYS[0]])
+    rows = pq.read_table(path[0])
+    status = pa.array(["ok"] * len(KEYS) + ["duplicate_key"])
+    pq.write_table(rows.append_column("status", status), path[0])
+    as_scored(path, shards(tmp_path / "a"))
 
 
 def test_shards_after_the_first_are_compared_too(corpora):
