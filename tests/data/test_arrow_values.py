@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ncclean.data.arrow_values import python_values
+from ncclean.data.images.arrow_rows import column_values
 from ncclean.data.nested_fields import field_at, head_of
 
 _NANOSECONDS = """
@@ -94,6 +95,11 @@ TALK = [{"from": "human", "value": "What?"}, {"from": "gpt", "Value": "a red squ
 )
 def test_paths(path, value):
     assert field_at({"talk": TALK, "a.b": "with a dot", "a": "text"}, path) == value
+
+
+def test_lists_of_bytes_of_a_slice_are_its_own():
+    rows = pa.array([[1], [2], [3]], pa.list_(pa.uint8()))
+    assert column_values("image", rows.slice(1, 2)) == [b"\2", b"\3"]
 
 
 def test_the_field_that_a_path_begins_with():

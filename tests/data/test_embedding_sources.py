@@ -1,5 +1,6 @@
 """Shards of embeddings in the layouts of others, and what is wrong with their pairs."""
 
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -101,6 +102,23 @@ def test_clip_retrieval_as_it_writes_itself():
     assert isinstance(pairs.image, np.memmap)
     stored = np.load(CLIP_RETRIEVAL / "img_emb" / "img_emb_1.npy")
     assert np.array_equal(pairs.image, stored)
+
+
+def test_pairs_of_a_number_that_lacks_a_file_fail(tmp_path):
+    shutil.copytree(CLIP_RETRIEVAL, tmp_path / "c")
+    (tmp_path / "c/text_emb/text_emb_1.npy").unlink()
+    good, bad = resolve_embeddings([str(tmp_path / "c")])
+    assert len(read_pairs(good, None).ok) == 5
+    assert read_pairs(bad, None).ok.tolist() == [False] * 4
+
+
+def test_vectors_written_anew_are_another_version(tmp_path):
+    shutil.copytree(CLIP_RETRIEVAL, tmp_path / "c")
+    versions = {resolve_embeddings([str(tmp_path / "c")])[0].version}
+    for name in ("img_emb/img_emb_0.npy", "text_emb/text_emb_0.npy"):
+        os.utime(tmp_path / "c" / name, ns=(0, 1))
+        versions.add(resolve_embeddings([str(tmp_path / "c")])[0].version)
+    assert len(versions) == 3
 
 
 def test_datacomp(tmp_path):

@@ -1,14 +1,17 @@
 """Numbers of images in a table of embeddings, and vectors of length 1."""
 
 import json
+from io import BytesIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ncclean.base import stores
 from ncclean.data.captions import names_there
 from ncclean.data.embeddings.pairs import images_of, unit_vectors
+from ncclean.data.embeddings.vectors import read_npy
 from ncclean.data.inject import ImageSource, SampleEdit
 from ncclean.data.moved_pairs import gather_moved
 from ncclean.data.noise import CODES, KINDS, NoisePlan
@@ -31,6 +34,15 @@ def test_images_are_numbered_by_their_first_pair_in_the_order_of_the_rows():
         first.setdefault(place, row) for row, place in enumerate(zip(shard, key, strict=True))
     ]
     assert images_of(facts).tolist() == expected
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_of_a_matrix_in_a_store(order):
+    matrix = np.arange(80, dtype=np.float32).reshape(10, 8)
+    with BytesIO() as file:
+        np.save(file, np.asarray(matrix, order=order))
+        stores.location("memory://vectors/a.npy").write_bytes(file.getvalue())
+    assert np.array_equal(read_npy("memory://vectors/a.npy", (2, 5)), matrix[2:5])
 
 
 def test_images_of_one_caption_each_have_no_numbers():

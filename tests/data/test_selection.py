@@ -48,6 +48,11 @@ def test_what_a_selection_holds(path):
     assert reader.has_forget_set()
 
 
+def test_only_a_caption_of_several_is_told_apart_from_its_image():
+    names = {SelectedSample("u", 1.0, False, caption=n).pair_name for n in (None, 0, 1)}
+    assert names == {"u", "u/1"}  # an image has the same name when it gets more captions
+
+
 def test_another_table_is_refused(tmp_path, refused):
     pq.write_table(pa.table({"uid": ["a"]}), tmp_path / "t.parquet")
     refused(SelectionReader, str(tmp_path / "t.parquet"))

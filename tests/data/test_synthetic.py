@@ -69,6 +69,18 @@ def test_truth_in_the_json(shards):
     assert 15 <= sum(r["broken"] is not None for r in found) <= 50
 
 
+def test_captions_of_clean_pairs_name_shapes_of_their_scenes(shards):
+    """Those of near-duplicates, too, whose scene is another pair's."""
+    named = Counter()
+    for record in records(shards):
+        if record["noise_kind"] is None and isinstance(record.get("caption"), str):
+            words = {word.strip(".,:s") for word in record["caption"].lower().split()}
+            said = words & set(SHAPES)
+            assert said <= {group["shape"] for group in record["scene"]["groups"]}
+            named[record["duplicate_of"] is not None] += len(said)
+    assert min(named[False], named[True]) > 10
+
+
 def test_images_vary_in_format_and_size(shards):
     kinds, sizes = Counter(), set()
     for shard in shards:
@@ -119,6 +131,9 @@ def test_captions_say_which_thing_is_on_the_left():
     for index in range(600):
         rng = generator("where", index)
         scene = sample_scene(rng)
+        if scene.relation in ("above", "below"):
+            first, second = sorted(scene.placements, key=lambda placed: placed.group)
+            assert (scene.relation == "above") == (first.y < second.y)
         if scene.relation in ("left of", "right of"):
             shaped = zip(scene.groups, ("hexagon", "triangle"), strict=True)
             groups = tuple(dataclasses.replace(group, shape=shape) for group, shape in shaped)

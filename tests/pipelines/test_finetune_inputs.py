@@ -1,7 +1,6 @@
 """What a run is told reaches the trained model: weights, marks, noise, random weights."""
 
-from __future__ import annotations
-
+import dataclasses
 import json
 from functools import partial
 
@@ -210,6 +209,9 @@ def test_batch_noise_permutes_a_share_of_the_captions_and_says_which():
         1 if is_moved else int(was) for is_moved, was in zip(moved, batch.is_noisy, strict=True)
     ]
     assert torch.equal(noisy.pixels, batch.pixels)
+    frozen = dataclasses.replace(batch, features=(torch.zeros(16, 1), torch.arange(16)[:, None]))
+    moved_to = [batch.captions.index(caption) for caption in noisy.captions]
+    assert with_batch_noise(frozen, 0.5, seed=3).features[1].flatten().tolist() == moved_to
     assert with_batch_noise(batch, 0.0, seed=3) is batch
     assert with_batch_noise(batch, 0.5, seed=4).captions != noisy.captions
 
