@@ -1,4 +1,4 @@
-"""Arrow's values as Python's, where one that Python cannot hold costs only itself."""
+"""Convert Arrow's values to Python's; a value that Python cannot hold affects only itself."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 
-_TOO_FAR = "<value out of range"  # as Arrow writes it
+_TOO_FAR = "<value out of range"  # Arrow's text for it
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The values of a column; times too fine for Python are text, what is no text is bytes.
+    """Return the values of a column; times too fine for Python become text, invalid text bytes.
 
-    Times too far for Python are None, those of a zone that nobody knows are of UTC. Values inside
-    lists and structs are treated alike.
+    Times too far for Python become None, those of an unknown time zone UTC. Values inside lists and
+    structs are treated alike.
     """
     try:
         values: list[Any] = column.to_pylist()
@@ -41,9 +41,9 @@ def _value(value: pa.Scalar) -> Any:
         return value.as_buffer().to_pybytes()
     if pa.types.is_timestamp(kind):
         if kind.tz not in (None, "UTC"):
-            return _value(value.cast(pa.timestamp(kind.unit, "UTC")))  # as Arrow holds it
+            return _value(value.cast(pa.timestamp(kind.unit, "UTC")))  # Arrow's text for it
         if kind.unit != "ns":
-            return None  # of times too far, Arrow's text is wrong
+            return None  # Arrow's text is wrong for times too far
     try:
         text: str | None = value.cast(pa.string()).as_py()
     except pa.ArrowException:

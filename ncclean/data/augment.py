@@ -1,8 +1,8 @@
-"""Training crops: what open_clip's training transform does, reproducible sample by sample.
+"""Training crops: open_clip's training transform, reproducible sample by sample.
 
 `RandomResizedCrop` with 90 to 100 % of the area and an aspect ratio of 3/4 to 4/3, bicubic. The
-crop depends on a seed of the sample's own, so that a resumed epoch, or another number of threads,
-sees the same pixels; torchvision draws from one generator that all threads share.
+crop depends on the sample's own seed, so a resumed epoch, or another number of threads, sees the
+same pixels; torchvision draws from one generator that all threads share.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def random_crop(
 
 
 class TrainingDecoder(ImageDecoder):
-    """Bytes to a uint8 (3, H, W) training crop; safe to call from several threads."""
+    """Decode bytes to a uint8 (3, H, W) training crop; safe to call from several threads."""
 
     def crop(self, data: bytes, seed: int) -> torch.Tensor:
-        """Decode an image and take the random crop that the seed gives. Raises `ImageRejected`."""
+        """Decode an image and take the random crop given by the seed. Raises `ImageRejected`."""
         header = open_image(data, self.max_pixels)
         turn = self.turn_of(header)
         size = header.size[::-1] if turn in ON_ITS_SIDE else header.size
@@ -73,7 +73,7 @@ class TrainingDecoder(ImageDecoder):
         try:
             with self.gate.hold(header.size[0] * header.size[1]):
                 return self._cropped(data, header, turn, box)
-        except Exception as error:  # decoders raise anything on hostile bytes
+        except Exception as error:  # decoders raise any error on hostile bytes
             raise ImageRejected(SkipReason.IMAGE_CORRUPT, one_line(error), *header.size) from error
 
     def _cropped(

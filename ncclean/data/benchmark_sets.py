@@ -1,4 +1,4 @@
-"""Evaluation sets, and what they hold; shards stay unread.
+"""Find evaluation sets and describe their contents; shards stay unread.
 
 SET/classnames.txt                          classification: one name a line
 SET/zeroshot_classification_templates.txt   one prompt a line, {c} for the name
@@ -7,9 +7,9 @@ SET/test/nshards.txt, 0.tar, 1.tar, ...     images with .cls, or with .txt, a ca
 SET/test/labels.csv                         or a table `image,label` of images and their classes
 SET/train/...                               the same, for linear probes
 
-Shards are clip_benchmark's layout, tables of labels CyCLIP's, which calls the test split
-`validation` or `val`, too, or has `labels.csv` in the folder of the set itself. A table of
-captioned images (Karpathy's json, csv, jsonl, Parquet) is a retrieval set.
+Shards are clip_benchmark's layout. Tables of labels are CyCLIP's, which may also call the test
+split `validation` or `val`, or keep `labels.csv` in the set's own folder. A table of captioned
+images (Karpathy's json, csv, jsonl, Parquet) is a retrieval set.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BenchmarkSet:
 
     folder: UPath
     kind: str
-    label: str = "cls"  # member with the class
+    label: str = "cls"  # the member with the class
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class BenchmarkSet:
         return _exists(self.folder / split)
 
     def shards(self, split: str) -> list[ShardRef]:
-        """The shards of the split `test` or `train`, in order.
+        """Return the shards of the split `test` or `train`, in order.
 
         Raises `InputError` if the split or a shard that `nshards.txt` counts is missing.
         """
@@ -77,10 +77,10 @@ class BenchmarkSet:
         return resolve_shards(map(str, shards))
 
     def classnames(self) -> list[str]:
-        """Names of the set's classes, by label: the first line is class 0.
+        """Return the names of the set's classes, by label: the first line is class 0.
 
-        Raises `InputError` if there are none, and for a blank line between names: left out, it
-        would give all later names to other classes.
+        Raises `InputError` if there are none, and for a blank line between names: skipping it would
+        shift all later names to other classes.
         """
         names = self._lines(_CLASSES_FILE, "the names of its classes, one a line")
         if "" in names:
@@ -92,7 +92,10 @@ class BenchmarkSet:
         return names
 
     def templates(self) -> list[str]:
-        """Prompt templates of the set, `{c}` for the class. Raises `InputError` without any."""
+        """Return the set's prompt templates, with `{c}` for the class.
+
+        Raises `InputError` without any.
+        """
         lines = self._lines(_TEMPLATES_FILE, "its prompts, one a line with {c} for the class")
         templates = [line for line in lines if line]
         without = next((line for line in templates if "{c}" not in line), None)
@@ -106,7 +109,7 @@ class BenchmarkSet:
         path = self.folder / name
         if not _exists(path):
             raise InputError(f"{self.folder} has no {name} with {meaning}")
-        # Not `splitlines`, which also ends lines at characters that names of classes may have.
+        # Not `splitlines`, which also ends lines at characters that class names may contain.
         lines = [line.strip() for line in io.StringIO(_read(path).rstrip(), newline=None)]
         if not any(lines):
             raise InputError(f"{path} is empty; it must hold {meaning}")
@@ -117,12 +120,12 @@ class BenchmarkSet:
 class LabelledSet(BenchmarkSet):
     """A classification set with tables of labels in the folders `splits`."""
 
-    label: str = "label"  # column of the class
+    label: str = "label"  # the column of the class
     splits: dict[str, UPath] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """The folder's; with the one above where it is that of a split."""
+        """Return the folder's name, after that of its parent if the folder is a split."""
         own, above = str(self.folder.name), str(self.folder.parent.name)
         is_split = own in _FOLDERS["test"] and self.splits["test"] == self.folder
         return f"{above}-{own}" if is_split and above else own
@@ -131,7 +134,7 @@ class LabelledSet(BenchmarkSet):
         return split in self.splits
 
     def shards(self, split: str) -> list[ShardRef]:
-        """Units of the table of labels. Raises `InputError` if the split is missing."""
+        """Return the units of the table of labels. Raises `InputError` if the split is missing."""
         if split not in self.splits:
             raise InputError(f"{self.folder} has no folder {split} with {_LABELS}")
         return resolve_images([str(self.splits[split] / _LABELS)])
@@ -139,23 +142,23 @@ class LabelledSet(BenchmarkSet):
 
 @dataclass(frozen=True)
 class CaptionedSet:
-    """One file. Of Karpathy's json the test split, unless the options name another."""
+    """One file of captioned images; for Karpathy's json the test split, unless options differ."""
 
-    folder: UPath  # the file
+    folder: UPath  # the path of the file
     options: SourceOptions
     kind: str = "retrieval"
     label: str = ""
 
     @property
     def name(self) -> str:
-        """The file's without ending; with the splits where they are not those of the test."""
+        """Return the file's stem, with the splits if they are not the test split."""
         return "-".join([str(self.folder.stem), *self.options.split])
 
     def has(self, split: str) -> bool:
         return split == "test"
 
     def shards(self, split: str) -> list[ShardRef]:
-        """Units of the table. Raises `InputError` for a file without images."""
+        """Return the units of the table. Raises `InputError` for a file without images."""
         options = self.options
         if self.folder.suffix == _KARPATHY and not options.split:
             options = dataclasses.replace(options, split=("test",))
@@ -179,9 +182,9 @@ def find_sets(
     splits: Iterable[str] = ("test",),
     options: SourceOptions | None = None,
 ) -> list[EvaluationSet]:
-    """The sets of a kind that have these splits: folders that are one, or those in a folder.
+    """Find the sets of a kind that have these splits: folders that are sets or contain some.
 
-    A table of captioned images is a retrieval set; `options` say where its images lie.
+    A table of captioned images is a retrieval set; `options` say where to find its images.
 
     Raises `InputError` for a folder without such a set, and for a set named twice.
     """
@@ -219,7 +222,7 @@ def find_sets(
 
 
 def read_set(folder: UPath) -> EvaluationSet | None:
-    """The set in a folder, or None if it has no `test` and no labels.
+    """Read the set in a folder; None if it has no `test` and no labels.
 
     Raises `InputError` for another type.
     """
@@ -235,7 +238,7 @@ def read_set(folder: UPath) -> EvaluationSet | None:
 
 
 def _labelled_splits(folder: UPath) -> dict[str, UPath]:
-    """The folders with a table of labels by split; one that has it itself is its test split."""
+    """Return folders with a label table, by split; a root with its own table is a test split."""
     splits = {}
     for split, names in _FOLDERS.items():
         labelled = [folder / name for name in names if _exists(folder / name / _LABELS)]

@@ -1,8 +1,8 @@
-"""Captions that are wrong: one word changed (`hard`), one sentence, or all of it (`junk`).
+"""Make captions wrong: change one word (`hard`), one sentence, or everything (`junk`).
 
 `change_one_word` knows classes of English words that an image shows: colours, numbers, sizes,
-places of one thing beside another, people, animals, and so on. It replaces one by another of its
-class, so the caption stays a sentence and its only error is that word. Words of one line of
+relative positions, people, animals, and so on. It replaces a word by another of its class, so the
+caption stays a sentence with that word as its only error. Words on the same line of
 `word_classes.txt` mean the same and never replace one another. A caption without any of these words
 cannot be changed.
 """
@@ -23,9 +23,9 @@ def is_changeable(caption: str) -> bool:
 
 
 def change_one_word(caption: str, rng: random.Random) -> str | None:
-    """The caption with one word replaced by another of its class, None if it has no such word.
+    """Return the caption with one word replaced by another of its class, or None if it has none.
 
-    Case is kept, and so is singular or plural; "a" and "an" in front follow the new word.
+    Case and number are kept; a preceding "a" or "an" follows the new word.
     """
     classes = WordClasses.bundled()
     places = classes.places(caption)
@@ -38,7 +38,7 @@ def change_one_word(caption: str, rng: random.Random) -> str | None:
 
 
 def junk_caption(rng: random.Random) -> str:
-    """Boilerplate and file names: the `junk` noise kind. Says nothing about any image."""
+    """Return boilerplate or a file name (`junk` noise), which describes no image."""
     number = int(rng.random() * 10000)
     captions = (
         f"IMG_{number:04d}.JPG",
@@ -60,10 +60,10 @@ def junk_caption(rng: random.Random) -> str:
 
 
 def with_foreign_sentence(caption: str, other: str, rng: random.Random) -> tuple[str, int | None]:
-    """Put a sentence of another caption in the place of one: `foreign_sentence` noise.
+    """Replace a sentence by one of another caption: `foreign_sentence` noise.
 
-    Returns the caption, and which of its sentences is foreign, from 0. Where the caption has all
-    sentences of the other, it stays, and none is.
+    Returns the caption and the index of its foreign sentence. A caption that already has all
+    sentences of the other is unchanged, without a foreign sentence.
     """
     starts, foreign = sentence_starts(caption), _drawn_sentence(caption, other, rng)
     if foreign is None:
@@ -77,11 +77,11 @@ def with_foreign_sentence(caption: str, other: str, rng: random.Random) -> tuple
 
 
 def with_added_detail(caption: str, other: str, rng: random.Random) -> tuple[str, int | None]:
-    """Add what another caption says: `added_detail` noise, the half truths of CS-CLIP.
+    """Add a sentence of another caption: `added_detail` noise, the half truths of CS-CLIP.
 
-    Behind several sentences it is one more; to a single one it is joined by "and". Returns the
-    caption, and which of its sentences is foreign, from 0; None if that is a part of the only one.
-    Where the caption has all sentences of the other, it stays.
+    After several sentences it is appended; to a single one it is joined by "and". Returns the
+    caption and the index of its foreign sentence; None if that is a part of the only one. A caption
+    that already has all sentences of the other is unchanged.
     """
     foreign, text = _drawn_sentence(caption, other, rng), caption.rstrip()
     if foreign is None:
@@ -97,12 +97,12 @@ def with_added_detail(caption: str, other: str, rng: random.Random) -> tuple[str
 
 
 def _drawn_sentence(caption: str, other: str, rng: random.Random) -> str | None:
-    """A sentence of another caption that the caption does not have."""
+    """Draw a sentence of another caption that this caption lacks."""
     own, theirs = (parts_of(text, sentence_starts(text)) for text in (caption, other))
     foreign = [sentence for sentence in theirs if sentence not in own]
     return foreign[int(rng.random() * len(foreign))] if foreign else None
 
 
 def _sentence_at(caption: str, place: int) -> int:
-    """Find the sentence of the character at `place`: the one put there may join another."""
+    """Find the sentence of the character at `place`: the inserted one may join another."""
     return bisect.bisect_right(sentence_starts(caption), place) - 1

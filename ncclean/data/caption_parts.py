@@ -1,8 +1,8 @@
-"""Parts of a caption: its sentences, and windows of what is longer than a model's context.
+"""Parts of a caption: its sentences, and windows of sentences longer than a model's context.
 
-Sentences are those of sentencex, which knows abbreviations, decimals, and the punctuation of
-scripts without spaces. Thai and Lao have no full stop: only what exceeds the context is cut. Parts
-cover the caption: put together, they are it, character for character.
+sentencex finds the sentences; it knows abbreviations, decimals, and the punctuation of scripts
+without spaces. Thai and Lao have no full stop: they are cut only where they exceed the context.
+Joined, the parts equal the caption, character for character.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from itertools import pairwise
 
 from sentencex import segment
 
-# Further sentences are taken together: a caption of ten thousand full stops costs no more.
+# Further sentences form one part: a caption of ten thousand full stops costs no more.
 MOST_PARTS = 100
-# Behind these a long sentence is cut, the first kind that there is near its middle.
+# Where to cut a long sentence: after the first of these kinds that occurs near its middle.
 _BREAKS = (re.compile(r"[;:]\s|[—；：]"), re.compile(r",\s|[，、،]"), re.compile(r"\s"))
-_MARKER = re.compile(r"\s*([-*•·]|\(?\d{1,3}[.)])\s*")  # of an item in a list
-_KHMER_STOP = re.compile(r"(?<=[។៕])\s*")  # which sentencex does not know
+_MARKER = re.compile(r"\s*([-*•·]|\(?\d{1,3}[.)])\s*")  # of a list item
+_KHMER_STOP = re.compile(r"(?<=[។៕])\s*")  # unknown to sentencex
 _STOPS = (".", "!", "?")
 TokenCounts = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 def sentence_starts(caption: str) -> list[int]:
-    """The characters at which the sentences of a caption begin, 0 first.
+    """Return the characters at which the sentences of a caption begin, 0 first.
 
-    The marker of an item, such as `2.` or `-`, belongs to what follows it, and anything else
-    without a letter to what is before it. A full stop inside of a word, as in `IMG_1.JPG`, ends
-    nothing.
+    An item marker such as `2.` or `-` belongs to the text after it, and any other text without a
+    letter to the text before it. A full stop inside a word, as in `IMG_1.JPG`, ends nothing.
     """
     starts, begin, is_closed = [0], 0, False
     for sentence in _segmented(caption):
@@ -44,7 +43,7 @@ def sentence_starts(caption: str) -> list[int]:
 
 
 def _segmented(caption: str) -> Iterator[str]:
-    """The sentences as sentencex has them, and those that end with a Khmer full stop."""
+    """Return sentencex's sentences, further split at Khmer full stops."""
     for sentence in segment("en", caption):
         ends = [match.end() for match in _KHMER_STOP.finditer(sentence)]
         yield from (sentence[b:e] for b, e in pairwise([0, *ends, len(sentence)]) if b < e)
@@ -53,10 +52,10 @@ def _segmented(caption: str) -> Iterator[str]:
 def split_captions(
     captions: Sequence[str], count_tokens: TokenCounts, context_length: int
 ) -> list[list[int]]:
-    """The characters at which the parts of each caption begin, 0 first.
+    """Return the characters at which the parts of each caption begin, 0 first.
 
-    `count_tokens` counts the tokens of texts before they are cut at `context_length`. A sentence of
-    more is halved, behind a clause or a word near its middle, until its pieces fit.
+    `count_tokens` counts the tokens of texts before truncation to `context_length`. A longer
+    sentence is halved, after a clause or a word near its middle, until its pieces fit.
     """
     starts = [sentence_starts(caption) for caption in captions]
     halves = [
@@ -84,18 +83,18 @@ def split_captions(
 
 
 def _may_exceed(text: str, context_length: int) -> bool:
-    """Whether a text of several characters may have more tokens.
+    """Check whether a text of several characters may have more tokens than a limit.
 
-    A token is at least a byte, and two mark start and end.
+    A token is at least a byte, and two tokens mark start and end.
     """
     words = text.strip()
     return len(words) > 1 and len(words.encode()) > context_length - 2
 
 
 def _middle(text: str) -> int:
-    """The place to cut a text: behind a break in its middle half, nearest to its middle.
+    """Return where to cut a text: after the break in its middle half that is nearest to its middle.
 
-    Blanks around it do not count: neither half is empty without its own.
+    Surrounding blanks do not count: neither half is empty without them.
     """
     blanks, text = len(text) - len(text.lstrip()), text.strip()
     half = len(text) / 2
@@ -110,5 +109,5 @@ def _middle(text: str) -> int:
 
 
 def parts_of(caption: str, starts: Sequence[int]) -> list[str]:
-    """The parts of a caption that begin at `starts`, without blanks around them."""
+    """Return the parts of a caption that begin at `starts`, stripped."""
     return [caption[begin:end].strip() for begin, end in pairwise([*starts, len(caption)])]

@@ -1,4 +1,4 @@
-"""Captions of a shard, whatever layout it has, and those of a corpus that are chosen by number."""
+"""Read the captions of a shard of any layout, and chosen captions of a corpus by number."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class ChosenCaptions:
 
 
 def read_captions(shard: ShardRef, caption_key: str | None = None) -> pa.Table:
-    """The captions of each sample, all that it has, in input order, as the column `text`.
+    """Read all captions of each sample, in input order, as the column `text`.
 
-    No image is decoded; of a table of paths, and of embeddings, the rows alone are read. A shard
-    that is cut short has the captions of what comes before, see `error_of`. Raises `InputError` if
-    it cannot be read for a reason that is not in its bytes.
+    No image is decoded; of a table of paths or embeddings, only the rows are read. A truncated
+    shard has the captions before the cut, see `error_of`. Raises `InputError` if it cannot be read
+    for a reason that is not in its bytes.
     """
     texts: list[str] = []
     error = ""
@@ -66,38 +66,38 @@ def read_captions(shard: ShardRef, caption_key: str | None = None) -> pa.Table:
 
 
 def error_of(table: pa.Table) -> str:
-    """Why a shard may have more captions that cannot be read, or ""."""
+    """Return why a shard may have more captions that cannot be read, or ""."""
     return str(table.schema.metadata[b"error"].decode())
 
 
 def check_is_of_the_bytes(shard: ShardRef, error: ShardError) -> None:
-    """Raise `InputError` if a shard cannot be read because of its store, not of its bytes."""
+    """Raise `InputError` if the store, not the bytes, makes a shard unreadable."""
     cause = error.__cause__
     if isinstance(cause, OSError) and not isinstance(cause, gzip.BadGzipFile):
         raise InputError(f"{shard.url} {error}") from error
 
 
 def read_texts(shard: ShardRef, caption_key: CaptionKeys = None) -> Iterator[str]:
-    """Read the captions of a shard one after the other. Raises `ShardError` as its reader does."""
+    """Read the captions of a shard one after the other. Raises `ShardError` like its reader."""
     if shard.layout in LAYOUTS:
         names = caption_keys(caption_key) or SOURCES["text"]
         table = read_table(shard.url, names, shard.rows)
         column = facts_of(table, shard, {"text": names}).column("text")
         yield from (text for text in column.to_pylist() if text and text.strip())
         return
-    wanted = () if has_rows(shard) else None  # files of images need not be read
+    wanted = () if has_rows(shard) else None  # image files need not be read
     for sample in read_samples(shard, caption_key, wanted=wanted):
         yield from (caption.text for caption in sample.captions if caption.text is not None)
 
 
-_SAMPLES = 20  # that are looked at
+_SAMPLES = 20  # inspected per shard
 _MOST_NAMES, _LONGEST_NAME = 20, 60
 
 
 def names_there(shard: ShardRef) -> list[str]:
-    """List where captions may be: the columns of a table, or a shard's extensions and json fields.
+    """List possible caption names: a table's columns, or a shard's extensions and json fields.
 
-    Some of them, where there are many; none if the shard cannot be read.
+    Inspects the first samples only; returns none if the shard cannot be read.
     """
     try:
         names = [name[:_LONGEST_NAME] for name in _names(shard)]

@@ -1,4 +1,4 @@
-"""Numbers of samples of shards: counted cheaply, or estimated from the first ones of a few."""
+"""Count the samples of shards cheaply, or estimate them from the first samples of a few."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import LocatedSamples, TarSamples
 from ncclean.errors import InputError, ShardError
 
-_AT_ONCE = 8  # of a store, which mostly makes wait
+_AT_ONCE = 8  # parallel requests, mostly waiting for the store
 
 
 class SampleCounts(NamedTuple):
-    """The usable samples of each shard by name; `failed` have an error where their count ends."""
+    """The usable samples of each shard by name; `failed` shards break off with an error."""
 
     samples: dict[str, int]
     failed: dict[str, str]
@@ -89,10 +89,10 @@ _SAMPLES_LOOKED_AT = 200
 
 
 def estimate_samples(shards: Sequence[ShardRef]) -> int:
-    """Estimate the number of samples from their sizes at the start of up to three shards.
+    """Estimate the number of samples from sizes at the start of up to three shards.
 
-    Shards small enough to be read to their end count exactly, and so do those that know their
-    rows. Unreadable shards count as none.
+    Shards small enough to be read to their end, and those that state their rows, count exactly.
+    Unreadable shards count as empty.
     """
     sizes = [shard.rows[1] - shard.rows[0] for shard in shards if shard.rows is not None]
     return sum(sizes) + _estimate([shard for shard in shards if shard.layout == WEBDATASET])
@@ -112,7 +112,7 @@ def _estimate(shards: Sequence[ShardRef]) -> int:
 
 
 def _look(shard: ShardRef) -> tuple[int, int]:
-    """Samples seen at the start of a shard and the bytes of the shard that they stand for."""
+    """Return the samples seen at the start of a shard and the bytes they represent."""
     reader = TarSamples(shard)
     try:
         samples = list(itertools.islice(reader, _SAMPLES_LOOKED_AT + 1))

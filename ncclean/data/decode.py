@@ -1,9 +1,9 @@
-"""Image bytes to the uint8 crop that an estimator sees; cheap gates come before decoding.
+"""Turn image bytes into the uint8 crop that an estimator sees; cheap gates precede decoding.
 
 The result equals open_clip's inference transform up to its normalisation, which happens on the
-device. JPEGs (nearly all of a web corpus) take torchvision's decoder and its uint8 antialiased
-resize, about three times as fast as Pillow and within 2 of 255 levels of it; everything else
-takes Pillow.
+device. JPEGs (nearly all of a web corpus) use torchvision's decoder and its uint8 antialiased
+resize, about three times as fast as Pillow and within 2 of 255 levels of it; everything else uses
+Pillow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ncclean.data.samples import SkipReason
 # become 6,720,000 x 224 px), so only the cropped window is resampled.
 _MAX_STRIP_RATIO = 3.0
 
-# The mark at the end of a JPEG, and how near to it: a device takes files that are cut off before.
+# The mark at the end of a JPEG, and how near it must be: a device accepts files cut off earlier.
 _END, _END_WITHIN = b"\xff\xd9", 64
 
 
@@ -61,9 +61,8 @@ class Preprocessing:
 class DecodedImage:
     """`pixels` is a uint8 (3, H, W) crop; `width` and `height` are those of the original as stored.
 
-    Of a JPEG that is decoded elsewhere, `pixels` are its n bytes, (n,).
-    `signals` are those of `ncclean.data.image_signals`, where they were asked for. `is_turned` says
-    whether EXIF had the picture turned upright.
+    For a JPEG to be decoded elsewhere, `pixels` are its n bytes, (n,). `signals` are those of
+    `ncclean.data.image_signals`, if requested. `is_turned` says whether EXIF had the image rotated.
     """
 
     pixels: torch.Tensor
@@ -76,11 +75,11 @@ class DecodedImage:
 class ImageDecoder:
     """Decodes one image at a time; safe to call from several threads, which share its `gate`.
 
-    `fast=False` takes Pillow throughout, which reproduces open_clip's pixels exactly. `signals`
-    asks for those of `ncclean.data.image_signals`. `draft` has large plain JPEGs decoded at a half,
-    a quarter or an eighth of their size, never below the size that the estimator sees: libjpeg
-    leaves out the finer frequencies. `keep_jpegs` leaves plain, whole, upright JPEGs to a device
-    that decodes them. Without `exif` pictures lie as they are stored, as open_clip sees them.
+    `fast=False` uses Pillow throughout, which reproduces open_clip's pixels exactly. `signals`
+    requests those of `ncclean.data.image_signals`. `draft` decodes large plain JPEGs at a half, a
+    quarter or an eighth of their size, never below the size that the estimator sees: libjpeg omits
+    the finer frequencies. `keep_jpegs` leaves plain, whole, upright JPEGs to a device that decodes
+    them. Without `exif`, images keep their stored orientation, as in open_clip.
     """
 
     def __init__(
@@ -122,12 +121,12 @@ class ImageDecoder:
                 pixels, signals = self._pixels(data, header, turn)
         except ImageRejected:
             raise
-        except Exception as error:  # decoders raise anything on hostile bytes
+        except Exception as error:  # decoders raise any error on hostile bytes
             raise ImageRejected(SkipReason.IMAGE_CORRUPT, one_line(error), width, height) from error
         return DecodedImage(pixels, width, height, signals, turn is not None)
 
     def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
-        """Decode a batch of images; the place of a rejected one holds its error."""
+        """Decode a batch of images; a rejected image is replaced by its error."""
         return [self.decode_or_reject(data) for data in images]
 
     def decode_or_reject(self, data: bytes) -> DecodedImage | ImageRejected:
@@ -145,18 +144,18 @@ class ImageDecoder:
             return rejected
 
     def turn_of(self, header: Image.Image) -> Image.Transpose | None:
-        """The turn that makes an image upright before it is cropped; None if it needs none."""
+        """Return the rotation that makes an image upright before it is cropped, or None."""
         return turn_of(header) if self._exif else None
 
     def takes_fast_path(self, header: Image.Image) -> bool:
-        """True for a plain JPEG, which need not pass through Pillow."""
+        """Check whether bytes are a plain JPEG, which need not pass through Pillow."""
         is_plain_jpeg = header.format == "JPEG" and header.mode in ("RGB", "L")
         return self.fast and is_plain_jpeg and not _is_strip(*header.size, self.preprocessing)
 
     def _pixels(
         self, data: bytes, header: Image.Image, turn: Image.Transpose | None
     ) -> tuple[torch.Tensor, dict[str, float | str] | None]:
-        """The crop, and the signals of the whole."""
+        """Return the crop, and the signals of the whole image."""
         signals = None
         if self.takes_fast_path(header):
             if self._draft and _is_draft(header, turn, self.preprocessing):
@@ -168,7 +167,7 @@ class ImageDecoder:
                 byte_tensor(data), ImageReadMode.RGB, apply_exif_orientation=turn is not None
             )
             if self._with_signals:
-                # A grey picture is one of three equal channels here.
+                # Here, a grey image has three equal channels.
                 array = pixels[0] if header.mode == "L" else pixels.permute(1, 2, 0)
                 signals = image_signals(Image.fromarray(array.numpy()))
             return resize_tensor(pixels, self.preprocessing), signals
@@ -181,14 +180,14 @@ class ImageDecoder:
 
 
 def byte_tensor(data: bytes) -> torch.Tensor:
-    """A uint8 tensor of a copy of the bytes."""
-    # Over the bytes themselves torch.frombuffer would warn, and DLPack refuses read-only memory
-    # in releases of torch that we allow. The copy costs a microsecond.
+    """Copy bytes into a uint8 tensor."""
+    # Without a copy, torch.frombuffer would warn, and DLPack refuses read-only memory in some
+    # supported releases of torch. The copy costs a microsecond.
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def resize_tensor(pixels: torch.Tensor, spec: Preprocessing) -> torch.Tensor:
-    """(3, h, w) uint8 -> (3, H, W) uint8 with torch's antialiased resize."""
+    """Resize (3, h, w) uint8 to (3, H, W) uint8 with torch's antialiasing."""
     height, width = pixels.shape[-2:]
     new_height, new_width, top, left = geometry(width, height, spec)
     if (new_height, new_width) != (height, width):
@@ -199,7 +198,7 @@ def resize_tensor(pixels: torch.Tensor, spec: Preprocessing) -> torch.Tensor:
 
 
 def _resize_image(image: Image.Image, spec: Preprocessing) -> torch.Tensor:
-    """Pillow's resize, then the crop; for a strip, the resize of the kept window alone."""
+    """Resize with Pillow, then crop; for a strip, resize only the kept window."""
     width, height = image.size
     new_height, new_width, top, left = geometry(width, height, spec)
     method = (
@@ -216,7 +215,7 @@ def _resize_image(image: Image.Image, spec: Preprocessing) -> torch.Tensor:
 
 
 def _is_draft(header: Image.Image, turn: Image.Transpose | None, spec: Preprocessing) -> bool:
-    """Have a JPEG decoded at the smallest scale that the crop allows; whether there is one."""
+    """Have a JPEG decoded at the smallest scale that the crop allows; return if there is one."""
     stored = header.size
     width, height = stored[::-1] if turn in ON_ITS_SIDE else stored
     new_height, new_width, _, _ = geometry(width, height, spec)
@@ -231,7 +230,7 @@ def _is_strip(width: int, height: int, spec: Preprocessing) -> bool:
 
 
 def geometry(width: int, height: int, spec: Preprocessing) -> tuple[int, int, int, int]:
-    """Resized height and width, then top and left of the crop, rounded as torchvision does."""
+    """Return resized height and width, then top and left of the crop, rounded as in torchvision."""
     if spec.resize_mode == "squash":
         return spec.size[0], spec.size[1], 0, 0
     side = spec.size[0]
@@ -243,7 +242,7 @@ def geometry(width: int, height: int, spec: Preprocessing) -> tuple[int, int, in
 
 
 def _open_clip_transform(spec: Preprocessing) -> Callable[[Image.Image], torch.Tensor]:
-    """open_clip's own transform without its normalisation, for modes without a fast path."""
+    """Return open_clip's own transform without its normalisation, for modes without a fast path."""
     from open_clip.transform import image_transform
     from torchvision.transforms import Compose
 

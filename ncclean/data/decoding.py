@@ -1,4 +1,4 @@
-"""The samples of a shard with their images decoded: a thread reads, others decode."""
+"""Decode the images of a shard: one thread reads, others decode."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 
 _CHUNK_IMAGES = 16
-_CHUNK_SAMPLES = 256  # with those that lack an image
+_CHUNK_SAMPLES = 256  # including those without an image
 _CHUNK_BYTES = 4 << 20
 _CHUNKS_AHEAD = 2
 
 
 @dataclass(slots=True)
 class DecodedSample:
-    """A sample without its image bytes; `pixels` is None where the image cannot be used."""
+    """A sample without its image bytes; `pixels` is None if the image cannot be used."""
 
     sample: Sample
     pixels: torch.Tensor | None = None
@@ -41,10 +41,10 @@ class DecodedSample:
 
 
 class DecodedSamples:
-    """Iterates once over the samples of a shard, in their order; they are decoded ahead.
+    """Iterates once over the samples of a shard, in order, and decodes ahead.
 
-    `error` says afterwards why the shard broke off, `waited` how many seconds the iteration waited
-    for the shard to be read, and for its images to be decoded.
+    Afterwards, `error` says why the shard broke off, and `waited` how many seconds the iteration
+    waited for reading and decoding.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class DecodedSamples:
         threads: int,
         keep: Callable[[Sample], bool] | None = None,
     ) -> None:
-        """`keep` says which samples to decode; the others are skipped.
+        """Set up the iteration; `keep` says which samples to decode, and the others are skipped.
 
-        Without `threads` nothing is done ahead.
+        Without `threads` nothing is decoded ahead.
         """
         self.samples = samples
         self.error: ShardError | None = None
@@ -81,8 +81,7 @@ class DecodedSamples:
         decoding: deque[Future[list[DecodedSample]]] = deque()
         with (
             ReadAhead(self._chunks, _CHUNKS_AHEAD) as chunks,
-            # Each works on an image of its own; more threads inside one only get in each other's
-            # way.
+            # Each thread works on its own image; more threads per image would only compete.
             ThreadPoolExecutor(
                 self._threads, "ncclean-decode", torch.set_num_threads, (1,)
             ) as pool,
@@ -129,13 +128,13 @@ def decoded_shard(
     caption_key: CaptionKeys = None,
     keep: Callable[[Sample], bool] | None = None,
 ) -> DecodedSamples:
-    """The samples of a shard of images, decoded in threads of this process."""
+    """Decode the samples of a shard of images in threads of this process."""
     decode = functools.partial(decode_samples, decoder=decoder)
     return DecodedSamples(read_samples(shard, caption_key), decode, threads, keep)
 
 
 class Decoder(Protocol):
-    """Decodes several images; the place of a rejected one holds its error."""
+    """Decodes several images; a rejected image is replaced by its error."""
 
     def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]: ...
 

@@ -1,9 +1,9 @@
-"""JPEGs decoded on the device that encodes them, a batch at a time.
+"""Decode JPEGs, a batch at a time, on the device that encodes them.
 
 A GPU that encodes tens of thousands of images a second waits for the few thousand that its
 machine's cores can decode; its own JPEG decoder (nvJPEG, through torchvision) does not. It rounds
-differently from libjpeg, so pixels differ by a few levels from those of `ImageDecoder`, and it may
-accept a truncated file that libjpeg refuses: a run is made one way or the other, never both.
+differently from libjpeg, so pixels differ by a few levels from those of `ImageDecoder`, and may
+accept a truncated file that libjpeg refuses: a run uses one decoder or the other, never both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DeviceImageDecoder:
     def __init__(
         self, preprocessing: Preprocessing, device: torch.device, max_pixels: int = MAX_PIXELS
     ) -> None:
-        self._on_cpu = ImageDecoder(preprocessing, max_pixels, exif=False)  # none that it turns
+        self._on_cpu = ImageDecoder(preprocessing, max_pixels, exif=False)  # it rotates none
         self._preprocessing = preprocessing
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -40,10 +40,10 @@ class DeviceImageDecoder:
     def decode(
         self, images: Mapping[int, bytes]
     ) -> tuple[dict[int, torch.Tensor], dict[int, ImageRejected]]:
-        """Decode images; returns their uint8 (3, H, W) crops, and why others have none.
+        """Decode images; return their uint8 (3, H, W) crops, and why others have none.
 
-        The crops are complete on return. What the device refuses is decoded on the CPU, which tells
-        what is wrong with it.
+        The crops are complete on return. The CPU decodes what the device refuses, and reports what
+        is wrong with it.
         """
         good: dict[int, torch.Tensor] = {}
         rejected: dict[int, ImageRejected] = {}
@@ -64,10 +64,10 @@ class DeviceImageDecoder:
         return good, rejected
 
     def _crops(self, images: Mapping[int, bytes]) -> dict[int, torch.Tensor]:
-        """The crops of images, but of those that the device refuses.
+        """Return the crops of the images that the device accepts.
 
         Images of one size are resized together. A call that fails, because of a corrupt image or
-        for want of memory, is made again for each half.
+        lack of memory, is repeated for each half.
         """
         alike: defaultdict[torch.Size, list[int]] = defaultdict(list)
         crops: dict[int, torch.Tensor] = {}
@@ -92,7 +92,7 @@ class DeviceImageDecoder:
 
     @contextlib.contextmanager
     def _beside_the_encoder(self) -> Iterator[None]:
-        """Work on a stream of its own, and be through with it at the end."""
+        """Work on a separate stream, and synchronise at the end."""
         if self._stream is None:
             yield
             return
@@ -102,10 +102,10 @@ class DeviceImageDecoder:
 
 
 def _resized(pixels: torch.Tensor, spec: Preprocessing) -> torch.Tensor:
-    """(N, 3, h, w) uint8 -> (N, 3, H, W) uint8, within 2 of 255 levels of `resize_tensor`.
+    """Resize (N, 3, h, w) uint8 to (N, 3, H, W) uint8, within 2 of 255 levels of `resize_tensor`.
 
-    CUDA has no antialiased resize of integers. As on a CPU, columns come before rows and are
-    rounded and cut to a byte in between.
+    CUDA has no antialiased resize of integers. As on a CPU, columns come before rows, and are
+    rounded and clipped to a byte in between.
     """
     height, width = pixels.shape[-2:]
     new_height, new_width, top, left = geometry(width, height, spec)

@@ -1,9 +1,8 @@
-"""The images of chosen samples, by the places that a score table has of them.
+"""Fetch the images of chosen samples from the places recorded in a score table.
 
-All that shows images of a corpus gets them here. An image in an uncompressed tar is a range of
-bytes, and neighbouring ranges are one request; an image in a file is that file. A shard is read
-from its front where its layout has no places, where the table has none, and where they are not
-right any more.
+Everything that shows images of a corpus gets them here. An image in an uncompressed tar is a range
+of bytes, and neighbouring ranges are one request; a loose image is its file. A shard is read from
+its start if its layout has no places, if the table has none, or if they are outdated.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ LARGEST_IMAGE = 64 << 20  # bytes
 _GAP = 128 << 10  # between images that are read together
 _LARGEST_RUN = 4 << 20
 _RUNS_AT_ONCE = 16
-_NAME_BYTES = 100  # of a header: a longer name lies before it, and is cut in it
+_NAME_BYTES = 100  # name field of a header; longer names precede it, and are truncated in it
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _KEPT_TARS = 64  # some megabytes each
 _NO_PLACES = (
@@ -45,8 +44,8 @@ Image = tuple[str, bytes | None]
 class ImageFetcher:
     """Reads the images of chosen samples; any thread may ask.
 
-    With `keeps_places`, a tar that had to be read from its front is not read so again. `say` is
-    told once that a table has no places, and of each shard that has changed.
+    With `keeps_places`, a tar is read from its start only once. `say` is called once for a table
+    without places, and for each shard that has changed.
     """
 
     def __init__(
@@ -58,17 +57,17 @@ class ImageFetcher:
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def fetch(self, shard: ShardRef, places: Mapping[str, Place]) -> Iterator[Image]:
-        """Key and bytes of the picture of each chosen sample.
+        """Yield key and bytes of the image of each chosen sample.
 
-        None stands for an image of more than 64 MiB. Keys that the shard does not hold are missing
-        from the result. Raises `ShardError` if the shard cannot be read that far; what came before
-        has been handed out by then.
+        None stands for an image of more than 64 MiB. Keys that the shard lacks are missing from the
+        result. Raises `ShardError` if the shard cannot be read that far, after yielding what came
+        before.
         """
         left = dict(places)
         is_tar = shard.layout == WEBDATASET
         yield from _taken(left, (_in_tar if is_tar else _in_files)(shard, left))
         for key, place in list(left.items()):
-            # A file that cannot be read, or a sample in a tar without a picture that is read.
+            # An unreadable file, or a sample in a tar without a readable image.
             where = place.sample_offset if is_tar else place.image_path
             if place.image_offset is None and where is not None:
                 del left[key]
@@ -85,7 +84,7 @@ class ImageFetcher:
                 yield from _taken(left, self._in_samples(shard, left))
 
     def _in_samples(self, shard: ShardRef, left: Mapping[str, Place]) -> Iterator[Image]:
-        """Images of a shard that is read from its front, up to the last of those that are left."""
+        """Yield images of a shard, read from its start up to the last remaining one."""
         there: dict[str, Place] = {}
         is_kept = False
         for sample in read_samples(shard, wanted=frozenset(left)):
@@ -117,7 +116,7 @@ def _shown(image: bytes) -> bytes | None:
 
 
 def _in_files(shard: ShardRef, places: Mapping[str, Place]) -> Iterator[Image]:
-    """Images in files of their own, those that can be read."""
+    """Yield loose images that can be read."""
     files = UnitFiles(shard)
     is_folder = shard.layout == Folder.name
     folder = stores.absolute(shard.url) if is_folder else ""
@@ -137,7 +136,7 @@ def _in_files(shard: ShardRef, places: Mapping[str, Place]) -> Iterator[Image]:
 
 @dataclass
 class _Run:
-    """Bytes of a tar to read at once, and key, offset and size of the images in them."""
+    """Bytes of a tar to read at once, with key, offset and size of the images in them."""
 
     begin: int
     end: int
@@ -145,7 +144,7 @@ class _Run:
 
 
 def _in_tar(shard: ShardRef, places: Mapping[str, Place]) -> Iterator[Image]:
-    """Images of a tar by their ranges, those that are where their places say."""
+    """Yield images of a tar by their ranges, if the recorded places are right."""
     runs = _runs(shard, places)
     while runs:
         at_once, runs = runs[:_RUNS_AT_ONCE], runs[_RUNS_AT_ONCE:]
@@ -157,7 +156,7 @@ def _in_tar(shard: ShardRef, places: Mapping[str, Place]) -> Iterator[Image]:
                 raise
             if is_transient(error):
                 raise ShardError(explain(shard.url, error, "read")) from error
-            return  # reading the shard says what is wrong
+            return  # reading the shard reports the problem
         for run, data in zip(at_once, read, strict=True):
             for key, offset, size in run.images:
                 begin = offset - run.begin
@@ -168,7 +167,7 @@ def _in_tar(shard: ShardRef, places: Mapping[str, Place]) -> Iterator[Image]:
 
 
 def _runs(shard: ShardRef, places: Mapping[str, Place]) -> list[_Run]:
-    """Images with their headers in the order of the tar, neighbours together."""
+    """Group images, with their headers, in tar order into runs of neighbours."""
     runs: list[_Run] = []
     for key, (_, offset, size, *_) in sorted(places.items(), key=lambda one: one[1][1] or 0):
         if offset is None or size is None:
@@ -184,7 +183,7 @@ def _runs(shard: ShardRef, places: Mapping[str, Place]) -> list[_Run]:
 
 
 def _is_header_of(key: str, size: int, header: bytes) -> bool:
-    """Whether a member's last header says that it has so many bytes and belongs to a key."""
+    """Check that a member's last header states this size and belongs to this key."""
     try:
         info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
     except tarfile.HeaderError:

@@ -1,4 +1,4 @@
-"""A bound on what several threads hold at a time, counted in pixels or bytes."""
+"""Limit what several threads hold at a time, in pixels or bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PIXELS_PER_CORE = 4_000_000  # of a photograph
 
 
 class Gate:
-    """Lets threads hold at most `most` together. One may hold more, alone."""
+    """Lets threads hold at most `most` together; a single larger amount is admitted alone."""
 
     def __init__(self, most: int) -> None:
         self._most, self._held = most, 0
@@ -25,14 +25,14 @@ class Gate:
             self._held += size
 
     def leave(self, size: int) -> None:
-        """Give a reserved amount back to the limit, for others to use."""
+        """Release a reserved amount for others to use."""
         with self._changed:
             self._held -= size
             self._changed.notify_all()
 
     @contextlib.contextmanager
     def hold(self, size: int) -> Iterator[None]:
-        """Reserve an amount of the limit for the length of a `with` block."""
+        """Reserve an amount for the length of a `with` block."""
         self.enter(size)
         try:
             yield
@@ -41,9 +41,10 @@ class Gate:
 
 
 class PixelGate(Gate):
-    """Gate for decoding images: as many pixels as the largest may have, or a few for each core.
+    """Gate for decoding images, as large as the largest image or a few for each core.
 
-    A decoder takes about eight bytes for each: one image of the largest kind at a time is enough.
+    A decoder takes about eight bytes for each pixel: one image of the largest kind at a time is
+    enough.
     """
 
     def __init__(self) -> None:

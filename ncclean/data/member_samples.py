@@ -1,7 +1,6 @@
-"""Members of samples, wherever they lie, to the samples that they make.
+"""Assemble samples from their members, wherever they lie.
 
-Which members make a sample, and in which order samples come, is up to
-`ncclean.data.sample_groups`.
+`ncclean.data.sample_groups` decides which members make a sample, and the order of samples.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _BYTE_ORDER_MARK = "\ufeff"  # Windows' Notepad begins texts with it
 
 
 class Contents(Group):
-    """The contents of one sample's members, and where each of them lies."""
+    """The contents and locations of one sample's members."""
 
     __slots__ = ("_caption_keys", "_parsed", "located")
 
@@ -54,13 +53,13 @@ class Contents(Group):
         self._parsed: tuple[bytes, dict[str, Any]] | None = None
 
     def hand_over(self, extension: str, other: Group, name: str) -> None:
-        """Put a member into another sample, with the place where it lies."""
+        """Move a member to another sample, with its location."""
         super().hand_over(extension, other, name)
         if extension in self.located and isinstance(other, Contents):
             other.located[name] = self.located[extension]
 
     def further_images(self, picture: str | None) -> list[str]:
-        """Extensions of the members that are pictures too, but not the sample's."""
+        """Return extensions of members that are images, but not the sample's."""
         return [
             name
             for name in self.members
@@ -69,7 +68,7 @@ class Contents(Group):
 
     @property
     def further_captions(self) -> list[str]:
-        """Extensions of the members that look like captions, where the usual one is taken."""
+        """Return extensions of members that look like captions, if the usual one is used."""
         if self._caption_keys:
             return []
         usual = self._usual_caption
@@ -77,7 +76,7 @@ class Contents(Group):
 
     @property
     def _usual_caption(self) -> str | None:
-        """The extension of the caption where none is named: `txt`, or `jpg.txt` of a picture."""
+        """Return the extension of the caption if none is named: `txt`, or `jpg.txt` of an image."""
         names = caption_members(self.picture) if self.has_dots else CAPTION_EXTENSIONS
         return next((name for name in names if name in self.members), None)
 
@@ -96,7 +95,7 @@ class Contents(Group):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The fields of a sample's json member, parsed once."""
+        """Return the fields of a sample's json member, parsed once."""
         raw = self.members.get("json")
         if not isinstance(raw, bytes):
             return {}
@@ -106,13 +105,13 @@ class Contents(Group):
 
     @property
     def record(self) -> dict[str, Any]:
-        """The object of a sample's json member, its names as they are written."""
+        """Return the object of a sample's json member, with names as written."""
         raw = self.members.get("json")
         return (json_object(raw) or {}) if isinstance(raw, bytes) else {}
 
     @property
     def captions(self) -> list[tuple[str | None, object]]:
-        """A sample's captions, a text or a list each, by the caption key asked for."""
+        """Return a sample's captions, a text or a list each, by the requested caption key."""
         if self._caption_keys:
             return [(key, self._named(key)) for key in self._caption_keys]
         if (usual := self._usual_caption) is not None:
@@ -120,7 +119,7 @@ class Contents(Group):
         return [(None, usual_caption(self.metadata, JSON_CAPTIONS))]
 
     def _named(self, key: str) -> object:
-        """The value that a caption key names: a member, its lines, or a field of the json."""
+        """Return the value that a caption key names: a member, its lines, or a json field."""
         if key in self.members:
             return self.members[key]
         text = self.members.get(without_lines(key))
@@ -130,7 +129,7 @@ class Contents(Group):
 
 
 class CaptionsLeft:
-    """The number of captions that a shard's bytes account for, beside the first of each image.
+    """Limits the captions of a shard by its bytes, not counting the first of each image.
 
     A few packed bytes may stand for millions, which all become rows.
     """
@@ -150,7 +149,7 @@ class CaptionsLeft:
 
 
 class CutMember(Exception):
-    """The input ends inside a member, or is broken there, whose name has `key` and `extension`."""
+    """The input ends or is broken inside a member, whose name has `key` and `extension`."""
 
     def __init__(self, key: str, extension: str, reason: str) -> None:
         super().__init__(reason)
@@ -160,7 +159,7 @@ class CutMember(Exception):
 class MemberSamples(ABC):
     """Iterates over the samples of a shard once.
 
-    A json that follows its sample late still reaches `late_metadata`; `further` counts the pictures
+    A json that comes after its sample still reaches `late_metadata`; `further` counts the images
     and captions that are in no row.
     """
 
@@ -184,20 +183,20 @@ class MemberSamples(ABC):
 
     @property
     def samples(self) -> int:
-        """Number of samples begun so far."""
+        """Return the number of samples begun so far."""
         return self._groups.samples
 
     @property
     def late_metadata(self) -> dict[int, dict[str, Any]]:
-        """Json fields that followed after their sample had been yielded, by row."""
+        """Return json fields that came after their sample had been yielded, by row."""
         return {row: group.metadata for row, group in self._groups.late.items()}
 
     @abstractmethod
     def _members(self) -> Iterator[tuple[str, str, bytes | Unread, Any]]:
-        """Key, lower-case extension, content and location of each member of a sample.
+        """Yield key, lower-case extension, content and location of each member of a sample.
 
-        The content of one that is not used may be left out; `_locate` understands the location.
-        Raises `CutMember` where the input ends inside one.
+        The content of an unused member may be omitted; `_locate` interprets the location. Raises
+        `CutMember` if the input ends inside a member.
         """
 
     @abstractmethod
@@ -205,7 +204,7 @@ class MemberSamples(ABC):
         """Set the place of a sample whose members have all been read."""
 
     def _grouped(self) -> Iterator[Sample]:
-        """The samples; raises what `_members` raises, when all of them have been yielded."""
+        """Yield the samples, then raise what `_members` raises."""
         groups = self._groups
         failure: Exception | None = None
         try:
@@ -270,9 +269,9 @@ class MemberSamples(ABC):
         return sample
 
     def _is_used(self, key: str, extension: str) -> bool:
-        """Whether the content of the next member is: that of an image, a caption or a json.
+        """Check whether the next member's content is used: that of an image, a caption or a json.
 
-        One with a dot in its extension may turn out to be of a sample of its own.
+        A member with a dot in its extension may turn out to have its own sample.
         """
         name = extension.rpartition(".")[2]
         if self.shard.image_key is not None and self.shard.image_key in (name, extension):
@@ -281,13 +280,13 @@ class MemberSamples(ABC):
             group = self._groups.current
             if name != extension or group is None or group.key != key:
                 return True
-            # Of two pictures only the first one; another sample may have this key.
+            # Of two images only the first is used; another sample may have this key.
             return extension in group.members or group.members.keys().isdisjoint(IMAGE_EXTENSIONS)
         return name in (*CAPTION_EXTENSIONS, "json") or extension in self._captions
 
 
 def too_large(extension: str, size: int) -> Unread | None:
-    """A placeholder for a tar member that exceeds the size limit of its kind."""
+    """Return a placeholder for a tar member that exceeds the size limit of its kind, or None."""
     if is_image(extension):
         most, reason = LARGEST_FILE, SkipReason.IMAGE_TOO_LARGE
     else:
@@ -298,7 +297,7 @@ def too_large(extension: str, size: int) -> Unread | None:
 
 
 def caption_keys(names: CaptionKeys) -> tuple[str, ...]:
-    """The caption keys as lower-case names of members and fields; empty for the defaults."""
+    """Return the caption keys as lower-case names of members and fields; empty for the defaults."""
     several = (names,) if isinstance(names, str) else names or ()
     return tuple(name.lower() for name in several)
 
@@ -306,9 +305,8 @@ def caption_keys(names: CaptionKeys) -> tuple[str, ...]:
 def take_captions(sample: Sample, texts: Iterable[tuple[str | None, object]]) -> None:
     """Set the captions of a sample from the members and fields that the caption keys name.
 
-    Each name and each entry of a list is one, if only to say that nothing is there. Without one
-    that can be used the sample is rejected, for the reason of the first, and with more than a
-    thousand.
+    Each name and each list entry is a caption, even if empty. Without a usable caption the sample
+    is rejected for the reason of the first, and also if there are more than a thousand.
     """
     named = list(texts)
     count = sum(len(value) if isinstance(value, list) else 1 for _, value in named)
@@ -353,12 +351,12 @@ def _caption(number: int, key: str | None, raw: object) -> Caption:
 
 
 def sample_uid(metadata: dict[str, Any], shard: str, key: str) -> str:
-    """The json's `uid`, else 32 hex digits of a hash of shard name and key."""
+    """Return the json's `uid`, else 32 hex digits of a hash of shard name and key."""
     return own_uid(metadata) or hashed_uid(shard, key)
 
 
 def own_uid(metadata: dict[str, Any]) -> str | None:
-    """The `uid` of a json; integers with gaps are floats for pandas."""
+    """Return the `uid` of a json; pandas stores integers with gaps as floats."""
     uid = metadata.get("uid")
     if isinstance(uid, float) and uid.is_integer():
         uid = int(uid)
@@ -368,11 +366,11 @@ def own_uid(metadata: dict[str, Any]) -> str | None:
 
 
 def uid_among(uids: Collection[str], metadata: dict[str, Any], shard: str, key: str) -> str | None:
-    """The uid by which a sample is in a table; None if it is not.
+    """Return the uid of a sample in a table; None if it is not there.
 
-    `uids` are those that the table has under the sample's key in its shard. Corpora share names of
-    shards and keys, and a json that states a uid tells their samples apart. One that states none is
-    any sample of its name, and of several that whose uid was derived from the name.
+    `uids` are the table's uids under the sample's key in its shard. Corpora may share shard names
+    and keys; a uid stated in the json tells their samples apart. A json without one matches the
+    only sample of its name, or of several that whose uid was derived from the name.
     """
     own = own_uid(metadata)
     if own is None and len(uids) == 1:
@@ -382,12 +380,12 @@ def uid_among(uids: Collection[str], metadata: dict[str, Any], shard: str, key: 
 
 
 def hashed_uid(shard: str, key: str) -> str:
-    """The uid of a sample that has none: 32 hex digits of a hash of shard name and key."""
+    """Return the uid of a sample without one: 32 hex digits of a hash of shard name and key."""
     return hashed_uids(shard, [key])[0]
 
 
 def hashed_uids(shard: str, keys: Iterable[str]) -> list[str]:
-    """`hashed_uid` of each key, in half the time."""
+    """Return `hashed_uid` of each key, in half the time."""
     begin = hashlib.blake2b(f"{shard}/".encode(), digest_size=16)
     uids = []
     for key in keys:

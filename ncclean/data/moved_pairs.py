@@ -1,8 +1,8 @@
-"""The pairs that take part in the noise: captions that change places, images and where they lie.
+"""Gather the pairs that noise affects: captions that move, images that move and their places.
 
-Of a corpus only what the noise concerns is held: the UTF-8 of the captions of each image with noise
-and 16 bytes for each caption, and of a donor's as well, or 32 bytes for an image that moves. Images
-stay where they are.
+Only what the noise affects is held: for each image with noise, and for each donor, the UTF-8 of the
+captions and 16 bytes for each caption, or 32 bytes for an image that moves. Images stay where they
+are.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _DECL = CODES.index("decl")
 class MovedPairs:
     """Captions of the K pairs that an edit needs, and the L images that move.
 
-    `starts` (S + 1,) is the number of images before each shard, `own_first` (I + 1,) the number of
-    captions before each image as the corpus has it, `first` (I + 1,) as the plan has it, `changes`
-    (I,) bool the images that do not stay as they are. `captions` are by their number in the corpus,
-    `donated` by their number among all captions of the donors. `images` (L,) are those of the plan
-    that move: the columns `IMAGE` of an index, and the `url` of the file that they lie in.
+    `starts` (S + 1,) is the number of images before each shard; `own_first` (I + 1,) the number of
+    captions before each image in the corpus, and `first` (I + 1,) in the plan; `changes` (I,) bool
+    marks the images that change. `captions` are by their number in the corpus, `donated` by their
+    number among all captions of the donors. `images` (L,) are the plan's images that move: the
+    columns `IMAGE` of an index, and the `url` of their file.
     """
 
     plan: NoisePlan
@@ -50,10 +50,9 @@ class MovedPairs:
     images: pa.Table
 
     def edits_of(self, shard: int) -> tuple[dict[int, SampleEdit], dict[str, int]]:
-        """The edits of a shard by sample, and the number of pairs left unchanged, by kind.
+        """Return the edits of a shard by sample, and the number of pairs left unchanged, by kind.
 
-        The latter stay clean: the caption or image that they get from another pair equals their
-        own.
+        Unchanged pairs stay clean: the caption or image from another pair equals their own.
         """
         begin, end = int(self.starts[shard]), int(self.starts[shard + 1])
         edits: dict[int, SampleEdit] = {}
@@ -71,14 +70,14 @@ class MovedPairs:
         return edits, {kind: count for kind, count in same.items() if count}
 
     def _moved_captions(self, image: int) -> tuple[SampleEdit | None, list[str]]:
-        """The edit of an image whose captions change, and the kinds that changed nothing."""
+        """Return the edit of an image whose captions change, and the kinds that changed nothing."""
         own = range(int(self.own_first[image]), int(self.own_first[image + 1]))
         slots = range(int(self.first[image]), int(self.first[image + 1]))
         before = [self.captions.of(number) for number in own]
         kinds: list[str | None] = []
         captions: list[str] = []
         parts: list[int | None] = []
-        places: list[int] = []  # of the clean ones before
+        places: list[int] = []  # each clean caption's index before
         unchanged: list[str] = []
         for slot in slots:
             source, kind = int(self.plan.caption_source[slot]), CODES[self.plan.code[slot]]
@@ -97,9 +96,9 @@ class MovedPairs:
         return SampleEdit(tuple(kinds), tuple(captions), None, moved, noisy_parts), unchanged
 
     def _caption(self, slot: int, kind: str) -> tuple[str | None, int | None]:
-        """The caption that noise makes of one of the corpus, or takes from elsewhere.
+        """Return the caption that noise makes, or takes from elsewhere, and its foreign sentence.
 
-        And which of its sentences is foreign, if only one is.
+        The sentence is None unless just one is foreign.
         """
         source = int(self.plan.caption_source[slot])
         if kind == "donor":
@@ -139,9 +138,9 @@ def gather_moved(
 ) -> MovedPairs:
     """Gather the captions that injected noise changes or moves, shard by shard.
 
-    `starts` (S + 1,) is the number of images before each shard, `own` (C,) the image that each
-    caption of the corpus comes with. `captions` and `donors` are those of the pairs of each shard,
-    and of each shard of donors; `images` as in `MovedPairs`.
+    `starts` (S + 1,) is the number of images before each shard, `own` (C,) the image of each
+    caption of the corpus. `captions` and `donors` are those of the pairs of each shard, and of each
+    shard of donors; `images` as in `MovedPairs`.
     """
     numbers = np.arange(int(starts[-1]) + 1)
     own_first, first = np.searchsorted(own, numbers), np.searchsorted(plan.images, numbers)
@@ -165,7 +164,7 @@ def gather_moved(
 
 
 def side_by_side(images: pa.Table) -> pa.Table:
-    """The columns `IMAGE` of (L,) images in a file of their members alone."""
+    """Return the columns `IMAGE` of (L,) images in a file of only their members."""
     sizes = images["end"].to_numpy() - images["begin"].to_numpy()
     ends = np.cumsum(sizes)
     return pa.table({"hash": images["hash"], "begin": ends - sizes, "end": ends})

@@ -1,4 +1,4 @@
-"""Fields of a json by path: `conversations[1].value`, or the lines of a text: `caption.lines`."""
+"""Access json fields by path: `conversations[1].value`, or `caption.lines` for a text's lines."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(-?\d{1,9})\]")
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text that are not empty."""
+    """Return the lines of a text that are not empty."""
     return [line for line in map(str.strip, text.splitlines()) if line]
 
 
 def without_lines(path: str) -> str:
-    """The path of the text whose lines a path such as `txt.lines` names."""
+    """Return the path of the text whose lines a path such as `txt.lines` names."""
     return path.removesuffix(f".{_LINES}")
 
 
 def field_at(fields: Mapping[str, Any], path: str) -> object:
-    """The value of a json field by name, or by a path such as `a.b`; None if it is missing.
+    """Return the value of a json field by name, or by a path such as `a.b`; None if missing.
 
-    Names inside are found in any case: those of `--caption-key` are lower-case here. Of a text,
-    `lines` are its lines.
+    Inner names match in any case: those of `--caption-key` are lower-case here. `lines` of a text
+    are its lines.
     """
     if path in fields or not ("." in path or "[" in path):
         return fields.get(path)
@@ -44,7 +44,7 @@ def field_at(fields: Mapping[str, Any], path: str) -> object:
 
 
 def head_of(path: str) -> str:
-    """The first field of a path such as `a.b`."""
+    """Return the first field of a path such as `a.b`."""
     step = _STEP.match(path)
     return step[0] if step else path
 

@@ -1,12 +1,12 @@
-"""Noise with known truth: which pairs of a corpus are spoilt, and how.
+"""Plan noise with known truth: which pairs of a corpus change, and how.
 
-Kinds: `ncr` permutes the captions of a share of the pairs among themselves, `decl` permutes
-their images, `per_batch` permutes captions within batches (the Bayesian paper), `ncr_image`
-permutes all captions of an image together, `hard` changes one word of the caption, `junk` replaces
-it by boilerplate, `donor` by a caption of another corpus. `foreign_sentence` puts a sentence of
-another image's caption in the place of one, `added_detail` adds one. A caption that a permutation
-leaves with its image is clean. Images may have several captions: `decl` and `ncr_image` draw
-images, the other kinds draw captions.
+Kinds: `ncr` permutes the captions of a share of the pairs among themselves, `decl` permutes their
+images, `per_batch` permutes captions within batches (the Bayesian paper), `ncr_image` permutes all
+captions of an image together, `hard` changes one word of the caption, `junk` replaces it by
+boilerplate, `donor` by a caption of another corpus. `foreign_sentence` replaces a sentence by one
+of another image's caption, `added_detail` adds one. A caption that a permutation leaves with its
+image is clean. Images may have several captions: `decl` and `ncr_image` draw images, the other
+kinds draw captions.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ PERMUTING = ("ncr", "decl", "per_batch", "ncr_image")
 WITH_PARTNER = ("foreign_sentence", "added_detail")  # take a sentence of another caption
 KINDS = (*PERMUTING, "hard", "junk", "donor", *WITH_PARTNER)
 OF_IMAGES = ("decl", "ncr_image")  # draw images, not captions
-FROM_FILE = "noise_file"  # of captions that a file moves, see `ncclean.data.noise_files`
+FROM_FILE = "noise_file"  # captions moved by a file, see `ncclean.data.noise_files`
 CODES = ("", *KINDS, FROM_FILE)  # names by their code in a plan
 PER_BATCH_SIZE = 128
 
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """Source of each of I images and C captions after the noise, and the kind of its noise.
+    """The source and noise kind of each of I images and C captions after the noise.
 
-    `image_source` is (I,) int64. The C captions are in the order of their images, which are
-    `images` (C,) int64; `caption_source` (C,) int64 is the number of each among the captions of the
-    corpus, from their total on among those of the donors. `code` is (C,) int8, the place in
-    `CODES`, 0 for clean. `partner` (P,) int64 are the captions that the P captions of a kind
-    `WITH_PARTNER` take a sentence from, in their order. `planned` counts the captions drawn for
-    each kind asked for, the ones that a permutation left in place included.
+    `image_source` is (I,) int64. The C captions are ordered by image, `images` (C,) int64;
+    `caption_source` (C,) int64 numbers each among the captions of the corpus, continuing with those
+    of the donors. `code` is (C,) int8, an index into `CODES`, 0 for clean. `partner` (P,) int64 are
+    the captions from which the P captions of a kind in `WITH_PARTNER` take a sentence, in order.
+    `planned` counts the captions drawn for each requested kind, including those that a permutation
+    left in place.
     """
 
     image_source: np.ndarray
@@ -49,23 +49,23 @@ class NoisePlan:
 
     @functools.cached_property
     def partners(self) -> dict[int, int]:
-        """The caption that gives a sentence, by the place of the caption that gets it."""
+        """Return the caption that gives a sentence, by the position of the receiving caption."""
         takes = np.isin(self.code, [CODES.index(kind) for kind in WITH_PARTNER])
         return dict(zip(np.flatnonzero(takes).tolist(), self.partner.tolist(), strict=True))
 
     @functools.cached_property
     def images_moved(self) -> np.ndarray:
-        """(L,) sorted numbers of the images that another one shows."""
+        """Return (L,) sorted numbers of the images that another one shows."""
         return np.asarray(np.unique(self.images[self.code == CODES.index("decl")]))
 
     @functools.cached_property
     def kind(self) -> np.ndarray:
-        """(C,) names of the kinds, "" for clean."""
+        """Return (C,) names of the kinds, "" for clean."""
         return np.asarray(np.array(CODES)[self.code])
 
     @property
     def is_noisy(self) -> np.ndarray:
-        """(C,) bool."""
+        """Return (C,) bool."""
         return np.asarray(self.code != 0)
 
 
@@ -84,7 +84,7 @@ def check_rates(rates: Mapping[str, float]) -> None:
 def parse_rates(
     kinds: Sequence[str], rates: Sequence[float], pairs: Sequence[str]
 ) -> dict[str, float]:
-    """Rates by kind, from kinds with a rate each and from `ncr=0.2,hard=0.05`.
+    """Parse rates by kind, from kinds with a rate each and from `ncr=0.2,hard=0.05`.
 
     Raises `InputError` for a kind without a rate, named twice, or a rate that is not a number.
     """
@@ -109,7 +109,7 @@ def parse_rates(
 
 
 def noise_count(rate: float, pairs: int) -> int:
-    """floor(rate N), where the rate may be a rounded decimal fraction."""
+    """Return floor(rate N), where the rate may be a rounded decimal fraction."""
     return int(rate * pairs + 1e-9)
 
 
@@ -126,20 +126,20 @@ def plan_noise(
 ) -> NoisePlan:
     """Assign disjoint sets of floor(rate N) pairs to the kinds of noise.
 
-    A pair is a caption with its image, whose number `images` (N,) says, from 0 on and sorted; by
-    default each has its own. Kinds in `OF_IMAGES` draw floor(rate I) of the I images.
+    A pair is a caption with its image; `images` (N,) numbers these, sorted from 0; by default each
+    caption has its own. Kinds in `OF_IMAGES` draw floor(rate I) of the I images.
 
-    `per_batch` permutes within batches of `batch_size` consecutive pairs. `hard` takes pairs
-    where `changeable` (N,) is true, and fewer than floor(rate N) if there are not enough. `donor`
-    draws from as many captions as `donors` says, each once before any is drawn again. Plans of
-    another `stream` are independent. Needs 25 bytes a pair. Raises `InputError` as `check_rates`
-    does, and for `donor` without donors.
+    `per_batch` permutes within batches of `batch_size` consecutive pairs. `hard` takes pairs where
+    `changeable` (N,) is true, and fewer than floor(rate N) if there are not enough. `donor` draws
+    from `donors` captions, each once before any is drawn again. Plans of another `stream` are
+    independent. Needs 25 bytes a pair. Raises `InputError` as `check_rates` does, and for `donor`
+    without donors.
     """
     check_rates(rates)
     if rates.get("donor") and not donors:
         raise InputError("--kind donor: --donors has no captions to take")
     rng = np.random.default_rng([seed, pairs, stream] if stream else [seed, pairs])
-    # Kinds that take whole images come first where captions could leave none whole.
+    # Kinds that take whole images come first, before captions could leave none whole.
     order = KINDS if images is None else sorted(KINDS, key=lambda kind: kind not in OF_IMAGES)
     own = np.arange(pairs) if images is None else images
     image_source = np.arange(int(own[-1]) + 1 if pairs else 0)
@@ -192,7 +192,7 @@ def plan_noise(
 
 
 def _drawn_images(own: np.ndarray, free: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Up to `count` images, sorted, all of whose captions are free, and the captions left free."""
+    """Return up to `count` sorted images whose captions are all free, and the captions left."""
     numbers, first, found = np.unique(own[free], return_index=True, return_counts=True)
     whole = found == np.bincount(own)[numbers]
     drawn = np.sort(numbers[whole][np.argsort(first[whole])][:count])
@@ -200,11 +200,11 @@ def _drawn_images(own: np.ndarray, free: np.ndarray, count: int) -> tuple[np.nda
 
 
 def placed(own: np.ndarray, image_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The captions of each image, in its order, when caption c is with `image_of[c]`.
+    """Return the captions of each image, in its order, when caption c is with `image_of[c]`.
 
-    `own` (C,), sorted, are the images that captions come with. A caption that stays keeps its
-    place; one that comes takes a place that became free, or one behind the others. A caption of
-    image -1 is with none. Returns the numbers of the captions, at most (C,), and their images.
+    `own` (C,), sorted, are the captions' original images. A caption that stays keeps its position;
+    an arriving one takes a freed position, or one after the others. A caption of image -1 is
+    dropped. Returns the numbers of the captions, at most (C,), and their images.
     """
     stays = image_of == own
     free, moving = np.flatnonzero(~stays), np.flatnonzero(~stays & (image_of >= 0))

@@ -1,4 +1,4 @@
-"""Noise files of the noisy-correspondence literature (NCR, BiCro, L2RM and others).
+"""Read and write noise files of the noisy-correspondence literature (NCR, BiCro, L2RM, others).
 
 A file is a one-dimensional integer array in NumPy's format. Entry i is the number of the image that
 caption i is paired with; captions and images are numbered in the order of the corpus, five captions
@@ -21,7 +21,7 @@ from ncclean.errors import InputError, ShardError, one_line
 
 
 def read_noise_file(url: str) -> np.ndarray:
-    """(C,) int64 image numbers. Raises `InputError` for anything but a vector of integers."""
+    """Read (C,) int64 image numbers. Raises `InputError` unless they are a vector of integers."""
     place = stores.location(url)
     data = stores.ask("read", place, stores.read_bytes, place)
     try:
@@ -54,26 +54,26 @@ def write_noise_file(place: UPath, entries: np.ndarray) -> None:
 
 
 class FilePlaces:
-    """The places that the captions of a corpus have in a noise file.
+    """The positions of a corpus's captions in a noise file.
 
-    Samples and captions that cannot be used count as well: a file numbers what the corpus lists.
+    Unusable samples and captions count as well: a file numbers what the corpus lists.
     """
 
     def __init__(
         self, entries: np.ndarray, rows: np.ndarray, images: np.ndarray, numbers: np.ndarray
     ) -> None:
-        """`entries` (S,) are how many captions each sample lists, `rows` (I,) the samples that can
-        be used; `images` (C,) and `numbers` (C,) tell of each caption its place in `rows` and among
-        the captions of its sample.
+        """Index the captions of a corpus.
+
+        `entries` (S,) is how many captions each sample lists, `rows` (I,) the usable samples;
+        `images` (C,) and `numbers` (C,) are each caption's index in `rows` and within its sample.
         """
         self._entries, self._rows, self._images, self._numbers = entries, rows, images, numbers
 
     def plan(self, file: np.ndarray) -> NoisePlan:
-        """The noise of a file.
+        """Return the noise of a file.
 
-        A file of k entries for each image is about its first k captions; the others stay. A
-        caption whose new image cannot be used is left out. Raises `InputError` for a file of
-        another corpus.
+        A file of k entries per image covers its first k captions; the others stay. A caption whose
+        new image is unusable is dropped. Raises `InputError` for a file of another corpus.
         """
         listed = self._listed(len(file))
         if len(file) and not 0 <= file.min() <= file.max() < len(listed):
@@ -93,21 +93,21 @@ class FilePlaces:
         return NoisePlan(np.arange(len(self._rows)), images, source, code, {FROM_FILE: moved})
 
     def file(self, plan: NoisePlan) -> np.ndarray:
-        """The noise file of a plan: `FilePlaces.plan` of it moves the same captions.
+        """Return the noise file of a plan: `FilePlaces.plan` of it moves the same captions.
 
-        Raises `InputError` for noise that moves no captions or images of the corpus.
+        Raises `InputError` for noise other than moving captions or images of the corpus.
         """
         kinds = {CODES[code] for code in np.unique(plan.code)}
         if others := sorted(kinds - {"", *PERMUTING, FROM_FILE}):
             raise InputError(f"a noise file cannot say {others[0]}: it only moves captions")
         file = np.repeat(np.arange(len(self._entries)), self._entries)
         places, _ = self._places(self._entries)
-        # An image that shows another one's picture has its captions with that one.
+        # An image that shows another one's content has its captions with that one.
         file[places[plan.caption_source]] = self._rows[plan.image_source[plan.images]]
         return file
 
     def _listed(self, length: int) -> np.ndarray:
-        """(S,) how many entries of a file of so many each sample has."""
+        """Return (S,) how many entries of a file of this length each sample has."""
         samples, total = len(self._entries), int(self._entries.sum())
         if length == total:
             return self._entries
@@ -120,7 +120,7 @@ class FilePlaces:
         )
 
     def _places(self, listed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(C,) place of each caption in a file, and whether it has one."""
+        """Return (C,) position of each caption in a file, and whether it has one."""
         samples = self._rows[self._images]
         begins = np.cumsum(listed) - listed
         return begins[samples] + self._numbers, self._numbers < listed[samples]

@@ -1,8 +1,9 @@
-"""Pairs that Python holds, as a table of images: for `ncclean.score(dataset, ...)` and the like.
+"""Write pairs held in Python as a table of images, for `ncclean.score(dataset, ...)` and others.
 
-A `datasets.Dataset`, a data frame of pandas or polars, any other Arrow table, a list of (image,
-caption) or of dicts. Images are bytes, paths, Pillow's or Hugging Face's `{"bytes", "path"}`. All
-commands read files, on several machines and again tomorrow, so the pairs are written once.
+The pairs may be a `datasets.Dataset`, a pandas or polars data frame, any other Arrow table, a list
+of (image, caption) or of dicts. Images are bytes, paths, Pillow images or Hugging Face's `{"bytes",
+"path"}`. All commands read files, on several machines and again tomorrow, so the pairs are written
+once.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from ncclean.base.scratch import scratch_folder
 from ncclean.data.images.columns import image_column
 from ncclean.errors import InputError, one_line
 
-_ROWS = 256  # in memory at a time, and of a row group
+_ROWS = 256  # rows in memory, and per row group
 _PIECE = 1 << 20  # bytes
 _PAIR = 2
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 def is_paths(value: object) -> bool:
-    """Whether a source is a path or URL, or a list of these, and no object that holds pairs."""
+    """Check whether a source is a path or URL, or a list of these, not an object with pairs."""
     values = value if isinstance(value, list | tuple) else [value]
     return all(one is None or isinstance(one, str | os.PathLike) for one in values)
 
@@ -40,10 +41,10 @@ def is_paths(value: object) -> bool:
 def write_pairs(
     source: object, image_root: str | None = None, image_key: str | None = None
 ) -> tuple[str, int]:
-    """Write pairs to a Parquet file in the temporary folder; its path and number of rows.
+    """Write pairs to a Parquet file in the temporary folder; return its path and number of rows.
 
-    It is named by its content, so that the same pairs are the same file. Paths of images start
-    from `image_root` or the current folder. Raises `InputError` for an object that holds no pairs.
+    The file is named by its content, so equal pairs share a file. Image paths are relative to
+    `image_root` or the current folder. Raises `InputError` for an object that holds no pairs.
     """
     with scratch_folder() as folder:
         aside = folder / "pairs.parquet"
@@ -72,7 +73,7 @@ def write_pairs(
 def _write(tables: Iterator[pa.Table], path: Path) -> int:
     """Write tables to a Parquet file, with types that hold all of them; return the number of rows.
 
-    Tables of one schema are a piece, until the last table has been seen.
+    Consecutive tables of one schema form a piece, until the last table has been seen.
     """
     schemas: list[pa.Schema] = []
     pieces: list[Path] = []
@@ -103,16 +104,16 @@ def _write(tables: Iterator[pa.Table], path: Path) -> int:
 
 
 def _stored(field: pa.Field) -> pa.Field:
-    """The field with a type that every reader of Parquet has; texts where nothing is known."""
+    """Return the field with a type that every Parquet reader supports; text if unknown."""
     if pa.types.is_null(field.type) or field.type == pa.string_view():
         return field.with_type(pa.string())
     return field.with_type(pa.binary()) if field.type == pa.binary_view() else field
 
 
 def _tables(source: Any) -> Iterator[pa.Table]:
-    """The rows of an object, some at a time, with the types that it gives them.
+    """Yield the rows of an object in pieces, with the types that it gives them.
 
-    Raises `InputError` for one that has none.
+    Raises `InputError` for an object without rows.
     """
     if isinstance(source, Mapping):
         names = ", ".join(map(str, source))
@@ -122,7 +123,7 @@ def _tables(source: Any) -> Iterator[pa.Table]:
         metadata = features.arrow_schema.metadata if features is not None else None
         for table in source.with_format("arrow").iter(batch_size=_ROWS):
             yield table.replace_schema_metadata(metadata)
-    elif hasattr(source, "iloc"):  # pandas: its Arrow stream takes no images of Pillow
+    elif hasattr(source, "iloc"):  # pandas: its Arrow stream rejects Pillow images
         for start in range(0, len(source), _ROWS):
             rows = source.iloc[start : start + _ROWS]
             plain = {name: rows[name].map(_plain) for name in rows if rows[name].dtype == object}
@@ -135,7 +136,7 @@ def _tables(source: Any) -> Iterator[pa.Table]:
     else:
         pairs = _pairs(source)
         while chunk := list(itertools.islice(pairs, _ROWS)):
-            # Arrow takes the names of the first row alone, and leaves out what others have besides.
+            # Arrow takes only the first row's names, and drops other rows' additional fields.
             columns = dict.fromkeys(name for row in chunk for name in row)
             yield pa.table(
                 {name: _array(name, [one.get(name) for one in chunk]) for name in columns}
@@ -143,7 +144,7 @@ def _tables(source: Any) -> Iterator[pa.Table]:
 
 
 def _has_objects(source: Any) -> bool:
-    """Whether a data frame of polars has values that Arrow does not know, as Pillow's images."""
+    """Check whether a polars data frame has values unknown to Arrow, such as Pillow images."""
     return "Object" in map(str, getattr(source, "dtypes", ()))
 
 
@@ -171,20 +172,20 @@ def _array(name: str, values: list[Any]) -> pa.Array:
 
 
 def _with_images(table: pa.Table, root: str, image_key: str | None) -> pa.Table:
-    """The table with the bytes of its images, in the place of what paths name."""
+    """Replace image paths in the table by the files' bytes."""
     rows = table.to_pylist()
     images: defaultdict[str, list[Any]] = defaultdict(lambda: [None] * len(rows))
     for number, row in enumerate(rows):
         column, image, path = image_column({k.lower(): v for k, v in row.items()}, image_key)
         if image is None and path is not None:
-            with contextlib.suppress(OSError):  # it is one without an image, as in a table
+            with contextlib.suppress(OSError):  # becomes a row without an image, as in a table
                 image = Path(root, path).read_bytes()
         if column is not None:
             written = next((name for name in row if name.lower() == column), column)
             name = "image" if isinstance(row[written], str) else written
             images[name][number] = {"bytes": image, "path": path}
     for target, values in images.items():
-        # Where another column has a row's image, what this one holds stays.
+        # If another column has a row's image, this column's value stays.
         pairs = zip(values, rows, strict=True)
         kept = [_as_image(row.get(target)) if one is None else one for one, row in pairs]
         field, array = pa.field(target, _IMAGE), pa.array(kept, _IMAGE)
@@ -209,7 +210,7 @@ def _plain(value: Any) -> Any:
             "images are Pillow's, bytes or paths: PIL.Image.fromarray makes one of an array"
         )
     if getattr(value, "ndim", 0) == 1 and not len(value):
-        return []  # an empty array has a type, of which its list knows nothing
+        return []  # an empty array has a type that its list lacks
     if not isinstance(value, Image.Image):
         return value
     encoded = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Open untrusted images, and decode them for people to look at: Pillow alone, without torch."""
+"""Open untrusted images, and decode them for people to view, with Pillow only."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ncclean.data.gate import PixelGate
 from ncclean.data.sample_groups import HEIC_NOT_READ, READS_HEIC
 from ncclean.data.samples import SkipReason
 
-# Only formats that web crawls contain: every further parser is attack surface.
+# Only formats found in web crawls: every further parser is attack surface.
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", *["HEIF"] * READS_HEIC)
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _AVIF_BRANDS = (b"avif", b"avis")
-_ORIENTATION, _DATE_CHANGED, _DATE_TAKEN = 0x0112, 0x0132, 0x9003  # tags of EXIF
+_ORIENTATION, _DATE_CHANGED, _DATE_TAKEN = 0x0112, 0x0132, 0x9003  # EXIF tags
 _EXIF_IFD = 0x8769
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -36,7 +36,7 @@ ON_ITS_SIDE = tuple(turn for orientation, turn in _TURNS.items() if orientation 
 
 
 class ImageRejected(Exception):
-    """The image cannot be used; carries the status, and the size where the header told it."""
+    """The image cannot be used; carries the status, and the size if the header stated it."""
 
     def __init__(
         self, reason: SkipReason, message: str, width: int | None = None, height: int | None = None
@@ -53,9 +53,9 @@ class ImageRejected(Exception):
 def decode_whole(
     data: bytes | None, longest: int, gate: PixelGate, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
-    """The uncropped, upright picture for people, in RGB, at most `longest` pixels a side.
+    """Decode the uncropped, upright image for people, in RGB, at most `longest` pixels a side.
 
-    The same bounds as `ImageDecoder`, and raises what it raises, also for None: see
+    Applies the same bounds and raises the same errors as `ImageDecoder`, also for None: see
     `ncclean.data.fetch`.
     """
     if data is None:
@@ -70,7 +70,7 @@ def decode_whole(
             image = to_rgb(header)
             image.thumbnail((longest, longest), Image.Resampling.BICUBIC, reducing_gap=3.0)
             image = upright(image, turn_of(header))
-    except Exception as error:  # decoders raise anything on hostile bytes
+    except Exception as error:  # decoders raise any error on hostile bytes
         raise ImageRejected(SkipReason.IMAGE_CORRUPT, one_line(error), width, height) from error
     return image
 
@@ -82,7 +82,7 @@ def open_image(data: bytes, max_pixels: int) -> Image.Image:
     try:
         header = Image.open(io.BytesIO(data), formats=PILLOW_FORMATS)
     except Image.DecompressionBombError as error:
-        # Raised past twice Pillow's bound, which is at least ours; its text speaks of attacks.
+        # Raised above twice Pillow's bound, which is at least ours; its text speaks of attacks.
         message = f"far more than {max_pixels} pixels"
         raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, message) from error
     except Exception as error:
@@ -97,7 +97,7 @@ def open_image(data: bytes, max_pixels: int) -> Image.Image:
 
 @functools.cache
 def _register_heic() -> None:
-    """Teach Pillow to read HEIC, which it turns upright by itself."""
+    """Teach Pillow to read HEIC, whose plugin turns images upright itself."""
     import pillow_heif
 
     pillow_heif.register_heif_opener(thumbnails=False)
@@ -112,15 +112,15 @@ def _unidentified(data: bytes) -> str:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert the first frame of an image in any mode to 8-bit RGB, lying as it is stored.
+    """Convert the first frame of an image in any mode to 8-bit RGB, in its stored orientation.
 
-    Of integers and floats, white is the least of 1, 255 and 65535 that no value exceeds. Raises
-    `ValueError` where there is none, or where a value is negative or NaN.
+    For integers and floats, white is the least of 1, 255 and 65535 that no value exceeds. Raises
+    `ValueError` if none suffices, or if a value is negative or NaN.
     """
     if image.mode.startswith("I;16"):
         # Pillow's conversion would clip 16-bit values at 255 and leave a white image.
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
-    if image.mode in ("I", "F"):  # which Pillow clips as well: numbers up to 1 would be black
+    if image.mode in ("I", "F"):  # Pillow clips these as well: values up to 1 would become black
         values = np.asarray(image)
         lowest, highest = float(values.min()), float(values.max())
         white = next((end for end in (1, 255, 65535) if highest <= end), math.nan)
@@ -131,43 +131,43 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def turn_of(header: Image.Image) -> Image.Transpose | None:
-    """The turn that makes an image upright, by the orientation of its EXIF; None if it needs none.
+    """Return the rotation by EXIF that makes an image upright; None if none is needed.
 
-    Cameras of phones store pictures as the sensor lies. Of TIFF, Pillow turns them by itself; EXIF
-    behind the pixels of a PNG is not looked for.
+    Phones store images in the sensor's orientation. Pillow turns TIFFs by itself; EXIF after the
+    pixels of a PNG is ignored.
     """
     if "exif" not in header.info:
         return None
     try:
         return _TURNS.get(header.getexif().get(_ORIENTATION, 1))
-    except Exception:  # of broken EXIF, which may hold anything
+    except Exception:  # broken EXIF may hold anything
         return None
 
 
 def date_taken(data: bytes) -> datetime | None:
-    """When a picture was taken, by its EXIF, in the camera's time zone; None if not said."""
+    """Return the time an image was taken by its EXIF, in the camera's time zone, or None."""
     try:
         exif = open_image(data, MAX_PIXELS).getexif()
         text = exif.get_ifd(_EXIF_IFD).get(_DATE_TAKEN) or exif.get(_DATE_CHANGED)
         return datetime.strptime(str(text).strip("\0 "), "%Y:%m:%d %H:%M:%S")
-    except Exception:  # of broken EXIF, which may hold anything
+    except Exception:  # broken EXIF may hold anything
         return None
 
 
 def upright(image: Image.Image, turn: Image.Transpose | None) -> Image.Image:
-    """The image turned as `turn_of` says."""
+    """Turn an image as `turn_of` says."""
     return image if turn is None else image.transpose(turn)
 
 
 def _is_unidentified(error: Exception) -> bool:
     from PIL import UnidentifiedImageError
 
-    # A Pillow without AVIF knows no format of that name.
+    # Pillow without AVIF support does not know that format's name.
     return isinstance(error, (UnidentifiedImageError, struct.error, KeyError))
 
 
 def one_line(error: BaseException) -> str:
-    """A decoder's error message on one line, without paths of its source files."""
+    """Shorten a decoder's error message to one line, without paths of its source files."""
     text = " ".join(str(error).split()) or type(error).__name__
     # torchvision's messages start with the path of its own source file.
     text = text.split(".cpp:")[-1].split(", ", 1)[-1] if ".cpp:" in text else text

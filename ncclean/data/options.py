@@ -22,7 +22,7 @@ _SPLIT = Option(
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(Options):
-    """Facts that a source lacks: where its images lie, which they are, which splits to read."""
+    """Facts that a source does not state: where its images are, and which; splits to read."""
 
     image_root: Annotated[
         str | None,
@@ -59,7 +59,7 @@ class SourceOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSourceOptions(SourceOptions):
-    """The same where `--split` is taken: until the next version, it is NCU's `--forget-by`."""
+    """The same for commands with `--split`: until the next version, it is NCU's `--forget-by`."""
 
     split: Annotated[Sequence[Split], replace(_SPLIT, name="source_split")] = ()
 
@@ -68,9 +68,9 @@ class TrainingSourceOptions(SourceOptions):
 class LoaderOptions(Options):
     """Options of training batches. Raises `InputError` for a number out of range.
 
-    `batch_size` is one rank's. `chunk` encoded samples are shuffled together; three times as many
-    are held. Without `augment` images are cropped as an estimator sees them. Without `drop_last`
-    the last batch of an epoch is smaller, on all ranks alike.
+    `batch_size` is per rank. `chunk` encoded samples are shuffled together; three times as many are
+    held. Without `augment`, images are cropped as an estimator sees them. Without `drop_last`, the
+    last batch of an epoch is smaller, equally on all ranks.
     """
 
     augment: Annotated[bool, Option("Random crops, as open_clip trains.")] = True
@@ -94,9 +94,9 @@ class LoaderOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusOptions(Options):
-    """A corpus to render; shares are of all pairs. Raises `InputError` for a value out of range.
+    """A corpus to render; shares refer to all pairs. Raises `InputError` for a value out of range.
 
-    `noise` are the shares of the kinds of noise, see `ncclean.data.noise`.
+    `noise` has the shares of the kinds of noise, see `ncclean.data.noise`.
     """
 
     pairs: Annotated[int, Option("Pairs to render.", low=1)] = 20_000

@@ -1,4 +1,4 @@
-"""Columns and rows of Parquet files and Lance data sets, on a disk or in a store."""
+"""Read columns and rows of Parquet files and Lance data sets, on a disk or in a store."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ncclean.errors import ShardError, one_line
 from ncclean.workers.call import contained_once
 
 Rows = tuple[int, int]
-_PIECE_ROWS = 10_000  # of Lance, which is read from any row
+_PIECE_ROWS = 10_000  # for Lance, which can start at any row
 _BATCH_ROWS = 1024
-_MOST_BYTES, _MOST_UNPACKED = 2 << 30, 4  # of a table in memory, and times its file
+_MOST_BYTES, _MOST_UNPACKED = 2 << 30, 4  # of a table in memory: bytes, and times its file
 _ROWS_OF_A_SMALL_FILE = 100_000
 
 
@@ -32,7 +32,7 @@ def check_rows(rows: int, size: int) -> None:
 
 
 def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa.Table:
-    """Read the named columns of a Parquet file, as far as it has them, all or some of its rows.
+    """Read the named columns of a Parquet file that exist, for all or some of its rows.
 
     Raises `ShardError` if it cannot be read, or takes far more memory than its bytes account for.
     """
@@ -53,15 +53,15 @@ def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa
     except (OSError, pa.ArrowException) as error:
         raise ShardError(f"{url} cannot be read as Parquet: {one_line(error)}") from error
     table = pa.Table.from_batches(batches, schema)
-    if table.num_columns and len(table) != announced:  # a page whose header is wrong
+    if table.num_columns and len(table) != announced:  # a page with a wrong header
         raise ShardError(f"{url} has {len(table):,} rows, {announced:,} were announced")
     return table
 
 
 def read_batches(url: str, columns: Sequence[str] | None, rows: Rows | None) -> Iterator[Any]:
-    """Read what `read_table` is made of, batch by batch.
+    """Read what `read_table` joins, batch by batch.
 
-    The schema, the number of rows and the bytes of the file come first.
+    The schema, the number of rows and the file's bytes come first.
     """
     place = stores.location(url)
     with stores.open_parquet(place) as file:
@@ -85,9 +85,9 @@ def read_batches(url: str, columns: Sequence[str] | None, rows: Rows | None) -> 
 
 
 def table_rows(url: str) -> tuple[list[int], pa.Schema]:
-    """Rows of each row group of a Parquet file, and its columns. Raises as `read_table` does.
+    """Return the rows of each row group of a Parquet file, and its columns.
 
-    A Lance data set has pieces in place of row groups.
+    A Lance data set has pieces instead of row groups. Raises as `read_table` does.
     """
     if is_lance(url):
         pieces = lance_pieces(url, _PIECE_ROWS)
@@ -106,7 +106,7 @@ def table_rows(url: str) -> tuple[list[int], pa.Schema]:
 
 
 def vector_columns(schema: pa.Schema) -> dict[str, int | None]:
-    """Columns whose values are lists of floats, with their length where the type says it."""
+    """Return columns of lists of floats, with their length where the type states it."""
     columns: dict[str, int | None] = {}
     for field in schema:
         kind = field.type

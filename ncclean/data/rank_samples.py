@@ -1,4 +1,4 @@
-"""The encoded samples that one rank trains on in an epoch, in the order of the shards."""
+"""Read the encoded samples that one rank trains on in an epoch, in the order of the shards."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ncclean.errors import ShardError
 class Unusable:
     """Why a sample cannot be shown; another one of its chunk is shown twice instead.
 
-    `missing` were counted or selected and are not in their shard; those of a `shard_error` come
-    after the place where `shard` was cut short, by `error`.
+    `missing` samples were counted or selected but are not in their shard; those of a `shard_error`
+    come after the point where `error` cut `shard` short.
     """
 
     reason: str
@@ -46,7 +46,7 @@ class RawSample:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Samples `first` to `first + count` of what is selected of a shard."""
+    """Samples `first` to `first + count` of those selected from a shard."""
 
     shard: ShardRef
     name: str
@@ -55,12 +55,11 @@ class _Piece:
 
 
 class RankSamples:
-    """The shards in random order form one long sequence, of which each rank has an equal piece.
+    """A long sequence of the shards in random order, of which each rank has an equal piece.
 
-    `samples` counts those of all ranks, `length` is the piece of each. `counts` are the samples of
-    each shard, which are counted here if they are not given; `failed_shards` then are those with an
-    error where their count ends. Raises `InputError` if the selection names shards that are not
-    given.
+    `samples` counts those of all ranks, `length` is each rank's piece. `counts` are the samples of
+    each shard, counted here if not given; `failed_shards` are then those whose count ended with an
+    error. Raises `InputError` if the selection names shards that are not given.
     """
 
     def __init__(
@@ -91,9 +90,9 @@ class RankSamples:
         self.length = self.samples // world_size if drop_last else -(-self.samples // world_size)
 
     def sequence(self, epoch: int, start: int) -> Iterator[RawSample | Unusable | None]:
-        """The samples of one rank in an epoch, from `start` on.
+        """Yield the samples of one rank in an epoch, from `start` on.
 
-        None are at the end, where this rank has a sample less than others.
+        The sequence ends with None if this rank has one sample less than others.
         """
         yielded = 0
         for piece in self._pieces(epoch, start):
@@ -145,7 +144,7 @@ class RankSamples:
         shard: str,
         epoch: int,
     ) -> Sequence[SelectedSample]:
-        """The captions of a sample that are shown in an epoch: none, one, or several."""
+        """Return the captions of a sample to show in an epoch: none, one, or several."""
         if chosen is not None:
             if sample.status is SkipReason.DUPLICATE_KEY:
                 return ()
@@ -164,14 +163,14 @@ class RankSamples:
         return [SelectedSample(uid, 1.0, False, number)]
 
     def _draw(self, epoch: int, shard: str, key: str, count: int) -> int:
-        """One of `count`, by the epoch and the sample alone: an epoch can be taken up anywhere."""
+        """Draw a number below `count` from epoch and sample only: an epoch can resume anywhere."""
         if count < 2:
             return 0
         name = f"{self._seed}/{epoch}/{shard}/{key}".encode()
         return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") % count
 
     def rng(self, *stream: int) -> np.random.Generator:
-        """A random generator for one purpose of an epoch; all ranks share that of the shards."""
+        """Return a generator for one purpose of an epoch; ranks share that of the shard order."""
         epoch, purpose, *rest = stream
         rank = 0 if purpose == 0 else self._rank
         return np.random.default_rng([self._seed, epoch, purpose, rank, *rest])
@@ -180,7 +179,7 @@ class RankSamples:
 def selected_of(
     selected: Sequence[SelectedSample], sample: Sample, shard: str
 ) -> Sequence[SelectedSample]:
-    """The pairs that are the sample's, of those that are selected under its key."""
+    """Return the selected pairs under a sample's key that belong to this sample."""
     if not selected:
         return ()
     uid = uid_among({one.uid for one in selected}, sample.metadata, shard, sample.key)
@@ -188,7 +187,7 @@ def selected_of(
 
 
 def raw_sample(sample: Sample, selected: SelectedSample) -> RawSample | SkipReason:
-    """The pair, or why it cannot be used."""
+    """Return the pair, or why it cannot be used."""
     if sample.status is not SkipReason.OK or not sample.image:
         return sample.status
     usable = (caption for caption in sample.captions if caption.text is not None)

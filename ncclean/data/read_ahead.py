@@ -1,4 +1,4 @@
-"""An iterator that runs ahead of its reader, in a thread, by a bounded number of items."""
+"""Iterate ahead of the reader, in a thread, by a bounded number of items."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _JOIN_SECONDS = 10.0
 
 
 class ReadAhead(Generic[T]):
-    """Context manager that yields the items of an iterator which a thread exhausts.
+    """Context manager that yields the items of an iterator that a thread exhausts.
 
-    `items` receives an event that is set when nobody reads any more. What the iterator raises is
-    raised where its next item would come.
+    `items` receives an event that is set when reading stops. An error of the iterator is raised
+    where its next item would come.
     """
 
     def __init__(self, items: Callable[[threading.Event], Iterator[T]], ahead: int) -> None:
@@ -47,7 +47,7 @@ class ReadAhead(Generic[T]):
             for item in self._items(self._stop):
                 self._put((item,))
             self._put(None)
-        except BaseException as error:  # must reach the reader, who would wait for ever
+        except BaseException as error:  # must reach the reader, who would otherwise wait forever
             self._put(error)
 
     def _put(self, item: tuple[T] | BaseException | None) -> None:

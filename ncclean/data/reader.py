@@ -1,4 +1,4 @@
-"""The samples of a shard of images, whatever layout it has."""
+"""Read the samples of a shard of images, in any layout."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def read_samples(
     together: bool = False,
     whole: bool = False,
 ) -> Samples:
-    """The samples of a shard of images.
+    """Return the samples of a shard of images.
 
-    `opened` gives the stream of a tar opened before. `wanted` are the keys that matter: files and
-    members of other samples need not be read, so they may lack an image and have any status; those
-    in a tar have their image even if they lack a caption. With `together`,
-    samples that differ from the one before in row and key alone may be left out: the keys are its
-    `alike`. With `whole`, samples have their `rows`.
+    `opened` gives the stream of an already opened tar. `wanted` are the keys that matter: files and
+    members of other samples need not be read, so they may lack an image and have any status; wanted
+    ones in a tar have their image even without a caption. With `together`, samples that differ from
+    the previous one only in row and key may be omitted: their keys are its `alike`. With `whole`,
+    samples have their `rows`.
     """
     reading = Reading(caption_key, opened, wanted, together, whole)
     return layout_of(shard).samples(shard, reading)

@@ -1,13 +1,13 @@
-"""The one rule of scoring, export and injection for which members of a shard make a sample.
+"""Decide, for scoring, export and injection alike, which members of a shard make a sample.
 
 A sample is the members that share a key. It is finished when its image and caption have been read
-and the next key begins; one that lacks either waits, in case its members are interleaved with
-others. So samples may finish out of order: their row is the order of first appearance. Of samples
-that share a key the first one to finish counts; the others are repeats.
+and the next key begins; a sample that lacks either waits, in case its members are interleaved with
+others. So samples may finish out of order: their row is the order of first appearance. The first
+finished sample of a key counts; the others are repeats.
 
-A key ends at the first dot of a name, as webdataset has it: `001.depth.png` lies beside `001.jpg`.
-Where more pictures have a caption of their own if it ends at the last dot, it ends there:
-`shop.de.0001.jpg` and `shop.de.0001.txt` are one sample, those of `shop.de.0002` another.
+A key ends at the first dot of a name, as in webdataset: `001.depth.png` belongs to `001.jpg`. If
+ending it at the last dot gives more images their own caption, it ends there: `shop.de.0001.jpg` and
+`shop.de.0001.txt` are one sample, those of `shop.de.0002` another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from ncclean.data.samples import Unread
 
-# What phones write; Pillow reads it with the extra `heic`.
+# The format of phones; Pillow reads it with the extra `heic`.
 _HEIC = ("heic", "heif")
 READS_HEIC = importlib.util.find_spec("pillow_heif") is not None
 IMAGE_EXTENSIONS = frozenset(
@@ -31,22 +31,22 @@ IMAGE_EXTENSIONS = frozenset(
 UNREAD_EXTENSIONS = frozenset(() if READS_HEIC else _HEIC)
 HEIC_NOT_READ = "HEIC, which is not read without `pip install 'ncclean[heic]'`"
 CAPTION_EXTENSIONS = ("txt", "caption")
-JSON_CAPTIONS = ("caption", "text")  # fields of a json
+JSON_CAPTIONS = ("caption", "text")  # json fields
 # webdataset's own: members called __something__ describe the shard, not a sample.
 _SHARD_METADATA = re.compile(r"__[^/]*__($|/|\.)")
 # How many incomplete samples may wait for members that come later in the shard.
 _WAITING_SAMPLES = 8192
 _WAITING_BYTES = 256 << 20
 LARGEST_TEXT = 8 << 20  # bytes of one caption or json
-PARSED_BYTES = 25  # of memory, for each byte of a json: of empty lists
-_DEEPEST = 100  # levels of a json
-_LATE = -1  # row of a group that seems to be metadata of a sample finished before
-_NO_ROW = -2  # of a group that may yet fall apart into several samples
-_FEW_MEMBERS = 4  # of one key, before they are looked at
+PARSED_BYTES = 25  # of memory, for each byte of a json, at worst: empty lists
+_DEEPEST = 100  # nesting levels of a json
+_LATE = -1  # row of a group that seems to be metadata of a finished sample
+_NO_ROW = -2  # row of a group that may still split into several samples
+_FEW_MEMBERS = 4  # of one key, before checking for a split
 
 
 class Group(ABC):
-    """The members of one sample as far as they have been read, by extension."""
+    """The members of one sample read so far, by extension."""
 
     __slots__ = (
         "has_dots", "image_key", "is_cut", "is_interleaved", "is_repeat", "key", "members", "row"
@@ -55,7 +55,7 @@ class Group(ABC):
     def __init__(self, row: int, key: str, image_key: str | None) -> None:
         self.row, self.key, self.image_key = row, key, image_key
         self.members: dict[str, Any] = {}
-        self.has_dots = False  # some extension of a member has
+        self.has_dots = False  # whether some extension has
         self.is_cut = False  # the shard ends inside one of its members
         self.is_interleaved = False  # members of other samples lie between its own
         self.is_repeat = False  # another sample with this key finished before
@@ -63,29 +63,29 @@ class Group(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Bytes of all tar members of a sample."""
+        """Return the bytes of all tar members of a sample."""
 
     @property
     @abstractmethod
     def has_caption(self) -> bool:
-        """Whether a sample's members include a caption, usable or not."""
+        """Check whether a sample's members include a caption, usable or not."""
 
     @property
     def picture(self) -> str | None:
-        """The extension of the sample's picture."""
+        """Return the extension of the sample's image."""
         return picture_of(self.members, self.image_key)
 
     @property
     def is_pair(self) -> bool:
-        """Whether a sample's members include a picture and a caption."""
+        """Check whether a sample's members include an image and a caption."""
         return self.picture is not None and self.has_caption
 
     @property
     def may_change(self) -> bool:
-        """Whether members that follow may give a better picture, or a caption to a further one.
+        """Check whether later members may give a better image, or a caption for a further image.
 
-        `001.jpg` may lie behind `001.depth.png`; and where members of other samples came between
-        those of this one, `001.edit.txt` behind `001.edit.jpg`.
+        `001.jpg` may come after `001.depth.png`; and if members of other samples interrupted this
+        one, `001.edit.txt` may come after `001.edit.jpg`.
         """
         if not self.has_dots or self.image_key is not None:
             return False
@@ -93,7 +93,7 @@ class Group(ABC):
         return "." in (self.picture or "") or (self.is_interleaved and any(dotted))
 
     def hand_over(self, extension: str, other: Group, name: str) -> None:
-        """Put a member into another sample, where it has the extension `name`."""
+        """Move a member to another sample, under the extension `name`."""
         other.members[name] = self.members[extension]
 
 
@@ -103,9 +103,9 @@ G = TypeVar("G", bound=Group)
 class SampleGroups(Generic[G]):
     """Groups the members of a shard, given in order, into samples.
 
-    `open` the sample of a member, then put the member into `current`. `late` holds the json members
-    that followed their finished sample, by its row, as long as there is room for them.
-    `split_samples` counts samples whose keys end at the last dot of a name.
+    Call `open` for each member's sample, then put the member into `current`. `late` holds json
+    members that came after their finished sample, by its row, while there is room. `split_samples`
+    counts samples whose keys end at the last dot of a name.
     """
 
     def __init__(self, new_group: Callable[[int, str], G]) -> None:
@@ -119,13 +119,13 @@ class SampleGroups(Generic[G]):
         self._waiting_bytes = 0
         self._late_bytes = 0
         self._held = 0  # bytes of the current sample's members
-        self._split_keys: set[str] = set()  # keys by the first dot of members that have longer ones
+        self._split_keys: set[str] = set()  # keys by first dot whose members have longer keys
 
     def open(self, key: str, extension: str, size: int = 0) -> tuple[str, list[G]]:
-        """Make the sample of the next member, named as `sample_member` does, the current one.
+        """Make the next member's sample current; the member is named as by `sample_member`.
 
-        `size` are the bytes that are held of it. Returns the member's extension in this sample, and
-        the samples that are complete.
+        `size` is how many of its bytes are held. Returns the member's extension in this sample, and
+        the completed samples.
         """
         finished: list[G] = []
         group = self.current
@@ -149,19 +149,19 @@ class SampleGroups(Generic[G]):
         return extension, finished
 
     def pause(self) -> list[G]:
-        """Close the current sample, as another key begins; returns the completed samples."""
+        """Close the current sample, as another key begins; return the completed samples."""
         group, self.current = self.current, None
         return [] if group is None else self._settle(group)
 
     def cut(self, key: str, extension: str) -> list[G]:
-        """Mark that the tar ends inside this member; returns the completed samples."""
+        """Mark that the tar ends inside this member; return the completed samples."""
         _, finished = self.open(key, extension)
         if self.current is not None:
             self.current.is_cut = True
         return finished
 
     def end(self) -> list[G]:
-        """The samples left at the end of the shard."""
+        """Return the samples left at the end of the shard."""
         group, self.current = self.current, None
         finished = [] if group is None else self._settle(group, is_last=True)
         finished += [self._finish(group) for group in self._waiting.values()]
@@ -178,7 +178,7 @@ class SampleGroups(Generic[G]):
         self.samples += 1
 
     def _resume(self, key: str, extension: str) -> G | None:
-        """The waiting group that a member belongs to, if it has no such member yet."""
+        """Return the waiting group of a member, unless it already has such a member."""
         group = self._waiting.get(key)
         if group is None or extension in group.members:
             return None
@@ -187,7 +187,7 @@ class SampleGroups(Generic[G]):
         return self._waiting.pop(key)
 
     def _settle(self, group: G, is_last: bool = False) -> list[G]:
-        """Finish a group that is complete, or let it wait for the rest of its members."""
+        """Finish a complete group, or let it wait for its remaining members."""
         if group.row == _LATE:
             if group.members.keys() == {"json"}:
                 self._late_bytes += group.size
@@ -200,7 +200,7 @@ class SampleGroups(Generic[G]):
         if is_last or (group.is_pair and not group.may_change):
             return [self._finish(group)]
         finished = []
-        if group.key in self._waiting:  # the same members twice: the earlier one is done waiting
+        if group.key in self._waiting:  # repeated members: the earlier group stops waiting
             finished.append(self._finish_waiting(group.key))
         self._waiting[group.key] = group
         self._waiting_bytes += group.size
@@ -222,10 +222,10 @@ class SampleGroups(Generic[G]):
         return group
 
     def _must_split(self, group: G) -> bool:
-        """Whether a group that grows is several samples, or would fill the memory.
+        """Check whether a growing group is several samples, or would exhaust memory.
 
-        A tar may have a single key by the first dot. A group is looked at whenever it has twice as
-        many members as before.
+        A tar may have a single key by the first dot. A group is checked whenever its number of
+        members has doubled.
         """
         if self._held > _WAITING_BYTES:
             return True
@@ -235,13 +235,13 @@ class SampleGroups(Generic[G]):
         return self._holds_several(group)
 
     def _holds_several(self, group: G) -> bool:
-        """Whether more pictures have captions of their own by the last dot than by the first."""
+        """Check whether the last dot gives more images their own caption than the first."""
         if group.row == _LATE or not group.has_dots:
             return False
         return sum(part.is_pair for part in self._parts(group)) > group.is_pair
 
     def _parts(self, group: G) -> list[G]:
-        """The samples that a group makes by the last dot, in the order of their last members."""
+        """Return a group's samples by the last dot, in the order of their last members."""
         parts: dict[str, G] = {}
         for extension in group.members:
             stem, dot, name = extension.rpartition(".")
@@ -253,7 +253,7 @@ class SampleGroups(Generic[G]):
         return list(parts.values())
 
     def _split(self, group: G) -> list[G]:
-        """Make a group several samples, the last of them the current one."""
+        """Split a group into several samples, the last of them the current one."""
         self._split_keys.add(group.key)
         *others, self.current = self._parts(group)
         self.current.is_cut = group.is_cut
@@ -261,7 +261,7 @@ class SampleGroups(Generic[G]):
 
 
 def sample_member(name: str) -> tuple[str, str] | None:
-    """Key and lower-case extension of a member; None if it belongs to no sample."""
+    """Return key and lower-case extension of a member; None if it belongs to no sample."""
     if name.startswith("__") and _SHARD_METADATA.match(name):
         return None
     key, extension = split_name(name)
@@ -269,10 +269,10 @@ def sample_member(name: str) -> tuple[str, str] | None:
 
 
 def picture_of(extensions: Collection[str], image_key: str | None = None) -> str | None:
-    """The extension of a sample's picture, from those of its members in the order of the shard.
+    """Return the extension of a sample's image, from its members in shard order.
 
-    The one that `image_key` names; without that, the first whose name is the key and a picture's
-    extension, before one of another name such as `001.depth.png`.
+    The one named by `image_key`; by default, the first that consists of the key and an image
+    extension, rather than another name such as `001.depth.png`.
     """
     if image_key is not None:
         return image_key if image_key in extensions else None
@@ -290,34 +290,34 @@ def is_image(extension: str) -> bool:
 
 
 def is_unread_image(extension: str) -> bool:
-    """Whether a tar member is a picture in a format that is not read."""
+    """Check whether a tar member is an image in an unsupported format."""
     return extension.rpartition(".")[2] in UNREAD_EXTENSIONS
 
 
 def caption_members(picture: str | None) -> tuple[str, ...]:
-    """Extensions of the members that hold a sample's caption; the first that is there is read.
+    """List extensions of members that may hold a sample's caption; the first that exists is read.
 
-    Beside `001.txt`, that may be `001.jpg.txt`, named after the whole name of the picture.
+    Besides `001.txt`, that may be `001.jpg.txt`, named after the image's whole name.
     """
     return (*CAPTION_EXTENSIONS, *(f"{picture}.{name}" for name in CAPTION_EXTENSIONS))
 
 
 def is_caption(extension: str) -> bool:
-    """Whether a tar member is a text that may be a caption, whatever its whole name."""
+    """Check whether a tar member is a text that may be a caption, whatever its whole name."""
     return extension.rpartition(".")[2] in CAPTION_EXTENSIONS
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:
-    """The fields of a json member under lower-case names (LAION writes TEXT and URL).
+    """Return the fields of a json member under lower-case names (LAION writes TEXT and URL).
 
-    A broken json costs its fields, not the sample: the caption may lie beside it. So does one that
-    would fill the memory.
+    A broken json, or one that would exhaust memory, loses its fields but not the sample: the
+    caption may be beside it.
     """
     return {name.lower(): value for name, value in (json_object(raw) or {}).items()}
 
 
 def json_object(raw: bytes) -> dict[str, Any] | None:
-    """The object that a json holds; None if it is broken, too large, or nested too deep."""
+    """Return the object in a json; None if it is broken, too large, or nested too deep."""
     if len(raw) > LARGEST_TEXT:
         return None
     try:
@@ -330,7 +330,7 @@ def json_object(raw: bytes) -> dict[str, Any] | None:
 
 
 def _is_deep(value: object) -> bool:
-    """Whether a parsed json is nested so deep that it may not be written again."""
+    """Check whether a parsed json is nested too deep to be written again."""
     level = [value]
     for _ in range(_DEEPEST):
         if not level:
@@ -345,9 +345,10 @@ def _is_deep(value: object) -> bool:
 
 
 def usual_caption(fields: Mapping[str, Any], names: Sequence[str]) -> object:
-    """The caption under the first of the names that has one, or a list of captions.
+    """Return the caption, or list of captions, under the first name that has one.
 
-    Without a text an empty one or a list of them, if only for the rows of its entries; else None.
+    Without a text, returns an empty one or a list of them, only for the rows of its entries; else
+    None.
     """
     values = [value for name in names if (value := fields.get(name)) is not None]
     captions = [value for value in values if may_be_caption(value)]
@@ -356,7 +357,7 @@ def usual_caption(fields: Mapping[str, Any], names: Sequence[str]) -> object:
 
 
 def may_be_caption(value: object) -> bool:
-    """Whether a member or a field holds a text, which may be empty, or a list with one."""
+    """Check whether a member or field holds a text, possibly empty, or a list with one."""
     if isinstance(value, list):
         return any(isinstance(text, str) and text.strip() for text in value)
     return isinstance(value, str | bytes | Unread)
@@ -375,7 +376,7 @@ _KEY_AND_EXTENSION = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 def split_name(name: str) -> tuple[str | None, str]:
     """`a/b.c.jpg` -> (`a/b`, `c.jpg`): webdataset's rule. A name without an extension has no key.
 
-    Ordinary names are split without the expression, which takes longer.
+    Ordinary names are split without the slower regular expression.
     """
     folder, slash, file = name.rpartition("/")
     stem, dot, extension = file.partition(".")
@@ -388,5 +389,5 @@ def split_name(name: str) -> tuple[str | None, str]:
 
 
 def with_shorter_keys(keys: Iterable[str]) -> set[str]:
-    """The keys, and those by the first dot of members whose key ends at the last one."""
+    """Return the keys, with those by first dot of members whose key ends at the last one."""
     return {one for key in keys for one in (key, split_name(f"{key}.")[0] or key)}

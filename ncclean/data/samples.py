@@ -1,4 +1,4 @@
-"""One input sample, and the reasons for which a sample cannot be scored."""
+"""Describe one input sample, and the reasons why a sample cannot be scored."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Union
 
-if TYPE_CHECKING:  # whoever names an option needs no tar
+if TYPE_CHECKING:  # code that names an option needs no tar
     from ncclean.data.tar_walk import TarMember
 
-# Fields of a sample that may be lists, with a value for each of its captions.
+# Fields of a sample that may be lists, with a value for each caption.
 TRUTH = ("is_noisy", "noise_kind", "noisy_part")
-# Names of members or fields that hold captions, one or several; None for the usual ones.
+# Names of members or fields that hold captions; None for the usual ones.
 CaptionKeys = Union[str, Sequence[str], None]  # noqa: UP007  an alias is made when it is run
-_MOST_NAMES = 20  # of further members: the frames of a video have a name each
+_MOST_NAMES = 20  # of further members: a video's frames each have a name
 _LONGEST_NAME = 40  # characters
 OTHER_NAMES = "other names"
 
@@ -48,8 +48,8 @@ class Place(NamedTuple):
     """The position of a sample in its shard, as far as its layout can tell.
 
     `image_path` is the file of the image, as the source names it. In an uncompressed tar, the image
-    is `image_size` bytes from `image_offset` on, and `sample_size` bytes from `sample_offset` on
-    are all members of the sample, headers and padding included, and nothing else.
+    is `image_size` bytes from `image_offset` on; the `sample_size` bytes from `sample_offset` on
+    are exactly all members of the sample, headers and padding included.
     """
 
     image_path: str | None = None
@@ -60,9 +60,9 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, path: Any, *numbers: Any) -> Place:
-        """The place that a table has of a sample, which may be a stranger's: none for other types.
+        """Return a sample's place from a table, possibly a stranger's; None for other types.
 
-        Numbers may be any: whoever reads at a place checks what is there.
+        The numbers are unchecked: reading at a place verifies what is there.
         """
         is_place = isinstance(path, str | None) and all(isinstance(n, int | None) for n in numbers)
         return cls(path, *numbers) if is_place else NO_PLACE
@@ -73,17 +73,16 @@ NO_PLACE = Place()
 
 @dataclass
 class FurtherMembers:
-    """Pictures and captions of a shard that no row is about: how many there are of each name.
+    """Counts, by name, of a shard's images and captions that belong to no row.
 
-    Names are extensions such as `depth.png`, or columns; those of more than twenty, and
-    long or unprintable ones, count together.
-    `names` counts image files found under another name than a table has, by what differs,
-    `split_keys` samples of tars whose keys end at the last dot, see `ncclean.data.sample_groups`,
-    `caption_lines` text files of several lines that are one caption, and `turned` images that EXIF
-    had turned upright.
+    Names are extensions such as `depth.png`, or columns; from the twenty-first on, names, as well
+    as long or unprintable ones, are counted together. `names` counts image files found under
+    another name than in a table, by what differs; `split_keys` samples of tars whose keys end at
+    the last dot, see `ncclean.data.sample_groups`; `caption_lines` text files of several lines that
+    are one caption; and `turned` images rotated by EXIF.
     """
 
-    # Fields by the name that records have for them.
+    # Fields by their name in records.
     RECORDED: ClassVar[Mapping[str, str]] = {
         "further_images": "images",
         "further_captions": "captions",
@@ -116,7 +115,7 @@ class FurtherMembers:
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """The counts as fields of a record; what there is none of is left out."""
+        """Return the counts as fields of a record; zeros are omitted."""
         counts = {name: getattr(self, field_name) for name, field_name in self.RECORDED.items()}
         return {
             name: count if isinstance(count, int) else dict(count)
@@ -126,7 +125,7 @@ class FurtherMembers:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> FurtherMembers:
-        """The counts of a record's fields that `to_json` made."""
+        """Return the counts from a record's fields written by `to_json`."""
         further = cls()
         for name, field_name in cls.RECORDED.items():
             if name in fields:
@@ -137,7 +136,7 @@ class FurtherMembers:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Placeholder for content that is not read: the status that its sample gets, and why."""
+    """Placeholder for unread content: the status for its sample, and the reason."""
 
     reason: SkipReason
     what: str
@@ -145,11 +144,11 @@ class Unread:
 
 @dataclass(slots=True)
 class Caption:
-    """One of the captions of an image, or what is in its place and why it cannot be used.
+    """One caption of an image, or what is in its place and why it is unusable.
 
-    `key` is the name that was asked for, None for a caption in the usual place. `number` is its
-    place among the captions that the sample may have: those of a list count each, a name counts
-    one even if nothing is there.
+    `key` is the requested name, None for a caption in the usual place. `number` is its index among
+    the captions that the sample may have: each list entry counts, and a name counts even if nothing
+    is there.
     """
 
     number: int = 0
@@ -161,15 +160,14 @@ class Caption:
 
 @dataclass(slots=True)
 class Sample:
-    """A sample as it lies in the shard: raw image bytes, its captions, the json's fields.
+    """A sample as stored in the shard: raw image bytes, its captions, the json's fields.
 
-    `status` is what could be told without decoding the image; a sample without a caption that can
-    be used has the status of its first one. `image` is dropped as soon as it has been decoded.
-    `members` are those of a tar by extension, in the order of the shard, and `picture` is the
-    extension of the one that the image is in. `rows` are filled on request: the rows of the table
-    that the sample is made of, or the object of its json. `alike` are the keys of the samples that
-    follow, where these were asked for together: they differ in row and key alone. `further_images`
-    are the extensions or columns of the pictures beside its own.
+    `status` is known without decoding the image; a sample without a usable caption has the status
+    of its first one. `image` is dropped as soon as it has been decoded. `members` are those of a
+    tar by extension, in shard order, and `picture` is the extension of its image. `rows`, on
+    request, are the table rows of the sample, or the object of its json. `alike` are the keys of
+    following samples that differ only in row and key, if requested together. `further_images` are
+    the extensions or columns of other images.
     """
 
     row: int
@@ -188,7 +186,7 @@ class Sample:
 
     @property
     def caption(self) -> str | None:
-        """The first usable caption of the sample."""
+        """Return the first usable caption of the sample."""
         return next((caption.text for caption in self.captions if caption.text is not None), None)
 
     def reject(self, reason: SkipReason, error: str | None = None) -> None:
@@ -198,7 +196,7 @@ class Sample:
 
 
 def of_caption(metadata: Mapping[str, Any], name: str, number: int) -> Any:
-    """A field of a sample, of a list the value of one of its captions; None where there is none."""
+    """Return a field of a sample, or its value for one caption if it is a list; None if missing."""
     value = metadata.get(name)
     if isinstance(value, list):
         return value[number] if number < len(value) else None
@@ -206,9 +204,9 @@ def of_caption(metadata: Mapping[str, Any], name: str, number: int) -> Any:
 
 
 def noise_of(metadata: Mapping[str, Any], number: int) -> bool | None:
-    """Whether a sample says that a caption is noisy; None if it does not say.
+    """Return whether a sample says that a caption is noisy; None if it does not say.
 
-    Tables of text say it by `true`, `True` or `1`.
+    Text tables write `true`, `True` or `1`.
     """
     value = of_caption(metadata, "is_noisy", number)
     if isinstance(value, str):

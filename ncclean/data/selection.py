@@ -8,19 +8,19 @@ from typing import Protocol
 from ncclean.data.options import Captions
 
 COLUMNS = ("uid", "shard", "key", "weight", "split")
-# Of a corpus in which images have several captions: which one, and its place among those of the
-# image that are kept, 0 the best.
+# For images with several captions: which caption, and its rank among the image's kept ones, 0 the
+# best.
 CAPTION_NUMBER, CAPTION_RANK = "caption_number", "caption_rank"
-MENDED = "caption"  # what replaces the caption of the pair, null where it stays
+MENDED = "caption"  # replaces the pair's caption, null to keep it
 FORGET, RETAIN = "forget", "retain"
 
 
 @dataclass(frozen=True)
 class SelectedSample:
-    """A pair of a selection: its weight, and whether it is to be forgotten.
+    """A pair of a selection: its weight, and whether it is in the forget set.
 
-    `caption` is the number of its caption, None where images have but one; `text` what replaces
-    the caption, None if it stays.
+    `caption` is the number of its caption, None if images have only one; `text` replaces the
+    caption, None to keep it.
     """
 
     uid: str
@@ -31,7 +31,7 @@ class SelectedSample:
 
     @property
     def pair_name(self) -> str:
-        """The uid of a pair, with the caption's number unless that is 0."""
+        """Return the uid of a pair, with the caption's number unless that is 0."""
         return f"{self.uid}/{self.caption}" if self.caption else self.uid
 
 
@@ -40,20 +40,20 @@ class Selection(Protocol):
 
     @property
     def captions(self) -> Captions:
-        """Captions of a selected image to train on: all, the best, or a random one."""
+        """Return which captions of a selected image to train on: all, the best, or a random one."""
         ...
 
     def counts(self) -> dict[str, int]:
-        """Number of selected samples by shard."""
+        """Return the number of selected samples by shard."""
         ...
 
     def samples(self, shard: str) -> dict[str, list[SelectedSample]]:
-        """The selected pairs of one shard by key, the best caption of an image first."""
+        """Return the selected pairs of one shard by key, the best caption of an image first."""
         ...
 
 
 def not_captions(selection: str, kind: object) -> str:
-    """The error for a selection whose mended captions are no text."""
+    """Return the error for a selection whose mended captions are not text."""
     return (
         f"{selection}: its column {MENDED} is of type {kind}, but must be text, for it replaces "
         "captions; rename it if it is something else"
@@ -61,5 +61,5 @@ def not_captions(selection: str, kind: object) -> str:
 
 
 def not_weights(selection: str) -> str:
-    """The error for a selection with a weight that is negative or not finite."""
+    """Return the error for a selection with a weight that is negative or not finite."""
     return f"{selection}: its column weight has a value that is negative or not a finite number"

@@ -1,7 +1,7 @@
-"""A selection as training reads it: how many samples of each shard, and one shard's keys at a time.
+"""Read a selection for training: sample counts per shard, and the keys of one shard at a time.
 
-Only the counts are held, so that a hundred million selected keys cost as little as a thousand: the
-rows of a shard are found by the statistics of the Parquet row groups, in milliseconds.
+Only the counts are held, so a hundred million selected keys cost as little as a thousand: Parquet
+row group statistics find the rows of a shard in milliseconds.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 class SelectionReader:
-    """Reads a selection file; `files` are those of a selection in a store on this machine.
+    """Reads a selection file; `files` are local copies of a selection in a store.
 
-    Of an image with several captions, each is a sample of its own (`captions` is `all`), only the
-    best is (`best`), or one of them, drawn anew in each epoch (`sample`). Raises `InputError` if
-    the file is not a selection.
+    If an image has several captions, each is a sample (`captions` is `all`), only the best is
+    (`best`), or a random one, drawn anew in each epoch (`sample`). Raises `InputError` if the file
+    is not a selection.
     """
 
     def __init__(self, path: str, captions: Captions = "all", files: Sequence[str] = ()) -> None:
@@ -69,7 +69,7 @@ class SelectionReader:
         self.captions = captions if CAPTION_RANK in there else "all"
 
     def counts(self) -> dict[str, int]:
-        """Number of selected samples by shard: pairs or images, as `captions` says."""
+        """Return the number of selected samples by shard: pairs or images, as `captions` says."""
         counts: dict[str, int] = {}
         best = ds.field(CAPTION_RANK) == 0 if self.captions != "all" else None
         for batch in self._dataset.to_batches(columns=["shard"], filter=best):
@@ -79,9 +79,9 @@ class SelectionReader:
         return counts
 
     def has_weights(self) -> bool:
-        """Whether any selected pair has a weight other than 1.
+        """Check whether any selected pair has a weight other than 1.
 
-        Raises `InputError` if one is negative or not finite, all are 0, or there is none.
+        Raises `InputError` if a weight is negative or not finite, if all are 0, or there are none.
         """
         weight = ds.field("weight")
         if self._dataset.count_rows() == 0:
@@ -93,7 +93,7 @@ class SelectionReader:
         return self._holds(weight != 1.0)
 
     def has_forget_set(self) -> bool:
-        """Whether the selection marks pairs to forget.
+        """Check whether the selection marks pairs to forget.
 
         Raises `InputError` for a mark that is neither `forget` nor `retain`.
         """
@@ -112,7 +112,7 @@ class SelectionReader:
         )
 
     def samples(self, shard: str) -> dict[str, list[SelectedSample]]:
-        """The selected pairs of one shard by key, the best caption of an image first."""
+        """Return the selected pairs of one shard by key, the best caption of an image first."""
         condition = ds.field("shard") == shard
         if self.captions == "best":
             condition &= ds.field(CAPTION_RANK) == 0

@@ -1,7 +1,7 @@
-"""The index of a shard: the captions that its samples list, and the places of their images.
+"""Index a shard: the captions that its samples list, and the places of their images.
 
-An index lets the noise of a corpus be planned, captions move, and the image of any sample be
-fetched by its place, without a further reading of the shards.
+With an index, the noise of a corpus can be planned, captions moved, and any sample's image fetched
+by its place, without reading the shards again.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _SCHEMA = pa.schema(
 def index_shard(shard: ShardRef, caption_key: str | None = None) -> pa.Table:
     """Read a tar once and list its captions, without decoding: a corrupt image counts as one.
 
-    Samples are in the order of their `row`; one without a caption has one row. `number` is the
-    place of a caption among those that its sample lists. `text` is null if the caption or its
-    sample cannot be used, and so is `changeable`, whether one word of it can be changed. `begin`
-    and `end` are where the member of the sample's image lies, in the uncompressed shard; `hash`
-    tells images of other bytes apart.
+    Samples are in the order of their `row`; one without a caption has one row. `number` is a
+    caption's index among those that its sample lists. `text` is null if the caption or its sample
+    is unusable, as is `changeable`, whether one word of it can be changed. `begin` and `end`
+    delimit the sample's image member in the uncompressed shard; `hash` distinguishes images with
+    other bytes.
 
-    A shard that is cut short has the index of what comes before, see `error_of`. Raises
-    `InputError` if it cannot be read at all for a reason that is not in its bytes.
+    The index of a truncated shard ends at the cut, see `error_of`. Raises `InputError` if it cannot
+    be read at all for a reason that is not in its bytes.
     """
     samples = TarSamples(shard, caption_key, lambda: open_as_tar(shard, caption_key))
     entries: dict[int, list[dict[str, Any]]] = {}
@@ -80,27 +80,27 @@ def _entries(sample: Sample) -> list[dict[str, Any]]:
 
 
 def samples_in(index: pa.Table) -> int:
-    """The number of samples, scorable or not."""
+    """Return the number of samples, scorable or not."""
     return int(index["row"][-1].as_py()) + 1 if len(index) else 0
 
 
 def pairs_of(index: pa.Table) -> pa.Table:
-    """The scorable pairs of an image and a caption."""
+    """Return the scorable pairs of an image and a caption."""
     return index.filter(pc.field("changeable").is_valid())
 
 
 def is_first(rows: np.ndarray) -> np.ndarray:
-    """(C,) bool: whether a pair is the first of its sample, by the (C,) sorted `rows`."""
+    """Return (C,) bool: whether a pair is the first of its sample, by the (C,) sorted `rows`."""
     return np.asarray(np.diff(rows, prepend=-1) != 0)
 
 
 def images_of(pairs: pa.Table) -> pa.Table:
-    """The columns `IMAGE` of each scorable sample."""
+    """Return the columns `IMAGE` of each scorable sample."""
     return pairs.select(IMAGE).filter(pa.array(is_first(pairs["row"].to_numpy())))
 
 
 def is_packed_index(index: pa.Table) -> bool:
-    """Whether the places are those in another file than the shard: what it is unpacked to."""
+    """Check whether places refer to the unpacked shard instead of the shard's own file."""
     return bool(index.schema.metadata[b"packed"])
 
 

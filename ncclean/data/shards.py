@@ -1,4 +1,4 @@
-"""Paths, folders, globs, braces, lists and URLs to an ordered list of shards."""
+"""Resolve paths, folders, globs, braces, lists and URLs to an ordered list of shards."""
 
 from __future__ import annotations
 
@@ -28,26 +28,25 @@ from ncclean.data.lance_table import is_lance, lance_size_and_version
 from ncclean.errors import InputError
 
 _READ_BUFFER = 1 << 20
-# Of an object store; one block is read while the next one is on its way.
+# For an object store; one block is read while the next is on its way.
 _BLOCK_BYTES = 8 << 20
 _BLOCKS = 4
-_QUESTIONS = 32  # asked of a store at a time
+_QUESTIONS = 32  # concurrent requests to a store
 _MOST_BRACES = 1_000_000
-_WORTH_A_LISTING = 100  # objects of a folder
+_WORTH_A_LISTING = 100  # objects in a folder
 WEBDATASET = "webdataset"
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 
 
 @dataclass(frozen=True)
 class ShardRef:
-    """One shard: where it lies, the name its rows carry, and what changes when its bytes do.
+    """One shard: its location, its name in rows, and what changes when its bytes do.
 
-    `name` is the file name without suffix, with as many parent folders in front as it takes to
-    tell the shards of one run apart. Shards of another `layout` than tars may lie in several
-    `files`, and be the `rows` from one number to another of them, which begin at a byte `offset`,
-    or the files of a folder from one key to another, the `span`; see
-    `ncclean.data.embeddings.units` and `ncclean.data.images.units`. Of a sample that has several
-    pictures, `image_key` names one, in lower case.
+    `name` is the file name without suffix, preceded by as many parent folders as distinguish the
+    shards of one run. Shards of another `layout` than tars may consist of several `files`, and be a
+    range of `rows` of them, beginning at a byte `offset`, or a folder's files from one key to
+    another, the `span`; see `ncclean.data.embeddings.units` and `ncclean.data.images.units`. If a
+    sample has several images, `image_key` names one, in lower case.
     """
 
     name: str
@@ -55,14 +54,14 @@ class ShardRef:
     size: int
     version: str  # modification time in nanoseconds, or the object store's etag
     layout: str = WEBDATASET
-    files: tuple[str, ...] = ()  # beside `url`
+    files: tuple[str, ...] = ()  # besides `url`
     rows: tuple[int, int] | None = None
     offset: int = 0
     span: tuple[str, str] | None = None
     image_key: str | None = None
 
     def __post_init__(self) -> None:
-        if self.layout == "table" and self.url.endswith(".parquet"):  # as runs of 0.3 have it
+        if self.layout == "table" and self.url.endswith(".parquet"):  # written by runs of 0.3
             object.__setattr__(self, "layout", "parquet")
         object.__setattr__(self, "files", tuple(self.files))  # JSON has lists
         object.__setattr__(self, "rows", self.rows and tuple(self.rows))
@@ -70,29 +69,29 @@ class ShardRef:
 
     @property
     def count(self) -> int | None:
-        """The number of its rows, None where that is not known before it is read."""
+        """Return the number of its rows; None if unknown before reading."""
         return self.rows[1] - self.rows[0] if self.rows is not None else None
 
     def to_json(self) -> dict[str, Any]:
-        """The shard's fields that differ from their defaults: a record may list 100,000 shards."""
+        """Return the shard's fields that are not defaults: a record may list 100,000 shards."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in fields.items() if value != _DEFAULTS.get(name)}
 
     def recorded(self) -> ShardRef:
-        """The shard as records keep it, without secrets in its URLs."""
+        """Return the shard as records keep it, without secrets in its URLs."""
         if not stores.is_url(self.url):
             return self
         files = tuple(map(without_secrets, self.files))
         return dataclasses.replace(self, url=without_secrets(self.url), files=files)
 
     def absolute(self) -> ShardRef:
-        """The shard with absolute paths, for a worker whose working folder is another one."""
+        """Return the shard with absolute paths, for a worker with another working folder."""
         files = tuple(map(stores.absolute, self.files))
         return dataclasses.replace(self, url=stores.absolute(self.url), files=files)
 
     @property
     def part_name(self) -> str:
-        """File name of the shard's part of the score table."""
+        """Return the file name of the shard's part of the score table."""
         return f"part-{short_name(self.name.replace('/', '__'))}.parquet"
 
     def open(self) -> BinaryIO:
@@ -112,11 +111,11 @@ _DEFAULTS = {
 
 
 def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:
-    """Expand what a user wrote into shards, in the order written, folders and globs sorted.
+    """Expand sources into shards, in the order given, folders and globs sorted.
 
-    A source is a shard, a folder of `*.tar`, a glob, a brace range (`{00000..00099}.tar`), a
-    list file (`@shards.txt`, one source a line) or a URL that fsspec knows. Raises `InputError`
-    for one that matches nothing, and for a shard named twice.
+    A source is a shard, a folder of `*.tar`, a glob, a brace range (`{00000..00099}.tar`), a list
+    file (`@shards.txt`, one source a line) or a URL that fsspec supports. Raises `InputError` for a
+    source without matches, and for a shard named twice.
     """
     urls = [url for source in sources for url in expand(source, _expand_one)]
     if not urls:
@@ -175,10 +174,10 @@ def shards_by_name(names: Iterable[str], shards: Iterable[ShardRef]) -> dict[str
 def expand(
     source: str, one: Callable[[str], list[str]], _around: tuple[str, ...] = ()
 ) -> list[str]:
-    """Call `one` for a source, or for each source that a list file or brace range names.
+    """Call `one` for a source, or for each source of a list file or brace range.
 
-    Raises `InputError` for a list that is not there or that names itself, and for a range of more
-    than a million.
+    Raises `InputError` for a list that does not exist or names itself, and for a range of more than
+    a million.
     """
     if source.startswith("@"):
         listing = Path(source[1:])
@@ -200,7 +199,7 @@ def expand(
 
 
 def places(source: str) -> list[str]:
-    """Expand a glob into sorted paths; any other path stays as it is.
+    """Expand a glob into sorted paths; return any other path unchanged.
 
     Raises `InputError` for a glob that matches nothing.
     """
@@ -226,7 +225,7 @@ def _expand_one(source: str) -> list[str]:
 
 
 def _shards_at(place: str) -> list[str]:
-    """A shard, or those of a folder."""
+    """Return a shard, or the shards of a folder."""
     if is_tar(place) and (stores.is_url(place) or Path(place).is_file()):
         return [place]
     if urls := tars_in(place):
@@ -243,12 +242,12 @@ def _shards_at(place: str) -> list[str]:
 
 
 def is_tar(place: str) -> bool:
-    """Whether a path or URL ends like a tar, the URL's query left out."""
+    """Check whether a path or URL ends like a tar, ignoring the URL's query."""
     return stores.without_query(place).endswith(SUFFIXES)
 
 
 def tars_in(folder: str) -> list[str]:
-    """The tar shards of a folder, sorted; none for another path. Raises `InputError`."""
+    """Return the tar shards of a folder, sorted; none for another path. Raises `InputError`."""
     inside = folder.rstrip("/")
     names = (
         entry.name
@@ -259,14 +258,14 @@ def tars_in(folder: str) -> list[str]:
 
 
 def _url(source: str, name: str) -> str:
-    """The URL of an object as its store names it."""
+    """Return the URL of an object as its store names it."""
     return f"{source.split('://', 1)[0]}://{name.split('://', 1)[-1]}"
 
 
 def sizes_and_versions(urls: Sequence[str]) -> list[tuple[int, str]]:
-    """Size and version of each file; objects of one folder are listed with one request.
+    """Return size and version of each file; objects of one folder are listed with one request.
 
-    An object that the store refuses among others has none: whoever reads it will say so. Raises
+    An object that its store refuses has neither: reading it will report the refusal. Raises
     `InputError` if all are refused.
     """
     if not any(map(stores.is_url, urls)):
@@ -291,12 +290,12 @@ def sizes_and_versions(urls: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def _listed(urls: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """Sizes and versions from listings, for folders of which many objects are asked for."""
+    """Return sizes and versions from listings, for folders with many requested objects."""
     wanted = Counter(url.rpartition("/")[0] for url in urls if stores.is_url(url))
     return {
         f"{folder}/{entry.name}": (entry.size or 0, entry.version)
         for folder, count in wanted.items()
-        # The hub's file system keeps what it was told of a file for each thread.
+        # The hub's file system caches file facts separately for each thread.
         if count >= _WORTH_A_LISTING or folder.startswith("hf://")
         for entry in stores.listing(folder)
         if entry.version and not entry.is_folder
@@ -322,16 +321,16 @@ def check_named_once(urls: Sequence[str]) -> None:
 
 
 def distinct_names(urls: Sequence[str], suffixes: Sequence[str]) -> list[str]:
-    """File names without suffix, preceded by as many folders as make them distinct."""
+    """Return file names without suffix, preceded by as many folders as make them distinct."""
     pieces = []
     for url in urls:
         stem = name_without_secrets(url).split("://", 1)[-1].replace(os.sep, "/")
         for suffix in suffixes:
             stem = stem.removesuffix(suffix)
-        # `.` and `..` alone have the name of the folder that they stand for.
+        # `.` and `..` take the name of the folder that they stand for.
         pieces.append(_folders(stem) or _folders(os.path.abspath(stem)) or ["root"])
     deepest = max(map(len, pieces))
-    # More folders tell apart what fewer do; of a thousand nested ones not every depth is tried.
+    # More folders distinguish at least as much; bisection avoids trying every depth of a thousand.
     depth = (
         bisect.bisect_left(
             range(1, deepest + 1), True, key=lambda depth: _are_distinct(_ends(pieces, depth))
@@ -352,6 +351,6 @@ def _ends(pieces: Sequence[Sequence[str]], depth: int) -> list[str]:
 
 
 def _are_distinct(names: Sequence[str]) -> bool:
-    """Also where a file system takes `A` for `a`, as macOS's does: parts have these names."""
+    """Check for distinct names, also on file systems that ignore case, as macOS's does."""
     folded = (unicodedata.normalize("NFC", name).casefold() for name in names)
     return len({name.replace("/", "__") for name in folded}) == len(names)

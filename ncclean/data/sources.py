@@ -16,7 +16,7 @@ from ncclean.data.parquet_table import table_rows, vector_columns
 from ncclean.data.shards import ShardRef, expand, is_tar, places, resolve_shards, tars_in
 from ncclean.errors import InputError, ShardError
 
-_FILES_LOOKED_AT = 100  # for one that can be read
+_FILES_LOOKED_AT = 100  # among readable ones
 
 _HOLDS: dict[SourceFormat, str] = {
     "webdataset": "tars",
@@ -31,7 +31,7 @@ def resolve_sources(
     """Expand sources, of images or of embeddings, into shards in the order given.
 
     See `resolve_shards`, `resolve_images` and `resolve_embeddings`. Raises `InputError` for sources
-    that do not exist, that hold no pairs, or that are of several layouts.
+    that do not exist, hold no pairs, or mix layouts.
     """
     with stores.listings_kept():
         return _resolved(sources, layout, options or SourceOptions())
@@ -67,7 +67,7 @@ def resolve_pairs(sources: Sequence[str], options: SourceOptions | None = None) 
 
 
 def are_embeddings(shards: Sequence[ShardRef]) -> bool:
-    """Whether shards hold embeddings instead of images."""
+    """Check whether shards hold embeddings instead of images."""
     return any(shard.layout in LAYOUTS for shard in shards)
 
 
@@ -102,7 +102,7 @@ def _kind(source: str, image_key: str | None) -> SourceFormat:
 
 
 def _check_below(place: str, is_source: Callable[[str], object]) -> None:
-    """Raise `InputError`, naming it, if a folder in the folder is a source instead."""
+    """Raise `InputError`, naming the subfolder, if a folder below is the source instead."""
     folders = [entry.name for entry in stores.listing(place) if entry.is_folder]
     for name in folders[:_FILES_LOOKED_AT]:
         inner = f"{place.rstrip('/')}/{name}"
@@ -111,12 +111,12 @@ def _check_below(place: str, is_source: Callable[[str], object]) -> None:
 
 
 def _has_embeddings(place: str) -> bool:
-    """Whether a place holds embeddings, and cannot be a table of images."""
+    """Check whether a place holds embeddings, and cannot be a table of images."""
     return any(not one.layout.may_be_images for one in find_embeddings(place))
 
 
 def _check_vectors(place: str) -> None:
-    """Raise `InputError` for Parquet files of which none can be read, or that hold no vectors."""
+    """Raise `InputError` for Parquet files that are all unreadable, or hold no vectors."""
     files = [place]
     if not place.endswith(".parquet") and not is_lance(place):
         names = (entry.name for entry in stores.listing(place))

@@ -1,7 +1,7 @@
-"""Reads the samples of a webdataset shard, ordinary or not, in input order.
+"""Read the samples of a webdataset shard, ordinary or not, in input order.
 
-`webdataset` itself drops or merges what is unusual (it raises on duplicate keys and cuts a
-sample whose members are interleaved with another's); a cleaning tool must account for each.
+`webdataset` itself drops or merges unusual samples (it raises on duplicate keys and splits a sample
+whose members are interleaved with another's); a cleaning tool must account for each.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NO_KEY = "names without a key"
 class TarSamples(MemberSamples):
     """Iterates over the samples of a shard once.
 
-    Raises `ShardError` at the end of the iteration if the file is not a tar, or is cut short.
-    By then every sample before the cut has been yielded, the broken one as `sample_truncated`.
+    Raises `ShardError` at the end of the iteration if the file is not a tar, or is truncated. By
+    then every sample before the cut has been yielded, the broken one as `sample_truncated`.
     """
 
     def __init__(
@@ -41,19 +41,19 @@ class TarSamples(MemberSamples):
         whole: bool = False,
         wanted: Collection[str] | None = None,
     ) -> None:
-        """`opened` gives the shard's stream where somebody has opened it ahead.
+        """Set up reading; `opened` returns a stream of the shard that was opened ahead.
 
-        Of samples whose keys are not `wanted`, the headers alone are read.
+        Only the headers are read of samples whose keys are not `wanted`.
         """
         super().__init__(shard, caption_key, whole, shows_all=wanted is not None)
         self._wanted = None if wanted is None else with_shorter_keys(wanted)
         self._open = opened or shard.open
         self.bytes_read = 0  # of the tar, headers and padding included
-        self._is_tar = False  # the shard's own bytes are
+        self._is_tar = False  # whether the shard's own bytes are one
 
     @property
     def late_members(self) -> dict[int, TarMember]:
-        """The json members of `late_metadata`, by row."""
+        """Return the json members of `late_metadata`, by row."""
         return {row: group.located["json"] for row, group in self._groups.late.items()}
 
     def __iter__(self) -> Iterator[Sample]:
@@ -90,7 +90,7 @@ class TarSamples(MemberSamples):
         if picture is not None and not picture.is_sparse:
             offset, size = picture.content, picture.size
         end, is_run = 0, not group.is_cut
-        # Unpacked: a name looked up costs more, in what is done for each member of a corpus.
+        # Unpacked: attribute look-ups would slow this loop over every member of a corpus.
         for _, first, _, content, length, _ in members.values():
             if begin is None:
                 begin = first
@@ -120,7 +120,7 @@ class TarSamples(MemberSamples):
             raise CutMember(key, extension, reason_of(error)) from error
 
     def _count_nameless(self, name: str) -> None:
-        """Count a picture or a caption whose name is an extension alone, and so has no key."""
+        """Count an image or caption whose name is only an extension, and so has no key."""
         _, dot, extension = name.rpartition(".")
         if dot and is_image(extension.lower()):
             self.further.add(self.further.images, _NO_KEY)
@@ -129,10 +129,10 @@ class TarSamples(MemberSamples):
 
 
 class LocatedSamples(TarSamples):
-    """The samples of a tar by the places of their members; no picture is read.
+    """Locates the members of a tar's samples; reads no image.
 
-    Of samples with the keys `read`, all without any, captions and fields are there. Of others a
-    json is read only where it may tell whether the sample is complete.
+    Samples with the keys `read`, all by default, have their captions and fields. For others, a json
+    is read only if it may tell whether the sample is complete.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class LocatedSamples(TarSamples):
         return is_read and not is_image(extension) and super()._is_used(key, extension)
 
     def _may_complete(self, key: str, extension: str) -> bool:
-        """Whether a member is a json that may hold the caption: none of its sample came before."""
+        """Check whether a member is a json that may hold the sample's still missing caption."""
         group = self._groups.current
         if extension != "json" or group is None or group.key != key:
             return extension.rpartition(".")[2] == "json"
@@ -168,6 +168,6 @@ class LocatedSamples(TarSamples):
 
 
 def reason_of(error: Exception) -> str:
-    """The reason why a tar cannot be read, on one line."""
+    """Return the reason why a tar cannot be read, on one line."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__

@@ -1,8 +1,8 @@
-"""The members of a tar one after the other, by their headers: contents are read where asked for.
+"""Walk the members of a tar by their headers: contents are read on request.
 
-Python's tarfile holds whatever a header announces, expands sparse files, and takes a broken header
-for the end. Here no header makes anything be held, and every end is told apart. An ordinary header
-takes five microseconds where tarfile takes thirty.
+Python's tarfile allocates whatever a header announces, expands sparse files, and takes a broken
+header for the end. Here a header never causes allocation, and every kind of end is distinguished.
+An ordinary header takes five microseconds, where tarfile takes thirty.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import IO, NamedTuple
 
 from ncclean.data.unpacking import PIECE_BYTES, UNPACKING_ERRORS
 
-# What reading a tar raises where its bytes are broken.
+# What reading a tar with broken bytes raises.
 TAR_ERRORS = (tarfile.TarError, *UNPACKING_ERRORS)
 
 BLOCK = tarfile.BLOCKSIZE
 _REGULAR = (ord("0"), 0)
-_LONGEST_HEADER = 1 << 20  # of those that hold a long name, or other attributes, of the next member
-_LONGEST_NAME = 4096  # bytes, the longest path of Linux
-_MOST_PADDING = 64 << 20  # zeros behind the end of the archive
+_LONGEST_HEADER = 1 << 20  # with a long name, or other attributes, of the next member
+_LONGEST_NAME = 4096  # bytes, Linux's longest path
+_MOST_PADDING = 64 << 20  # zeros after the end of the archive
 _EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 _WITHOUT_CONTENT = (
     tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE,
     tarfile.BLKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE,
 )  # fmt: skip
-# Of GNU's sparse members: where a header tells that blocks of further holes follow.
+# GNU's sparse members: where a header says that blocks of further holes follow.
 _MORE_IN_HEADER, _MORE_IN_BLOCK = 482, 504
 
 
 class TarMember(NamedTuple):
     """A regular file in a tar: where its headers `begin`, and its `content` of `size` bytes.
 
-    `header` is the one with its owner. A sparse file has holes, which its content leaves out.
+    `header` is the header with the owner. A sparse file's content omits its holes.
     """
 
     name: str
@@ -46,26 +46,26 @@ class TarMember(NamedTuple):
     is_sparse: bool
 
     def moved(self, by: int) -> TarMember:
-        """The same member of a tar that begins so many bytes later in a file."""
+        """Return the same member of a tar that begins `by` bytes later in a file."""
         begin, header, content = self.begin + by, self.header + by, self.content + by
         return self._replace(begin=begin, header=header, content=content)
 
     @property
     def end(self) -> int:
-        """Offset at which the padding of the tar member ends."""
+        """Return the offset at which the padding of the tar member ends."""
         return self.content + self.size + -self.size % BLOCK
 
 
 class TarWalk:
     """Iterates once over the regular files of an uncompressed tar.
 
-    Raises one of `TAR_ERRORS` where the tar is broken, has no end, or goes on behind it.
+    Raises one of `TAR_ERRORS` if the tar is broken, has no end, or continues after it.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._position = 0
-        self._length: int | None = None  # where one can go there without reading
+        self._length: int | None = None  # known if the stream can seek
         if stream.seekable():
             self._length = stream.seek(0, os.SEEK_END)
             stream.seek(0)
@@ -137,7 +137,7 @@ class TarWalk:
         self._go_to(self._position + size + -size % BLOCK)
 
     def _pass_holes(self, header: bytes) -> None:
-        """Pass over the blocks that list further holes of a sparse file."""
+        """Skip the blocks that list further holes of a sparse file."""
         has_more = header[_MORE_IN_HEADER]
         while has_more:
             block = self._take(BLOCK)
@@ -145,13 +145,13 @@ class TarWalk:
 
     def _take(self, size: int) -> bytes:
         if self._length is not None and self._position + size > self._length:
-            size = max(0, self._length - self._position)  # nothing is held for what is not there
+            size = max(0, self._length - self._position)  # do not allocate for missing bytes
         data = self._stream.read(size)
         self._position += len(data)
         return data
 
     def _go_to(self, position: int) -> None:
-        """Go on to a place, or to the end if that comes first."""
+        """Move to a position, or to the end if that comes first."""
         if self._length is None:
             while self._position < position:
                 if not self._take(min(position - self._position, PIECE_BYTES)):
@@ -160,7 +160,7 @@ class TarWalk:
             self._position = self._stream.seek(min(position, self._length))
 
     def _check_end(self) -> None:
-        """Nothing but zeros is left: a shard with a hole, or two in one file, has more."""
+        """Check that only zeros are left: a shard with a hole, or two in one file, has more."""
         begin = self._position
         while data := self._take(PIECE_BYTES):
             if data.strip(b"\0"):
@@ -170,7 +170,7 @@ class TarWalk:
 
 
 def ordinary_header(header: bytes) -> tuple[str, int] | None:
-    """Name and size in the tar header of a regular file with a short ASCII name; else None."""
+    """Return name and size from a regular file's tar header with a short ASCII name, or None."""
     if header[156] not in _REGULAR or header[257:262] != b"ustar" or header[345]:
         return None
     # Adler's sum is that of the bytes and 1, modulo 65521: the fastest that Python has.
@@ -178,14 +178,14 @@ def ordinary_header(header: bytes) -> tuple[str, int] | None:
     try:
         name = header[: header.index(0, 0, 100)].decode("ascii")
         size, checksum = int(header[124:135], 8), int(header[148:156].strip(b" \0"), 8)
-    except ValueError:  # a name of 100 bytes, or one that is not ASCII, or a size in base 256
+    except ValueError:  # a name of 100 bytes or not in ASCII, or a base-256 size
         return None
     is_sound = size >= 0 and (checksum + 1 - (total & 0xFFFF)) % 65521 == 0
     return (name, size) if is_sound and not name.endswith("/") else None
 
 
 def pax_records(data: bytes) -> dict[bytes, bytes]:
-    """The `KEY=VALUE` records of a pax header. Raises `tarfile.ReadError` for malformed ones."""
+    """Return the records of a pax header. Raises `tarfile.ReadError` for malformed ones."""
     records: dict[bytes, bytes] = {}
     begin = 0
     while begin < len(data) and data[begin]:
@@ -201,7 +201,7 @@ def pax_records(data: bytes) -> dict[bytes, bytes]:
 
 
 def _header(block: bytes) -> tuple[bytes, str, int]:
-    """Type, name and size. Raises `tarfile.ReadError` for what is no header."""
+    """Return type, name and size. Raises `tarfile.ReadError` for an invalid header."""
     try:
         info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except tarfile.HeaderError as error:

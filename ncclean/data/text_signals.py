@@ -1,10 +1,10 @@
-r"""Signals of a caption that need no model: `score --signals text`.
+r"""Compute signals of a caption that need no model: `score --signals text`.
 
 A word is a run of letters, marks and digits, in lower case, with all numbers alike. Boilerplate is
-what the captions of this corpus share, whatever its language: whole captions that come back, and
-phrases at their beginning or end ("stock photo", "click to enlarge") that hardly occur elsewhere
-and leave what may be a caption without them. ALIGN (Jia et al. 2021) drops texts that more than
-ten images share; Conceptual Captions (Sharma et al. 2018) cuts such phrases off, by a list.
+text shared by the captions of this corpus, in any language: repeated whole captions, and phrases at
+their beginning or end ("stock photo", "click to enlarge") that hardly occur elsewhere and whose
+removal leaves a plausible caption. ALIGN (Jia et al. 2021) drops texts that more than ten images
+share; Conceptual Captions (Sharma et al. 2018) cuts such phrases off, by a list.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TYPES: Mapping[str, pa.DataType] = {
 }
 VERSION = "1"
 CAPTIONS = 40_000  # to learn boilerplate from
-_LONGEST = 2_000  # characters of a caption; nothing behind them counts
+_LONGEST = 2_000  # characters of a caption that count
 _FEWEST = 10  # captions that share a text
 _LENGTHS = range(2, 7)  # words and signs of a phrase
-# Of the captions with its rarest word, so many have a phrase at an end of theirs; and what stands
-# before or after it is as often the end of a caption as that of other captions is.
+# A phrase must begin or end this share of the captions with its rarest word, and the rests without
+# it must be ends of captions about as often as in other captions.
 _TIED, _SEPARABLE = 0.9, 0.6
 Phrase = tuple[str, ...]
 
@@ -51,7 +51,7 @@ _FILE_NAME = (
     r"|screen ?shot ?|photo|image|scan|untitled)[-_]?[0-9]{3,}(\b|_)"
     r"|(^|[^\pL\pN])[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}([^\pL\pN]|$)"
 )
-# All texts of a caption that may be boilerplate, as `learn_boilerplate` writes them.
+# All texts of a caption that may be boilerplate, in the form of `learn_boilerplate`.
 _CANDIDATES = f"""[array_to_string(tokens, ' ')]
     || ['… ' || array_to_string(tokens[-n:], ' ') FOR n IN {_LENGTHS} IF n < len(tokens)]
     || [array_to_string(tokens[:n], ' ') || ' …' FOR n IN {_LENGTHS} IF n < len(tokens)]"""
@@ -86,8 +86,8 @@ class TextSignals:
 def learn_boilerplate(captions: Iterable[str]) -> list[str]:
     """Learn the boilerplate of a corpus from its first `CAPTIONS` captions, most frequent first.
 
-    A whole caption stands as it is, in words; `… stock photo` is an end of captions, and
-    `image of …` a beginning. Of phrases that end or begin alike the shortest counts.
+    A whole caption is given in words; `… stock photo` is an end of captions, and `image of …` a
+    beginning. Among phrases with the same end or beginning, the shortest counts.
     """
     texts = list(itertools.islice(captions, CAPTIONS))
     rows = _queried(f"SELECT {_TOKENS} FROM captions ORDER BY number", texts, {})
@@ -105,14 +105,14 @@ def learn_boilerplate(captions: Iterable[str]) -> list[str]:
 
 
 def _ends(caption: Sequence[str]) -> Iterator[Phrase]:
-    """The phrases at the end of a caption that are not all of it, the shortest first."""
+    """Yield the phrases that end a caption but are not all of it, the shortest first."""
     return (tuple(caption[-n:]) for n in _LENGTHS if n < len(caption))
 
 
 def _tied(ends: Counter[Phrase], others: Counter[Phrase], words: Counter[str]) -> set[Phrase]:
-    """Frequent phrases whose rarest word hardly occurs elsewhere than at an end of captions.
+    """Return frequent phrases whose rarest word hardly occurs elsewhere than at either end.
 
-    `words` counts the captions with a word, `others` phrases backwards at the other end.
+    `words` counts the captions with a word; `others` counts phrases, backwards, at the other end.
     """
     return {
         phrase
@@ -125,9 +125,9 @@ def _tied(ends: Counter[Phrase], others: Counter[Phrase], words: Counter[str]) -
 def _boilerplate(
     captions: Sequence[Sequence[str]], tied: set[Phrase], words: Counter[str]
 ) -> Iterator[Phrase]:
-    """The tied phrases at the end of captions that leave what may be a caption, shortest first."""
+    """Yield the tied phrases whose removal leaves a plausible caption, shortest first."""
     before: defaultdict[Phrase, Counter[str]] = defaultdict(Counter)
-    last: Counter[str] = Counter()  # words that end captions, or what is left of them
+    last: Counter[str] = Counter()  # words that end captions, or their rests
     for caption in captions:
         word = caption[-1]
         for phrase in filter(tied.__contains__, _ends(caption)):
@@ -140,7 +140,7 @@ def _boilerplate(
     chosen: set[Phrase] = set()
     for phrase in sorted(tied, key=lambda phrase: (len(phrase), phrase)):
         is_longer = any(phrase[n:] in chosen for n in range(1, len(phrase)))
-        # Behind one word alone, it is a part of a longer phrase.
+        # After one single word, it is part of a longer phrase.
         is_part = max(before[phrase].values()) >= _TIED * before[phrase].total()
         fit = sum(n * share.get(word, 0) for word, n in before[phrase].items())
         if not is_longer and not is_part and fit >= _SEPARABLE * usual * before[phrase].total():
@@ -151,7 +151,7 @@ def _boilerplate(
 def _queried(
     query: str, captions: Sequence[str | None], parameters: Mapping[str, object]
 ) -> pa.Table:
-    """The result of SQL over the table `captions`, with the columns `number` and `text`."""
+    """Query the table `captions`, with the columns `number` and `text`."""
     with duckdb.connect(config={"threads": 1}) as connection:
         numbers = pa.array(range(len(captions)), pa.int64())
         table = pa.table({"number": numbers, "text": pa.array(captions, pa.string())})

@@ -1,4 +1,4 @@
-"""A batch of training pairs, and noise that is drawn for it alone."""
+"""Hold a batch of training pairs, and draw noise for a single batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from ncclean.data.noise import plan_noise
 from ncclean.data.rank_samples import Unusable
 
-_STREAM = 2  # of random numbers: the seed of a batch serves others, and a corpus as large
+_STREAM = 2  # of random numbers: a batch's seed is used elsewhere, and for a corpus of its size
 
 
 @dataclass
@@ -21,10 +21,10 @@ class TrainBatch:
 
     `pixels` (B, 3, H, W) uint8, `captions` and `uids` of length B, `weights` (B,) float32,
     `is_forget` (B,) bool. `is_noisy` (B,) int8 is the truth: 1, 0 or -1 where the json has none.
-    `features` are (B, d) image and text embeddings in place of the pixels, see
-    `ncclean.training.batches`. `tokens` are (B, L) ids of the captions, where the loader
-    tokenizes. `pair_names` tell pairs apart where images have several captions; without them the
-    uids do. `unusable` are the rows whose own sample could not be shown, with the reason.
+    `features` are (B, d) image and text embeddings instead of the pixels, see
+    `ncclean.training.batches`. `tokens` are (B, L) ids of the captions, if the loader tokenizes.
+    `pair_names` identify pairs if images have several captions; otherwise the uids do. `unusable`
+    are the rows whose own sample could not be shown, with the reason.
     """
 
     pixels: torch.Tensor
@@ -40,9 +40,9 @@ class TrainBatch:
 
 
 def joined(batches: Sequence[TrainBatch]) -> TrainBatch:
-    """One batch of several, in order; truth and features where all of them have these.
+    """Join several batches, in order; truth and features are kept if all have them.
 
-    It has no tokens: those of the several may be padded to other lengths.
+    The result has no tokens: batches may be padded to different lengths.
     """
     if len(batches) == 1:
         return batches[0]
@@ -72,11 +72,11 @@ def joined(batches: Sequence[TrainBatch]) -> TrainBatch:
 
 
 def with_batch_noise(batch: TrainBatch, share: float, seed: int) -> TrainBatch:
-    """The batch with the captions of floor(share B) pairs permuted among themselves.
+    """Return the batch with the captions of floor(share B) pairs permuted among themselves.
 
-    The noise of "Bayesian contrastive learning": drawn for each batch, so that a pair is mismatched
-    in one epoch and matched in the next. `is_noisy` says which; a pair that the permutation leaves
-    in place is as clean as it was.
+    This is the noise of "Bayesian contrastive learning", drawn for each batch, so a pair is
+    mismatched in one epoch and matched in the next. `is_noisy` says which; a pair that the
+    permutation leaves in place is as clean as it was.
     """
     plan = plan_noise(len(batch.captions), {"ncr": share}, seed, stream=_STREAM)
     if not plan.is_noisy.any():

@@ -1,4 +1,4 @@
-"""Compressed tars as streams that give no more than their size can account for."""
+"""Decompress tars as streams that yield no more than their size can account for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO, Any, BinaryIO
 
 from ncclean.base.regular_files import IS_LFS_POINTER, LFS_POINTER
 
-# What unpacking raises where the packed bytes are broken, or end too early.
+# What unpacking raises if the packed bytes are broken or end too early.
 UNPACKING_ERRORS = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)
 PIECE_BYTES = 1 << 20
 
@@ -29,21 +29,21 @@ _NOT_READ = {
     b"PK\x03\x04": "zip",
 }
 _LONGEST_MAGIC = 6
-# A corpus of images hardly shrinks; a few megabytes of zeros unpack to gigabytes.
+# A corpus of images hardly compresses; a few megabytes of zeros unpack to gigabytes.
 MOST_UNPACKED = 100  # times the packed bytes
 ALWAYS_UNPACKED = 64 << 20
 
 
 def is_packed(stream: BinaryIO) -> bool:
-    """Whether a file is compressed, by its first bytes."""
+    """Check whether a file is compressed, by its first bytes."""
     return stream.read(_LONGEST_MAGIC).startswith((*_FORMATS, *_NOT_READ))
 
 
 def unpacked(stream: BinaryIO) -> IO[bytes]:
-    """Decompress a stream, whatever its name; a stream that is not compressed is returned as it is.
+    """Decompress a stream, whatever its name; return an uncompressed stream unchanged.
 
-    Reading raises one of `UNPACKING_ERRORS` where it is broken, and where it unpacks to more than
-    a hundred times its size. Raises `ValueError` for a compression that is not read.
+    Reading raises one of `UNPACKING_ERRORS` if it is broken, or unpacks to more than a hundred
+    times its size. Raises `ValueError` for an unsupported compression.
     """
     head = stream.read(len(LFS_POINTER))
     stream.seek(0)
@@ -65,7 +65,7 @@ class _Unpacked:
         self._stream, self._packed, self._position = stream, packed, 0
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, fewer only at the end; without a size all of them."""
+        """Return the next bytes, fewer only at the end; without a size, all of them."""
         if size >= 0:
             return self._counted(self._stream.read(size))
         return b"".join(iter(lambda: self.read(PIECE_BYTES), b""))
@@ -76,7 +76,7 @@ class _Unpacked:
         return self._counted(self._stream.read1(min(size, io.DEFAULT_BUFFER_SIZE)))
 
     def seek(self, position: int) -> int:
-        """Go on to a later byte, or as far as there are any."""
+        """Move to a later byte, or as far as the stream goes."""
         while piece := self.read(min(position - self._position, PIECE_BYTES)):
             del piece
         return self._position
@@ -85,7 +85,7 @@ class _Unpacked:
         return self._position
 
     def seekable(self) -> bool:
-        """False: there is no way back."""
+        """Return False: there is no way back."""
         return False
 
     def close(self) -> None:

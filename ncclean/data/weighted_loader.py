@@ -1,13 +1,13 @@
-"""Training batches straight from the shards, joined with a selection while they stream.
+"""Stream training batches from the shards, joined with a selection on the way.
 
-Nothing is rewritten: a shard is read, the samples that the selection names are kept with their
-weight and split, the others passed over. Every selected sample is seen exactly once an epoch, by
-one of the ranks, in an order that depends on the seed and the epoch alone; with `drop_last`, less
-what would not fill a batch on every rank. An epoch can be taken up at any step.
+Nothing is rewritten: the selected samples of a shard are kept with their weight and split, the
+others skipped. Every selected sample is seen exactly once an epoch, by one of the ranks, in an
+order that depends only on the seed and the epoch, except, with `drop_last`, those that would not
+fill a batch on every rank. An epoch can resume at any step.
 
-How the order comes about: the shards in random order form one long sequence, of which each rank
+The order is made as follows: the shards in random order form one long sequence, of which each rank
 has an equal piece. The piece is read in chunks of a few thousand encoded samples, each shuffled as
-a whole. To go on in the middle of an epoch only the chunk of that step is read again.
+a whole. To resume within an epoch, only the chunk of that step is read again.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 ALL_ROWS = slice(None)
 _BATCHES_AHEAD = 3
 _CHUNKS_AHEAD = 1
-_IMAGE_BYTES = 1 << 20  # of an encoded photograph, at most on average
-_SECONDS = 6.0  # of a processor, for one image
+_IMAGE_BYTES = 1 << 20  # of an encoded photograph, at most, on average
+_SECONDS = 6.0  # of CPU time, per image
 
 
 @dataclass
@@ -63,7 +63,7 @@ class _Chunk:
 class WeightedLoader:
     """Iterates over the training batches of a rank.
 
-    Raises `InputError` if the selection names shards that are not given, or a rank would have no
+    Raises `InputError` if the selection names shards that are not given, or a rank would get no
     whole batch.
     """
 
@@ -80,9 +80,9 @@ class WeightedLoader:
         counts: Mapping[str, int] | None = None,
         tokenize: Callable[[Sequence[str]], torch.Tensor] | None = None,
     ) -> None:
-        """`rows` are those that are made of each batch; `counts` as `RankSamples` has them.
+        """Set up the loader; `rows` of each batch are made, and `counts` are as in `RankSamples`.
 
-        With `tokenize`, which goes to another process, batches have the tokens of their captions.
+        With `tokenize`, which is sent to another process, batches have their captions' tokens.
         """
         self.options = options
         self._tokenize = tokenize
@@ -123,8 +123,8 @@ class WeightedLoader:
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
         """Yield the training batches of an epoch, from `first_step` on.
 
-        They are read and decoded in a process of its own. If an image ends that, another one takes
-        up its step, and decodes each image of that and of the next steps in a fork.
+        A separate process reads and decodes them. If an image kills it, another process resumes at
+        that step, and decodes each image of this and the next steps in a fork.
         """
         step, last_careful = first_step, -1
         while step < self.steps_per_epoch:
@@ -149,9 +149,9 @@ class WeightedLoader:
 
     @property
     def _limits(self) -> Limits:
-        """Room for the chunks of encoded samples, and time for as many images as there are threads.
+        """Return memory for the chunks of encoded samples, and time for an image in each thread.
 
-        An image takes less than its megabytes, of ordinary photographs; each is progress.
+        An ordinary photograph takes less than `_IMAGE_BYTES`; each image counts as progress.
         """
         chunks = (1 + _CHUNKS_AHEAD) * self._chunk * _IMAGE_BYTES
         return Limits(MEMORY_BYTES + chunks, _SECONDS * (self.options.decode_threads + 1))
@@ -185,7 +185,7 @@ class WeightedLoader:
     def _begin(
         self, epoch: int, chunk: _Chunk, pool: ThreadPoolExecutor, skipped: int
     ) -> Iterator[Callable[[], TrainBatch]]:
-        """Queue the decoding of each batch of a chunk; the returned calls wait for one."""
+        """Queue the decoding of each batch of a chunk; the yielded calls wait for one."""
         places = np.arange(len(chunk.samples))
         if self.options.shuffle:
             places = self._source.rng(epoch, 1, chunk.number).permutation(places)
@@ -221,7 +221,7 @@ class WeightedLoader:
             yield collect
 
     def _mine(self, count: int) -> slice:
-        """The rows to make of a batch of `count`: of an incomplete one as many on all ranks."""
+        """Return the rows to make of a batch of `count`; ranks share incomplete batches equally."""
         first, share = self._rows.start, len(self._rows)
         if count < self.options.batch_size:
             share = -(-count * share // self.options.batch_size)
@@ -245,9 +245,9 @@ class WeightedLoader:
     def _replacement(
         self, epoch: int, chunk: _Chunk, spares: np.ndarray, seed: int, row: int
     ) -> _Decoded:
-        """Another sample of the chunk in place of an unusable one, else one of the reserve.
+        """Return a sample of the chunk that replaces an unusable one, else one of the reserve.
 
-        It depends on the row of the batch alone, and not on which others this rank makes.
+        It depends only on the batch's row, not on which others this rank makes.
         """
         crop = int(np.random.default_rng([seed, row]).integers(1 << 62))
         for index in spares:
@@ -261,10 +261,10 @@ class WeightedLoader:
         return sample
 
     def _reserve_of(self, epoch: int) -> list[RawSample]:
-        """The first samples of the epoch that can be read: for chunks of which none can.
+        """Return the epoch's first readable samples, for chunks that have none.
 
-        They depend on the epoch alone, so that a resumed run takes the same ones. Raises
-        `InputError` if there are none.
+        They depend only on the epoch, so a resumed run takes the same ones. Raises `InputError` if
+        there are none.
         """
         if self._reserve is None or self._reserve[0] != epoch:
             readable = []
@@ -279,7 +279,7 @@ class WeightedLoader:
         return self._reserve[1]
 
     def _decode(self, raw: RawSample | Unusable | None, seed: int) -> _Decoded | Unusable | None:
-        """The sample and its pixels, if there is one that can be decoded."""
+        """Return the sample and its pixels, or why it has none."""
         progress()
         if not isinstance(raw, RawSample):
             return raw
@@ -291,7 +291,7 @@ class WeightedLoader:
             return Unusable(rejected.reason.value)
 
     def _chunks(self, epoch: int, first: int, stop: threading.Event) -> Iterator[_Chunk]:
-        """The chunks of an epoch from number `first` on, until `stop` is set."""
+        """Yield the chunks of an epoch from number `first` on, until `stop` is set."""
         number, held = first, []
         for sample in self._source.sequence(epoch, first * self._chunk):
             held.append(sample)
@@ -306,7 +306,7 @@ class WeightedLoader:
 
 
 class _ForkingDecoder(TrainingDecoder):
-    """Decodes each image in a fork, whose end is that of this image alone. For one thread."""
+    """Decodes each image in a fork, so a crash affects only this image; for one thread."""
 
     def __call__(self, data: bytes) -> DecodedImage:
         return self._forked(lambda: super(_ForkingDecoder, self).__call__(data))
@@ -324,7 +324,7 @@ class _ForkingDecoder(TrainingDecoder):
 def _batches(
     loader: WeightedLoader, epoch: int, first_step: int, is_careful: bool
 ) -> Iterator[dict[str, Any]]:
-    """The batches of an epoch as fields, their tensors as arrays."""
+    """Yield the batches of an epoch as fields, their tensors as arrays."""
     kind = _ForkingDecoder if is_careful else TrainingDecoder
     if is_careful:
         loader.options = dataclasses.replace(loader.options, decode_threads=1)

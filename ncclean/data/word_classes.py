@@ -1,7 +1,7 @@
-"""Classes of words that an image shows: what one word of a caption could have been instead.
+"""Classes of words that an image shows: alternatives for one word of a caption.
 
-Words of a class stand for one another in a sentence: colours, numbers, animals. Words of one line
-mean the same and never replace each other. `word_classes.txt` is the list that comes with ncclean.
+Words of a class are interchangeable in a sentence: colours, numbers, animals. Words of one line
+mean the same and never replace each other. ncclean bundles the list `word_classes.txt`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib import resources
 from ncclean.base.text_files import read_text
 from ncclean.errors import InputError
 
-# Of scripts whose vowels are marks on the letters before.
+# Scripts whose vowels are marks on the preceding letters.
 _MARKS = "".join(chr(c) for c in range(0x300, 0x3100) if unicodedata.category(chr(c))[0] == "M")
 _LETTER = rf"(?:[^\W_]|[{_MARKS}])"
 # A hyphen binds: "red-eye" and "one-way" are words of their own.
@@ -24,13 +24,13 @@ WORD = re.compile(rf"(?<![\w'{_MARKS}-])[^\W_]{_LETTER}*(?:['-]{_LETTER}+)*")
 _LARGEST = 1 << 20  # bytes of a list of words
 _VOWELS = "aeiou"
 
-# Words that mean the same, by their form: singular, plural.
+# Synonyms by form: singular, plural.
 Meaning = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A word of a caption that belongs to a class: where it is, its meaning, its form."""
+    """A word of a caption that belongs to a class: its position, its meaning, its form."""
 
     start: int
     word: str
@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True)
 class WordClasses:
-    """Classes by name, each with its meanings. A word of several classes counts for the first."""
+    """Classes by name, each with its meanings; a word in several classes counts for the first."""
 
     classes: dict[str, list[Meaning]]
 
@@ -56,8 +56,8 @@ class WordClasses:
     def load(cls, path: str) -> WordClasses:
         """Load word classes from a file. Raises `InputError` if it cannot be read or holds none.
 
-        A line `[name]` begins a class, each further line is a meaning: words apart by spaces, its
-        forms (singular, plural) by slashes. `#` begins a comment.
+        A line `[name]` begins a class, and each further line is a meaning: words separated by
+        spaces, their forms (singular, plural) by slashes. `#` begins a comment.
         """
         classes = cls.of_lines(read_text(path, _LARGEST).splitlines())
         lonely = [name for name, meanings in classes.classes.items() if len(meanings) < 2]
@@ -84,7 +84,7 @@ class WordClasses:
         return cls(classes)
 
     def lines(self) -> Iterator[str]:
-        """The classes as lines of text, which `of_lines` parses."""
+        """Return the classes as lines of text, which `of_lines` parses."""
         for name, meanings in self.classes.items():
             yield f"[{name}]"
             yield from ("/".join(map(" ".join, forms)) for forms in meanings)
@@ -101,7 +101,7 @@ class WordClasses:
         return entries
 
     def places(self, caption: str) -> list[Place]:
-        """The words of a caption that belong to a word class, in order."""
+        """Return the words of a caption that belong to a word class, in order."""
         places: list[Place] = []
         for match in WORD.finditer(caption):
             entry = self.entries.get(match[0].lower())
@@ -112,7 +112,7 @@ class WordClasses:
         return places
 
     def others(self, place: Place) -> list[Sequence[str]]:
-        """Words that could replace a word: of the same class and form, with another meaning."""
+        """Return words that could replace a word: same class and form, another meaning."""
         return [
             forms[place.form]
             for meaning, forms in enumerate(self.classes[place.word_class])
@@ -124,7 +124,7 @@ class WordClasses:
 
 
 def exchanged(caption: str, place: Place, word: str) -> str:
-    """The caption with the word at a place replaced by another.
+    """Return the caption with one word replaced by another.
 
     Case is kept, and "a" or "an" in front follows the new word.
     """
@@ -134,14 +134,14 @@ def exchanged(caption: str, place: Place, word: str) -> str:
 
 
 def cased(word: str, place: Place) -> str:
-    """The new word in the case (`red`, `Red`, `RED`) of the one that it replaces."""
+    """Return the new word in the case (`red`, `Red`, `RED`) of the one that it replaces."""
     if place.word.isupper() and len(place.word) > 1:
         return word.upper()
     return word[0].upper() + word[1:] if place.word[0].isupper() else word
 
 
 def _with_article(before: str, word: str) -> str:
-    """`before` with a final "a" or "an" that suits the word which follows."""
+    """Return `before` with a final "a" or "an" that suits the following word."""
     match = re.search(r"(?<![\w'-])(a|an)(\s+)\Z", before, re.IGNORECASE)
     if match is None or not word[0].isalpha():
         return before

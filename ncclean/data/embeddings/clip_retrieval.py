@@ -23,7 +23,7 @@ _ENDINGS = {_METADATA: "parquet", _IMAGES: "npy", _TEXTS: "npy"}
 
 
 class ClipRetrieval(EmbeddingLayout):
-    """Matrices of images and captions by number; the rows of a matrix can be read by themselves."""
+    """Numbered matrices of images and captions, any rows of which can be read alone."""
 
     name = "clip-retrieval"
     files = f"{_IMAGES}, {_TEXTS} and {_METADATA} as clip-retrieval writes them"
@@ -36,7 +36,7 @@ class ClipRetrieval(EmbeddingLayout):
             if not files:
                 hint = " (clip-retrieval writes it with --enable_text)" if name == _TEXTS else ""
                 raise InputError(f"{source.below(name)} holds no {name}_<i> files{hint}")
-        # A number that only some of them have is a shard that fails.
+        # A number that only some of them have makes a shard that fails.
         return [
             SourceFile(
                 self,
@@ -74,6 +74,6 @@ def _numbered(source: Source, name: str) -> dict[int, str]:
 
 
 def _file(source: Source, numbers: dict[str, dict[int, str]], name: str, number: int) -> str:
-    """The file of a number, where it is or where it should be."""
+    """Return the actual or expected file of a number."""
     usual = source.below(name, f"{name}_{number}.{_ENDINGS[name]}")
     return numbers[name].get(number, usual)

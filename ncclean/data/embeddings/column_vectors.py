@@ -1,4 +1,4 @@
-"""Parquet files and Lance data sets with a column of vectors for images, and one for captions."""
+"""Parquet files and Lance data sets with columns of image and caption vectors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 
 _ENDING = ".parquet"
-_FIRST_ROWS = 4096  # that tell the dimensions
+_FIRST_ROWS = 4096  # enough to tell the dimensions
 
 
 class ParquetVectors(EmbeddingLayout):
-    """Columns of lists of floats, of fixed length or not; row groups are read by themselves."""
+    """Columns of lists of floats, of fixed length or not; row groups are read individually."""
 
     name = "vectors"
     files = "Parquet files"
@@ -70,9 +70,9 @@ class ParquetVectors(EmbeddingLayout):
 
 
 def _vectors(column: pa.ChunkedArray) -> Vectors:
-    """(n, d) floats of a column of lists, and (n,) lengths: -1 for a null.
+    """Return (n, d) floats of a column of lists, and (n,) lengths: -1 for a null.
 
-    d is the commonest length; the rows of another one are NaN.
+    d is the commonest length; rows of another length are NaN.
     """
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy().astype(np.int64)
     lengths_seen, counts = np.unique(lengths[lengths >= 0], return_counts=True)

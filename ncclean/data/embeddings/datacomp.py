@@ -1,4 +1,4 @@
-"""DataComp's layout: `<name>.parquet` beside `<name>.npz`, an archive of matrices with names."""
+"""DataComp's layout: `<name>.parquet` beside `<name>.npz`, an archive of named matrices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError, one_line
 
 _TABLE, _ARCHIVE = ".parquet", ".npz"
-# Floats that are not all alike do not shrink to a two hundredth.
+# Floats that are not all alike never compress to a two hundredth.
 _LARGEST_RATIO = 200
 _WORTH_A_LOOK = 256 << 20
 
@@ -70,7 +70,7 @@ def _is_one(source: Source) -> bool:
 
 
 def _npz_shapes(url: str) -> dict[str, tuple[int, ...]]:
-    """The arrays of an `.npz` and their shapes. Raises `ShardError` if it cannot be read."""
+    """Return the arrays of an `.npz` and their shapes. Raises `ShardError` if it cannot be read."""
     with _npz(url) as archive:
         shapes = {}
         for name in archive.namelist():
@@ -83,10 +83,10 @@ def _npz_shapes(url: str) -> dict[str, tuple[int, ...]]:
 
 
 def _read_npz(url: str, keys: Sequence[str], rows: int) -> list[np.ndarray]:
-    """Several (n, d) matrices of floats of one `.npz`, of `rows` rows each.
+    """Read several (n, d) matrices of floats from one `.npz`, of `rows` rows each.
 
-    Raises `ShardError` if one is not there, or is another size than it should be: before it is
-    unpacked, as a few bytes may stand for gigabytes.
+    Raises `ShardError`, before unpacking, if one is missing or has the wrong size: a few bytes may
+    stand for gigabytes.
     """
     with _npz(url) as archive:
         names = set(archive.namelist())

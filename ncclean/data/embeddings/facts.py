@@ -1,4 +1,4 @@
-"""The facts that metadata of embeddings states about each pair, typed as in the score table."""
+"""Read what the metadata of embeddings states about each pair, typed as in the score table."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from ncclean.data.member_samples import hashed_uid
 from ncclean.data.shards import ShardRef
 
-# Metadata that the score table has a column for, by that column; the first name that is there.
-# clip-retrieval has image_path and caption, DataComp text and original_width.
+# Metadata names for each column of the score table; the first that exists counts. clip-retrieval
+# has image_path and caption, DataComp text and original_width.
 SOURCES = {
     "uid": ("uid",),
     "shard": ("shard",),
@@ -30,7 +30,7 @@ SOURCES = {
 
 
 def facts_of(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...]]) -> pa.Table:
-    """Uid, caption, URL and the like of each row of an embeddings table, from its columns."""
+    """Return uid, caption, URL and similar facts of each row of an embeddings table."""
     rows = len(table)
     columns = {
         column: table.column(name)
@@ -44,7 +44,7 @@ def facts_of(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...
         name: _cast(columns.get(name), pa.string(), rows)
         for name in ("uid", "shard", "key", "caption_key", "text", "url", "noise_kind")
     }
-    # A row of a shard is only meant where the shard is named as well.
+    # The row refers to a shard only if the shard is named as well.
     own_rows = columns.get("row") if "shard" in columns else None
     shards = pc.fill_null(strings["shard"], shard.name)
     keys = pc.coalesce(strings["key"], pc.cast(position, pa.string()))
@@ -69,7 +69,7 @@ def facts_of(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...
 
 
 def _uids(uids: pa.Array, shards: pa.Array, keys: pa.Array) -> pa.Array:
-    """The uid of the metadata, else the hash of shard and key that shards of tars give."""
+    """Return the metadata's uids, else the hash of shard and key, as for tars."""
     missing = pc.or_(pc.is_null(uids), pc.equal(pc.fill_null(uids, ""), ""))
     places = np.flatnonzero(missing.to_numpy(zero_copy_only=False))
     if not len(places):
@@ -85,16 +85,16 @@ def _uids(uids: pa.Array, shards: pa.Array, keys: pa.Array) -> pa.Array:
 
 
 def _cast(column: pa.ChunkedArray | None, kind: pa.DataType, rows: int) -> pa.Array:
-    """The column in another type; null where a value has none, or all of it."""
+    """Cast a column to another type; values that do not fit, or all of them, become null."""
     if column is None:
         return pa.nulls(rows, kind)
     whole = column.combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):  # combine_chunks of no chunk
+    if isinstance(whole, pa.ChunkedArray):  # there was no chunk to combine
         whole = pa.nulls(rows, column.type)
     if pa.types.is_string(whole.type) or pa.types.is_large_string(whole.type):
         whole = _as_utf8(whole)
     if pa.types.is_floating(whole.type):
-        # Integers with gaps are floats for pandas, and gaps no numbers.
+        # pandas stores integers with gaps as floats, and gaps as NaN.
         whole = pc.if_else(pc.is_nan(whole), None, whole)
         integers = pc.if_else(pc.equal(whole, pc.floor(whole)), whole, None)
         if kind != pa.string():
@@ -108,7 +108,7 @@ def _cast(column: pa.ChunkedArray | None, kind: pa.DataType, rows: int) -> pa.Ar
 
 
 def _as_utf8(column: pa.Array) -> pa.Array:
-    """The strings, which a broken file may hold as any bytes, and a table must not."""
+    """Return valid UTF-8 strings; a broken file may hold any bytes, a table must not."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -121,7 +121,7 @@ def _as_utf8(column: pa.Array) -> pa.Array:
 
 def _converted(value: object, kind: pa.DataType) -> object:
     if kind == pa.string():
-        # Of several captions, nothing says which one the vector is of.
+        # With several captions, nothing says which one the vector represents.
         only = value[0] if isinstance(value, list) and len(value) == 1 else value
         return only if isinstance(only, str) else None
     convert: Callable[[object], object] = bool if kind == pa.bool_() else int  # type: ignore[assignment]

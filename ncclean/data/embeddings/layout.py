@@ -22,7 +22,7 @@ Keys = tuple[str, str]
 class Vectors(NamedTuple):
     """The vectors of images or captions: (n, d) floats as stored.
 
-    Where the file lets lengths differ, `lengths` has those of the n vectors, -1 for none.
+    If the file allows lengths to differ, `lengths` has those of the n vectors, -1 for none.
     """
 
     matrix: np.ndarray
@@ -30,21 +30,21 @@ class Vectors(NamedTuple):
 
 
 class EmbeddingLayout(Layout):
-    """A way to hold embeddings of pairs in files: a row of Parquet each, and vectors beside it.
+    """A way to store embeddings of pairs: a Parquet row for each pair, and vectors beside it.
 
-    A file that a shard needs may be missing: then the shard fails when it is read.
+    A file that a shard needs may be missing: reading the shard then fails.
     """
 
     endings = (".parquet", ENDING)
-    unit_rows = 50_000  # which bounds memory and what a crash costs
+    unit_rows = 50_000  # bounds memory and the cost of a crash
     files: str  # what a folder of this layout holds, for messages
-    keys_of: str | None = None  # the files whose vectors have names; None where they have none
+    keys_of: str | None = None  # the files with named vectors; None if vectors have no names
     may_be_images = False
 
     def facts(self, file: SourceFile, options: SourceOptions) -> Facts:
         try:
             facts = sizes_and_versions((file.url, *file.files))
-        except (OSError, InputError):  # said when it is read
+        except (OSError, InputError):  # reported when it is read
             return Facts(0, "")
         return Facts(sum(size for size, _ in facts), " ".join(version for _, version in facts))
 
@@ -59,20 +59,20 @@ class EmbeddingLayout(Layout):
     def cut(self, row_groups: Sequence[int], rows: int) -> list[int]:
         """Split a long shard at row groups of its Parquet file into pieces of about `rows` rows.
 
-        Returns the number of the row after the last of each.
+        Returns the end row of each piece.
         """
 
     def columns(self, keys: Keys | None) -> Sequence[str]:
-        """The columns of the Parquet file that hold vectors, which `read` needs."""
+        """Return the columns of the Parquet file with the vectors that `read` needs."""
         return ()
 
     def vector_names(self, shard: ShardRef) -> list[str]:
-        """The names of all vectors in a shard of embeddings. Raises `ShardError`."""
+        """Return the names of all vectors in a shard of embeddings. Raises `ShardError`."""
         return []
 
     @abstractmethod
     def dimensions(self, shard: ShardRef, keys: Keys | None) -> tuple[int, int]:
-        """Widths of image and caption vectors, from as little as tells. Raises `ShardError`."""
+        """Return the widths of image and caption vectors, reading little. Raises `ShardError`."""
 
     @abstractmethod
     def read(self, shard: ShardRef, table: pa.Table, keys: Keys | None) -> tuple[Vectors, Vectors]:
@@ -80,7 +80,7 @@ class EmbeddingLayout(Layout):
 
 
 def required(shard: ShardRef, keys: Keys | None) -> Keys:
-    """The chosen names of image and caption vectors. Raises `ShardError` if none were chosen."""
+    """Return the chosen names of image and caption vectors. Raises `ShardError` without any."""
     if keys is None:
         raise ShardError(f"{shard.url}: name its vectors with --embedding-keys IMG,TEXT")
     return keys

@@ -1,7 +1,7 @@
-"""The pairs of a shard of embeddings: vectors of length 1, which pair each is, and what is wrong.
+"""Read the pairs of a shard of embeddings: unit vectors, the facts of each pair, its problems.
 
-Whatever has a row of metadata has a row here. `ncclean score` and `ncclean neighbours` both read
-pairs this way, so the uids of their tables agree.
+Every row of metadata has a row here. `ncclean score` and `ncclean neighbours` both read pairs this
+way, so the uids of their tables agree.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from ncclean.data.samples import CaptionKeys, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 
-# Rounding a vector of length 1 to float16 changes its length by less.
+# Rounding a unit vector to float16 changes its length by less.
 _UNIT_TOLERANCE = 1e-3
 _PIECE_ROWS = 4096
 
 
 @dataclass
 class EmbeddedPairs:
-    """`n` pairs. The vectors are those of the `ok` pairs alone.
+    """`n` pairs, with vectors of the `ok` pairs only.
 
-    `image` and `text` are (m, d) floats of length 1: as stored if they are that up to float16's
-    rounding, else normalised in float32. `facts` has n rows: uid, shard, key, row,
+    `image` and `text` are (m, d) floats of length 1: as stored if already normalised up to
+    float16's rounding, else normalised in float32. `facts` has n rows: uid, shard, key, row,
     caption_number, caption_key, text, url, width, height, is_noisy and noise_kind as the score
-    table has them; `metadata` has what else
-    was asked for. `problems` says by row why a pair has no vectors. `error` is set where a file is
-    not what it should be: then all pairs are problems. Vectors of a local `.npy` that are returned
-    as stored are mapped into memory.
+    table has them; `metadata` has the further columns requested. `problems` says by row why a pair
+    has no vectors. `error` is set if a file is invalid: then all pairs are problems. Vectors of a
+    local `.npy` that are returned as stored are memory-mapped.
     """
 
     facts: pa.Table
@@ -59,10 +58,10 @@ def read_pairs(
 ) -> EmbeddedPairs:
     """Read the vectors and the facts of a shard of embeddings, row by row.
 
-    `keys` are the names of the vectors, `dim` is the width that they must have, `caption_key` the
-    metadata's names of the caption, of which the first that is there counts, `further` are columns
-    to keep in `metadata`. Raises `ShardError` if the metadata cannot be read: then nothing is known
-    about any pair.
+    `keys` are the names of the vectors, `dim` is their required width, `caption_key` lists names of
+    the caption in the metadata (the first that exists counts), `further` are columns to keep in
+    `metadata`. Raises `ShardError` if the metadata cannot be read: then nothing is known about any
+    pair.
     """
     sources = dict(SOURCES)
     if caption_key is not None:
@@ -92,9 +91,9 @@ def read_pairs(
 
 
 def embedding_dim(shards: Sequence[ShardRef], keys: Keys | None) -> int:
-    """Width of the embeddings, from the first shard whose images and captions agree on it.
+    """Return the embedding width of the first shard whose images and captions agree on it.
 
-    Those of the first that can be read, if none agrees. Raises `ShardError` if none can be read.
+    If none agrees, that of the first readable shard. Raises `ShardError` if none can be read.
     """
     failure: ShardError | None = None
     disputed = 0
@@ -144,7 +143,7 @@ def unit_vectors(
     lengths: np.ndarray | None,
     problems: dict[int, tuple[SkipReason, str]],
 ) -> np.ndarray:
-    """Normalise (n, d) rows to length 1; rows that cannot be are added to `problems`."""
+    """Normalise (n, d) rows to length 1; add rows that cannot be to `problems`."""
     dim = matrix.shape[1]
     pieces = [matrix[at : at + _PIECE_ROWS] for at in range(0, len(matrix), _PIECE_ROWS)]
     lengths_squared = [_squared(_float32(piece)) for piece in pieces]
@@ -173,7 +172,7 @@ def unit_vectors(
 
 
 def _float32(rows: np.ndarray) -> np.ndarray:
-    """The rows in float32; by torch where it is loaded, which converts six times as fast."""
+    """Convert rows to float32; with torch, if loaded, six times as fast."""
     torch = sys.modules.get("torch")
     if torch is None or rows.dtype != np.float16 or not rows.flags.writeable:
         return rows.astype(np.float32, copy=False)
@@ -185,7 +184,7 @@ def _squared(rows: np.ndarray) -> np.ndarray:
 
 
 def images_of(facts: pa.Table) -> np.ndarray | None:
-    """(n,) numbers of the images of pairs, by shard and key; None if no image has two captions."""
+    """Return (n,) image numbers of pairs, by shard and key; None if no image has two captions."""
     if not pc.any(pc.not_equal(facts.column("caption_number"), 0)).as_py():
         return None
     shard, key = (

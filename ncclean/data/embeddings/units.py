@@ -1,4 +1,4 @@
-"""Folders and files of embeddings to an ordered list of shards, in any layout of `registry.py`.
+"""Resolve folders and files of embeddings to an ordered list of shards.
 
 `ShardRef.url` is the Parquet file with a row for each pair, `files` are the vectors beside it.
 Large files are several shards.
@@ -18,7 +18,7 @@ from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef, expand, places
 from ncclean.errors import InputError, ShardError
 
-# Names of the image's and the caption's vectors that are taken without being told.
+# Names of the image's and the caption's vectors that are used by default.
 _KNOWN_KEYS = (
     ("l14_img", "l14_txt"),
     ("b32_img", "b32_txt"),
@@ -27,13 +27,13 @@ _KNOWN_KEYS = (
     ("image_emb", "text_emb"),
     ("image", "text"),
 )
-_QUESTIONS = 32  # asked at a time about the files of a corpus
+_QUESTIONS = 32  # concurrent requests about the files of a corpus
 
 
 def find_embeddings(url: str) -> list[SourceFile]:
-    """The files of a folder or file of embeddings; none if it has no layout of these.
+    """Find the embedding files of a folder or file; none if no layout matches.
 
-    Raises `InputError` where some are missing, or a store does not answer.
+    Raises `InputError` if some are missing, or a store does not answer.
     """
     source = Source(url)
     files = (layout.files_of(source, SourceOptions()) for layout in LAYOUTS.values())
@@ -55,10 +55,10 @@ def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
 
 
 def vector_keys(shards: Sequence[ShardRef], keys: Keys | None) -> Keys | None:
-    """The names of image and caption vectors: those given, else well-known ones that are there.
+    """Return the names of image and caption vectors: those given, else well-known ones.
 
-    None where the vectors have no names. Raises `InputError` if `keys` are given but nothing has
-    names, and if they are needed to tell which vectors are meant.
+    None if the vectors have no names. Raises `InputError` if `keys` are given but nothing has
+    names, or if they are needed to tell which vectors are meant.
     """
     named = [shard for shard in shards if LAYOUTS[shard.layout].keys_of is not None]
     if keys is not None:
@@ -79,7 +79,7 @@ def _files_at(url: str) -> list[SourceFile]:
 
 
 def _keys_there(shards: Sequence[ShardRef], candidates: Sequence[Keys]) -> Keys:
-    """The first candidates that the first readable shard has."""
+    """Return the first candidates that the first readable shard has."""
     failure: ShardError | None = None
     for shard in shards:
         where = shard.files[0] if shard.files else shard.url

@@ -1,4 +1,4 @@
-"""Matrices of floats in `.npy` files, on a disk or in a store."""
+"""Read matrices of floats from `.npy` files, on a disk or in a store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ncclean.errors import ShardError, one_line
 
 # An npy header is rarely longer than 128 bytes.
 _HEADER_BYTES = 16 << 10
-# What NumPy and zipfile raise for a file that is broken; a broken length asks for any memory.
+# What NumPy and zipfile raise for a broken file; a broken length requests any amount of memory.
 BROKEN = (
     OSError,
     ValueError,
@@ -49,21 +49,21 @@ class Header:
 
 
 def npy_shape(url: str) -> tuple[int, int]:
-    """Rows and columns of a `.npy` matrix of floats. Raises `ShardError` for another array."""
+    """Return the shape of a `.npy` matrix of floats. Raises `ShardError` for another array."""
     return _matrix_shape(url, _npy_header(url))
 
 
 def read_npy(url: str, rows: Rows | None = None) -> np.ndarray:
-    """Read the (n, d) floats of a `.npy` file, all or a range of rows; local files are mapped.
+    """Read the (n, d) floats of a `.npy` file, all or a range of rows; map local files.
 
-    Raises `ShardError` if the file is not a matrix of floats, or is cut short.
+    Raises `ShardError` if the file is not a matrix of floats, or is truncated.
     """
     header = _npy_header(url)
     count, dim = _matrix_shape(url, header)
     first, last = rows or (0, count)
     try:
         if not stores.is_url(url):
-            # Copy-on-write: torch wants memory that could be written.
+            # Copy-on-write: torch wants writable memory.
             size = header.size + count * dim * header.dtype.itemsize
             if (there := os.stat(url).st_size) < size:
                 raise ShardError(f"{url} is cut short: {there:,} of {size:,} bytes are there")
@@ -95,7 +95,7 @@ def _npy_header(url: str) -> Header:
 
 def read_header(url: str, file: Any) -> Header:
     try:
-        start = io.BytesIO(file.read(_HEADER_BYTES))  # it may claim to have gigabytes
+        start = io.BytesIO(file.read(_HEADER_BYTES))  # it may claim gigabytes
         version = npy.read_magic(start)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, is_fortran, dtype = read(start)

@@ -23,7 +23,7 @@ from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError, one_line
 from ncclean.workers.call import contained_once
 
-_MAGIC = b"ARROW1"  # of files; streams, which Hugging Face writes, have none
+_MAGIC = b"ARROW1"  # starts files; streams, which Hugging Face writes, have none
 _ROWS_AT_ONCE = 64
 _BLOCK_BYTES = 8 << 20  # of an object store
 _STATE = "state.json"  # of `save_to_disk`
@@ -32,7 +32,7 @@ _SPLITS = {"train": "train", "validation": "val", "val": "val", "dev": "val", "t
 
 
 class ArrowImages(TableLayout):
-    """Files and streams of Arrow; of a folder with a folder for each split, those are sources."""
+    """Arrow files and streams; a folder with a folder for each split stands for these folders."""
 
     name = "arrow"
     endings = files = (".arrow", ".feather")
@@ -101,14 +101,14 @@ def _stated_files(source: Source) -> list[str]:
 
 
 def batch_rows(url: str) -> Iterator[int]:
-    """The rows of each batch of a file, which is unpacked to count them."""
+    """Return the rows of each batch of a file, unpacking it to count them."""
     with _opened(url) as (_, batches):
         for batch in batches:
             yield batch.num_rows
 
 
 def read_pieces(url: str, first: int, last: int | None) -> Iterator[pa.RecordBatch]:
-    """Read rows of a file, some at a time."""
+    """Read rows of a file in pieces."""
     begin = 0
     with _opened(url) as (_, batches):
         for batch in batches:
@@ -120,7 +120,7 @@ def read_pieces(url: str, first: int, last: int | None) -> Iterator[pa.RecordBat
 
 
 def _pieces(batch: pa.RecordBatch, first: int, last: int) -> Iterator[pa.RecordBatch]:
-    """Rows of a batch from one number to another, some at a time: each may hold an image."""
+    """Yield a range of rows of a batch in pieces, as each row may hold an image."""
     first, last = max(first, 0), min(last, batch.num_rows)
     if first < last:
         batch.validate(full=True)  # offsets that lead elsewhere would be followed
@@ -130,7 +130,7 @@ def _pieces(batch: pa.RecordBatch, first: int, last: int) -> Iterator[pa.RecordB
 
 @contextlib.contextmanager
 def _opened(url: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Columns and batches of a file. Raises `ShardError` if it cannot be read, then or later."""
+    """Return columns and batches of a file; opening or iterating may raise `ShardError`."""
     try:
         with _stream(url) as stream:
             is_stream = stream.read(len(_MAGIC)) != _MAGIC

@@ -1,4 +1,4 @@
-"""Rows of Arrow's columns, of which each value is bounded."""
+"""Turn Arrow's columns into rows whose values are bounded in size."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ncclean.data.arrow_values import python_values
 from ncclean.data.images.text_rows import LeftOut, Row
 from ncclean.data.sample_groups import LARGEST_TEXT
 
-BATCH_BYTES = 256 << 20  # of the values of a column at one time
+BATCH_BYTES = 256 << 20  # limit for the values of a column at one time
 
 
 class ParquetRow(Row):
-    """A row of a Parquet file, and where it lies: place in a batch, and the schema of the file.
+    """A row of a Parquet file, with its place in a batch and the schema of the file.
 
-    The batch has every column, those of vectors too, but for those that are too large to be read;
-    its texts may be dictionaries.
+    The batch has every column, including vectors, except those too large to read; its texts may be
+    dictionaries.
     """
 
     __slots__ = ("batch", "place", "schema")
@@ -38,9 +38,9 @@ def rows_of_batch(
     schema: pa.Schema | None = None,
     left_out: Mapping[str, LeftOut] = MappingProxyType({}),
 ) -> Iterator[Row]:
-    """The rows of a batch under the names in `keys`; columns without one are not shown.
+    """Yield the rows of a batch under the names in `keys`; columns without one are omitted.
 
-    `left_out` stands for columns that were not read. With the `schema` of the file, the rows are
+    `left_out` replaces columns that were not read. With the `schema` of the file, the rows are
     `ParquetRow`s.
     """
     shown: dict[str, pa.Array] = {}
@@ -54,9 +54,9 @@ def rows_of_batch(
 
 
 def column_values(name: str, column: pa.Array) -> list[Any]:
-    """The values of a column; in place of rows that unpack to too much, why.
+    """Return the values of a column, with a reason instead of values that unpack to too much.
 
-    Of text that is less: what is held of a pair until its shard is finished, an image is not.
+    The limit is lower for text, which is held until the pair's shard is finished; an image is not.
     """
     column = _with_bytes(column)
     size = unpacked_bytes(column)
@@ -70,7 +70,7 @@ def column_values(name: str, column: pa.Array) -> list[Any]:
 
 
 def _with_bytes(column: pa.Array) -> pa.Array:
-    """A column whose lists of bytes are binary, in a struct as well: as polars writes pictures."""
+    """Turn a column's lists of bytes into binary, also in a struct, as polars writes images."""
     kind = column.type
     if is_byte_list(kind):
         binary = pa.large_binary() if pa.types.is_large_list(kind) else pa.binary()
@@ -93,7 +93,7 @@ def is_byte_list(kind: pa.DataType) -> bool:
 
 
 def pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """A batch in halves of halves, as far as its rows take more bytes than that together."""
+    """Halve a batch until its rows take no more bytes than the limit together."""
     if batch.nbytes <= most or batch.num_rows < 2:
         yield batch
         return
@@ -103,7 +103,7 @@ def pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 
 
 def unpacked_bytes(array: pa.Array) -> int:
-    """The bytes of an array whose dictionaries are unpacked: of one text they may be many."""
+    """Count the bytes of an array with its dictionaries unpacked: one text may become many."""
     kind = array.type
     if pa.types.is_dictionary(kind) and _has_lengths(kind.value_type):
         counts = np.bincount(
@@ -113,7 +113,7 @@ def unpacked_bytes(array: pa.Array) -> int:
         return int(counts @ np.asarray(lengths, np.int64))
     if pa.types.is_struct(kind):
         return sum(map(unpacked_bytes, array.flatten()))
-    if pa.types.is_map(kind):  # whose `flatten` is not for dictionaries
+    if pa.types.is_map(kind):  # its `flatten` does not handle dictionaries
         begin, end = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
         both = (array.keys, array.items)
         return sum(unpacked_bytes(one.slice(begin, end - begin)) for one in both)
@@ -124,7 +124,7 @@ def unpacked_bytes(array: pa.Array) -> int:
 
 
 def longest_text(array: pa.Array) -> int:
-    """The bytes of the longest text of an array; 0 for other types."""
+    """Return the bytes of the longest text of an array; 0 for other types."""
     return pc.max(pc.binary_length(array)).as_py() or 0 if is_text(array.type) else 0
 
 

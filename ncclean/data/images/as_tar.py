@@ -1,4 +1,4 @@
-"""Units of tables and folders as webdataset tars, for what copies members."""
+"""Present units of tables and folders as webdataset tars, for code that copies members."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _HASH_BYTES = 6
 
 
 def tar_key(key: str) -> str:
-    """A key as the name of a member can hold it: without dots in its last part, for example.
+    """Make a key usable as a member's name: without dots in its last part, for example.
 
-    Keys that need a change end in a hash of what they were, so that they stay apart.
+    Changed keys end in a hash of the original, so that they stay distinct.
     """
     folder, slash, name = key.rpartition("/")
     if "." not in name and _PLAIN.fullmatch(key):
@@ -40,10 +40,10 @@ def tar_key(key: str) -> str:
 
 
 def open_as_tar(shard: ShardRef, caption_key: str | None = None) -> BinaryIO:
-    """The bytes of a tar, or of one that is made of the unit for the time.
+    """Open a tar, or a temporary tar made from the unit.
 
-    That one has all samples of the unit but those that repeat a key. Where images have several
-    captions they are a list in the json, under `caption_key` or as `caption`.
+    The temporary tar has all samples of the unit except those that repeat a key. Images with
+    several captions have a list in the json, under `caption_key` or `caption`.
     """
     if shard.layout == WEBDATASET:
         return shard.open()
@@ -63,7 +63,7 @@ def _written(out: BinaryIO) -> tarfile.TarFile:
 
 @contextlib.contextmanager
 def _after_first_sample(samples: Samples) -> Iterator[None]:
-    """Ignore a `ShardError` once a sample has been read: what came before it is there."""
+    """Ignore a `ShardError` once a sample has been read: the samples before it are usable."""
     try:
         yield
     except ShardError:
@@ -72,7 +72,7 @@ def _after_first_sample(samples: Samples) -> Iterator[None]:
 
 
 def _add_whole(tar: tarfile.TarFile, sample: Sample, name: str, caption_key: str) -> None:
-    """Add a sample with all its captions, and without an image if that cannot be read."""
+    """Add a sample with all its captions, and without its image if that cannot be read."""
     if len(sample.captions) < 2:
         _add(tar, sample, name, sample.caption, sample.metadata)
         return
@@ -93,7 +93,7 @@ def _add(
 def sample_members(
     key: str, image: bytes | None, caption: str | None, record: Mapping[str, Any]
 ) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of a sample's members: image under its own ending, caption, json."""
+    """Return names and contents of a sample's members: image by format, caption, json."""
     if image is not None:
         yield f"{key}.{image_ending(image)}", image
     if caption is not None:
@@ -102,10 +102,10 @@ def sample_members(
 
 
 def image_ending(image: bytes) -> str:
-    """The usual ending of an image's format; `jpg` for what Pillow does not know."""
+    """Return the usual ending of an image's format; `jpg` for formats that Pillow does not know."""
     try:
         with Image.open(io.BytesIO(image)) as opened:
             name = (opened.format or "jpg").lower()
-    except Exception:  # decoders raise anything on hostile bytes
+    except Exception:  # decoders raise any error on hostile bytes
         return "jpg"
     return {"jpeg": "jpg", "tiff": "tif", "mpo": "jpg"}.get(name, name)

@@ -1,8 +1,8 @@
-"""A folder of class folders, as image classification sets have them: class names are the captions.
+"""Read class folders, as image classification sets have them: class names are the captions.
 
     CLASSES/001.Black_footed_Albatross/a.jpg      "a photo of a Black footed Albatross"
 
-Images of all classes are mixed: what a score compares a pair with should be of other classes.
+Images of all classes are mixed: a pair's score needs other classes to compare with.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
 
 _PLACE = re.compile(r"\{c?\}")
-_NUMBER = re.compile(r"\d+\.")  # before the names of CUB and WebFG
+_NUMBER = re.compile(r"\d+\.")  # before the names in CUB and WebFG
 
 
 def check_template(template: str) -> None:
@@ -36,9 +36,9 @@ def check_template(template: str) -> None:
 
 
 def class_caption(template: str, folder: str) -> str:
-    """The caption of the images in a class folder: `{}` or `{c}` of the template is its name.
+    """Return the caption of a class folder's images: the template with its name as `{}` or `{c}`.
 
-    A number in front of the name is left out, and underscores are spaces.
+    A leading number is dropped from the name, and underscores become spaces.
     """
     name = " ".join(_NUMBER.sub("", folder, count=1).replace("_", " ").split())
     return _PLACE.sub(lambda _: name, template)
@@ -81,9 +81,9 @@ class ClassFolders(RowLayout):
         ]
 
     def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
-        """Path, caption, and `class` of the images; one in no class folder has none.
+        """Yield path, caption and `class` of the images; those in no class folder have no class.
 
-        Raises `ShardError` if a file has changed since: images would be missing, or come twice.
+        Raises `ShardError` if a file has changed since: images would be missing or repeated.
         """
         files, version = _listed(shard.url)
         if version != shard.version:
@@ -98,7 +98,7 @@ class ClassFolders(RowLayout):
 
 @functools.lru_cache(maxsize=1)  # units of one folder come one after another
 def _listed(root: str) -> tuple[list[tuple[str, int]], str]:
-    """Path below the root and size of each image, the classes mixed, and a digest of the files.
+    """List each image's path and size, with classes mixed, and a digest of the files.
 
     Raises `ShardError` if a folder cannot be listed.
     """

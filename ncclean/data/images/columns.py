@@ -1,6 +1,6 @@
-"""The columns of a table of images: which hold the image, its path, its key and its captions.
+"""Recognise the columns of a table of images: the image, its path, its key and its captions.
 
-Rows of one image, which has a path and no key of its own, are one sample with several captions.
+Rows with the same image path and no key of their own are one sample with several captions.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.sample_groups import is_image, utf8
 from ncclean.errors import ShardError
 
-# Names that columns have in the layouts we read, the first that is there counts.
+# Column names in the layouts we read; the first that exists counts.
 IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "bytes")
-STRUCT_FIELDS = {"bytes", "path"}  # of Hugging Face's images, whatever their column is called
+STRUCT_FIELDS = {"bytes", "path"}  # Hugging Face's images, in a column of any name
 PATH_COLUMNS = ("file_name", "filepath", "image_path", "img_path", "path", "filename", "file")
-_PATH_ENDING = "_file_name"  # of columns of an imagefolder with several images in a row
-_STRUCTS = len(IMAGE_COLUMNS)  # their place among the columns
-# None is for structs, which no column is called: "" is that of an index which pandas wrote.
+_PATH_ENDING = "_file_name"  # columns of an imagefolder with several images per row
+_STRUCTS = len(IMAGE_COLUMNS)  # their rank among the columns
+# None is for structs, whose column may have any name: "" is an index written by pandas.
 _PLACES = dict(zip((*IMAGE_COLUMNS, None, *PATH_COLUMNS), itertools.count()))
 _FURTHER_PATHS = len(_PLACES)
 _LAST = _FURTHER_PATHS + 1
 CAPTION_COLUMNS = ("caption", "text", "title", "txt", "captions", "text_content")
 KEY_COLUMNS = ("key", "__key__")
-MOST_ROWS = 1000  # of one image, as many as it may have captions
-_MOST_HELD = 64 << 20  # about the bytes of rows that wait for others of their image
-_VALUE_BYTES = 64  # of a value, beside the text in it
-_BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8")  # of pictures
+MOST_ROWS = 1000  # per image, as many as it may have captions
+_MOST_HELD = 64 << 20  # approximate bytes of rows that wait for others of their image
+_VALUE_BYTES = 64  # per value, beside its text
+_BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8")  # of image files
 _IN_BASE64 = ("/9j/", "iVBORw0KGgo", "UklGR", "R0lGOD", "data:image/")
 _SHORTEST_BASE64 = 40  # characters
-_LONGEST_PATH = 4096  # characters, of Linux
+_LONGEST_PATH = 4096  # characters, Linux's limit
 
 
 def image_of(row: Row, image_key: str | None = None) -> tuple[bytes | None, str | None]:
-    """The image of a row, and its path: Hugging Face's struct, of any name, may have both.
+    """Return the image of a row, and its path: Hugging Face's struct, of any name, may have both.
 
-    That in the field `image_key`; without it, of several columns the first in the order of
-    `IMAGE_COLUMNS`, structs, `PATH_COLUMNS` counts.
+    Uses the field `image_key`; by default, the first column in the order `IMAGE_COLUMNS`, structs,
+    `PATH_COLUMNS`.
     """
     _, image, path = image_column(row, image_key)
     return image, path
@@ -51,7 +51,7 @@ def image_of(row: Row, image_key: str | None = None) -> tuple[bytes | None, str 
 def image_column(
     row: Row, image_key: str | None = None
 ) -> tuple[str | None, bytes | None, str | None]:
-    """The column that `image_of` takes the image or its path from, and these."""
+    """Return the column from which `image_of` takes the image or its path, and their values."""
     if image_key is not None:
         image, path = _picture_in(field_at(row, image_key))
         return head_of(image_key), image, path
@@ -71,14 +71,14 @@ def image_column(
 
 
 def further_images(row: Row, image_key: str | None = None) -> Iterator[str]:
-    """The columns of a row that hold another picture than the one that `image_column` takes."""
+    """Return the columns of a row that hold another image than that of `image_column`."""
     column, image, path = image_column(row, image_key)
     for name, value in row.items():
         several = value if isinstance(value, list) else [value]
         if name == column:
             yield from (name for one in several[1:] if _is_picture(one))
         elif is_path_column(name):
-            # Beside an image, a path is mostly that of its file.
+            # Beside an image, a path is usually that of its file.
             names = (one for one in several if isinstance(one, str) and is_image_file(one))
             if image is None and path is not None:
                 own = posixpath.basename(path)
@@ -89,17 +89,17 @@ def further_images(row: Row, image_key: str | None = None) -> Iterator[str]:
 
 
 def is_path_column(name: str) -> bool:
-    """Whether a column of this lower-case name holds paths of images."""
+    """Check whether a column of this lower-case name holds paths of images."""
     return name in PATH_COLUMNS or name.endswith(_PATH_ENDING)
 
 
 def is_image_file(path: str) -> bool:
-    """Whether a path ends like that of a picture."""
+    """Check whether a path ends like that of an image."""
     return is_image(posixpath.splitext(path)[1][1:].lower())
 
 
 def _picture_in(value: object) -> tuple[bytes | None, str | None]:
-    """The bytes and the path of a picture in a value, as far as it has them."""
+    """Return the bytes and the path of an image in a value, where present."""
     image, path = value, value
     if isinstance(value, dict):
         image, path = value.get("bytes"), value.get("path")
@@ -109,9 +109,9 @@ def _picture_in(value: object) -> tuple[bytes | None, str | None]:
     return image if isinstance(image, bytes) else None, path if _is_path(path) else None  # type: ignore[return-value]
 
 
-@functools.lru_cache(maxsize=4)  # a row is asked for its picture several times
+@functools.lru_cache(maxsize=4)  # the image of a row is requested several times
 def _from_base64(text: str) -> bytes | None:
-    """The bytes of a picture written as text; None for a path, and other bytes for neither."""
+    """Decode a base64 image; return None for a path, and non-image bytes for anything else."""
     data = text.rpartition(",")[2] if text.startswith("data:") else text
     try:
         return base64.b64decode("".join(data.split()), validate=True)
@@ -120,7 +120,7 @@ def _from_base64(text: str) -> bytes | None:
 
 
 def _is_picture(value: object) -> bool:
-    """Whether a value holds a picture, whatever its column is called."""
+    """Check whether a value holds an image, whatever its column's name."""
     if isinstance(value, dict):
         return value.keys() >= STRUCT_FIELDS and _picture_in(value) != (None, None)
     return isinstance(value, bytes) and value.startswith(_BEGINNINGS)
@@ -139,7 +139,7 @@ def key_of(row: Row, path: str | None) -> str | None:
 
 
 def shared_path(row: Row | BrokenRow, image_key: str | None = None) -> str | None:
-    """The path that tells that rows are of one image; None for a row that stands for itself."""
+    """Return the path that rows of one image share; None for a row that stands alone."""
     if isinstance(row, BrokenRow):
         return None
     image, path = image_of(row, image_key)
@@ -151,11 +151,11 @@ def shared_path(row: Row | BrokenRow, image_key: str | None = None) -> str | Non
 def by_image(
     rows: Iterable[Row | BrokenRow], image_key: str | None = None
 ) -> Iterator[list[Row | BrokenRow]]:
-    """Rows of one image together, at the place of the first of them.
+    """Group the rows of each image at the place of the first.
 
-    At most `MOST_ROWS` of an image, and only those within some megabytes, are put together, unless
-    they follow one another; further ones come later. A row that holds its image waits for nothing.
-    What `rows` raises is raised after the rows before it.
+    Unless they are consecutive, at most `MOST_ROWS` rows of an image, within some megabytes, are
+    grouped; further ones come later. A row that holds its image is never delayed. An error of
+    `rows` is raised after the rows before it.
     """
     waiting: list[list[Row | BrokenRow]] = []
     of_path: dict[str, list[Row | BrokenRow]] = {}
@@ -179,7 +179,7 @@ def by_image(
                 of_path[path] = waiting[-1]
         held += _size(row)
         if row is None or not of_path or held > _MOST_HELD or _holds_image(row, image_key):
-            # The next rows may be of the image that the last ones are of.
+            # The next rows may have the same image as the last ones.
             last = waiting.pop() if path is not None and of_path[path] is waiting[-1] else []
             held = sum(map(_size, last))
             if held > _MOST_HELD:
@@ -197,7 +197,7 @@ def _holds_image(row: Row | BrokenRow, image_key: str | None) -> bool:
 
 
 def _size(row: Row | BrokenRow | None) -> int:
-    """About the bytes that a row takes, with all that is nested in it."""
+    """Estimate the bytes that a row takes, with all its nested values."""
     size = 0
     waiting: list[object] = [row]
     while waiting:

@@ -1,4 +1,4 @@
-"""Images that lie in files of their own, read from below one folder and nowhere else."""
+"""Read image files from below one folder and nowhere else."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ncclean.errors import InputError, ShardError
 T = TypeVar("T")
 R = TypeVar("R")
 
-_AT_ONCE = 32  # objects asked of a store
+_AT_ONCE = 32  # concurrent requests to a store
 
 
 class UnreadableFile(Exception):
-    """A file that gives no image; `reason` is the status of its sample.
+    """A file without a usable image; `reason` is the status of its sample.
 
-    `may_be_near` tells that there is no file of this name, but one of another may be meant.
+    `may_be_near` says that no file has this name, but a similar name may be meant.
     """
 
     def __init__(self, reason: SkipReason, what: str, may_be_near: bool = False) -> None:
@@ -40,12 +40,11 @@ class UnreadableFile(Exception):
 
 
 class ImageRoot:
-    """A folder that image files lie below, local or in a store.
+    """A folder of image files, local or in a store.
 
     Tables are written by others: a path, or a link, that leads out of the folder is refused, since
-    what it names would be read, embedded and exported. `start` is a folder below it that paths may
-    begin at as well. `other_names` counts files that were found under another name than the path,
-    by what differs.
+    the target would be read, embedded and exported. `start` is a folder below it where paths may
+    begin, too. `other_names` counts files found under another name than the path, by what differs.
     """
 
     def __init__(self, folder: str, start: str | None = None) -> None:
@@ -58,11 +57,11 @@ class ImageRoot:
         self._near = NearNames(self._real)
 
     def read(self, path: str) -> bytes:
-        """The bytes of a file, by its path from the folder or from the root of the file system.
+        """Read a file, by its path from the folder or from the root of the file system.
 
-        A local file whose name is alike is taken where no other may be meant. Raises
-        `UnreadableFile` for what is not a file below the folder, is larger than 256 MiB, or that
-        its store refuses, and `ShardError` if a store does not answer.
+        A local file with a similar name is read if the match is unambiguous. Raises
+        `UnreadableFile` for a path that is not a file below the folder, exceeds 256 MiB, or is
+        refused by its store, and `ShardError` if a store does not answer.
         """
         try:
             return self.read_exactly(path)
@@ -77,7 +76,7 @@ class ImageRoot:
             return data
 
     def _with_near(self, path: str, error: UnreadableFile) -> UnreadableFile:
-        """The error of a file that is not there, with a name that may be meant."""
+        """Return the error of a missing file, with a name that may be meant."""
         near = self._near.find(path)
         if not near:
             return error
@@ -85,7 +84,7 @@ class ImageRoot:
         return UnreadableFile(error.reason, f"{error}; {near[0].path}{others} alike")
 
     def read_exactly(self, path: str) -> bytes:
-        """The same, of a file of exactly this name."""
+        """Read a file of exactly this name."""
         return self._read_url(path) if self._is_url else self._read_local(path)
 
     def _read_local(self, path: str) -> bytes:
@@ -94,7 +93,7 @@ class ImageRoot:
             if not self._holds(real):
                 raise self._outside(path, real)
             facts = os.stat(real)
-            if not stat.S_ISREG(facts.st_mode):  # a pipe would be waited for
+            if not stat.S_ISREG(facts.st_mode):  # reading a pipe would block
                 raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path} is not a file")
             _check_size(path, facts.st_size)
             with open_file(real) as file:
@@ -105,7 +104,7 @@ class ImageRoot:
             raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path}: {what}", is_missing) from error
 
     def _place(self, path: str) -> str:
-        """The real path of a file, from the first folder that has it."""
+        """Return the real path of a file, from the first folder that has it."""
         place = os.path.realpath(os.path.join(self._real, path))
         if self._start is None or os.path.lexists(place):
             return place
@@ -134,12 +133,12 @@ class ImageRoot:
                 raise
             if is_transient(error):
                 raise ShardError(explain(path, error, "read")) from error
-            # Of this one object: stores that may not be listed refuse what is not there.
+            # List this one object: stores that forbid listing refuse missing names.
             what = explain(f"{self._real}/{inside}", error, "read")
             raise UnreadableFile(SkipReason.IMAGE_MISSING, what) from error
 
     def _outside(self, path: str, real: str | None = None) -> UnreadableFile:
-        """The error of a path out of the folder: by a link, or by its name."""
+        """Return the error for a path that leads out of the folder, by a link or by its name."""
         named = os.path.normpath(os.path.join(self._real, path))
         if real is not None and self._holds(named):
             what = f"{path} is a link to {real}, which is not below {self._folder}; --image-root "
@@ -149,10 +148,10 @@ class ImageRoot:
 
 
 class UnitFiles:
-    """Reads the files of one unit; of samples that nobody wants it reads none."""
+    """Reads the files of one unit, except those of unwanted samples."""
 
     def __init__(self, shard: ShardRef, wanted: Container[str] | None = None) -> None:
-        """`wanted` are keys, see `ncclean.data.reader.read_samples`."""
+        """Set up the reader; `wanted` are keys, see `ncclean.data.reader.read_samples`."""
         root = shard.files[0]
         images = ImageRoot(root, start=posixpath.dirname(shard.url))
         self.read, self.read_exactly = images.read, images.read_exactly
@@ -164,7 +163,7 @@ class UnitFiles:
         return self._wanted is None or key in self._wanted
 
     def map(self, read: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """`read` of every item, in order."""
+        """Apply `read` to every item, in order."""
         if not self._is_remote:
             yield from map(read, items)
             return
@@ -175,11 +174,11 @@ class UnitFiles:
 
 
 def _start(system: Any, place: str, path: str) -> bytes:
-    """An object, of which not much more is read than may be used."""
+    """Read the start of an object, not much more than the size limit."""
     try:
         data: bytes = system.cat_file(place, start=0, end=LARGEST_FILE + 1)
     except Exception as error:
-        # There is no first byte of an empty object.
+        # An empty object has no first byte.
         if "range" not in str(error).lower() or system.info(place).get("size"):
             raise
         return b""
@@ -193,33 +192,33 @@ def _check_size(path: str, size: int) -> None:
         raise UnreadableFile(SkipReason.IMAGE_TOO_LARGE, f"{path} has {size:,} bytes")
 
 
-_FOLDERS_KEPT = 8  # whose names are held
-_MOST_NAMES = 100_000  # of a folder
+_FOLDERS_KEPT = 8  # number of folders whose names are held
+_MOST_NAMES = 100_000  # per folder
 _IMAGE_FOLDERS = frozenset(("images", "image", "imgs", "img"))
 
 
 class NearName(NamedTuple):
-    """A path below a folder, and in which respect the name that was asked for differs from it."""
+    """A path below a folder, and how the requested name differs from it."""
 
     path: str
     why: str
 
 
 class NearNames:
-    """Looks for files of one folder by what their names have in common with a path.
+    """Finds files of one folder whose names resemble a path.
 
-    Names are alike if they differ in letter case, in Unicode's normal form, in the separator of
-    folders or in percent signs. Of an absolute path, folders in front may be of another machine.
-    A file that two paths could mean is given to the first alone.
+    Names match if they differ in letter case, Unicode normal form, folder separator or
+    percent-encoding. Leading folders of an absolute path may be another machine's. A file that two
+    paths could mean is given to the first only.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder.rstrip("/")
         self._names = functools.lru_cache(_FOLDERS_KEPT)(self._listed)
-        self._taken: dict[str, str] = {}  # path asked for, by the one that was found
+        self._taken: dict[str, str] = {}  # requested path, by the path found
 
     def find(self, path: str) -> list[NearName]:
-        """The file that a path means; several where more than one may be meant, or none."""
+        """Find the files that a path may mean; several if ambiguous, or none."""
         plain = path.replace("\\", "/")
         parts = [part for part in plain.split("/") if part not in ("", ".")]
         is_elsewhere = plain.startswith("/") or plain[1:2] == ":"
@@ -235,13 +234,13 @@ class NearNames:
         return []
 
     def take(self, path: str) -> NearName | None:
-        """The file that a path means, which no other path means from then on."""
+        """Return the file that a path means, and reserve it for this path."""
         matches = self.find(path)
         is_free = len(matches) == 1 and self._taken.setdefault(matches[0].path, path) == path
         return matches[0] if is_free else None
 
     def _alike(self, folder: str, parts: list[str]) -> list[str]:
-        """Paths below the folder whose parts are alike."""
+        """Return paths below the folder with similar parts."""
         folders = [folder]
         for part in parts:
             folders = [
@@ -267,7 +266,7 @@ def _folded(name: str) -> str:
 
 
 def _difference(asked: str, path: str, has_front: bool) -> str:
-    """The respect in which a path differs from the one that was asked for."""
+    """Return how a path differs from the requested one."""
     if has_front:
         return "folders in front"
     if asked.replace("\\", "/") == path:

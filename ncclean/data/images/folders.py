@@ -1,4 +1,4 @@
-"""Folders of loose files: images with captions and fields beside them, alike but for endings."""
+"""Read folders of loose files: images with captions and fields beside them, named alike."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ncclean.errors import InputError, ShardError
 
 
 class Folder(ImageLayout):
-    """Folders of files, one by one; a unit has the files of some keys."""
+    """Folders of loose files; a unit has the files of some keys."""
 
     name = "folder"
 
@@ -47,7 +47,7 @@ class Folder(ImageLayout):
         return "folder"
 
     def units(self, file: SourceFile, name: str, options: SourceOptions) -> list[ShardRef]:
-        """Units of as many keys; a file more in one of them leaves the others as they are."""
+        """Cut into units of as many keys; an added file leaves the other units unchanged."""
         units: list[ShardRef] = []
         entries = entries_of(file.url, image_key=options.image_key)
         by_key = itertools.groupby(entries, key=lambda entry: entry.key)
@@ -76,7 +76,7 @@ class Folder(ImageLayout):
 
 
 class FolderSamples(MemberSamples):
-    """Iterates over the samples of a unit of a folder once: files alike but for their ending.
+    """Iterates once over the samples of a folder's unit: files that differ only in their ending.
 
     Raises `ShardError` if the folder cannot be listed.
     """
@@ -115,7 +115,7 @@ class FolderSamples(MemberSamples):
             return Unread(error.reason if is_of_image else SkipReason.CAPTION_MISSING, str(error))
 
 
-# What img2dataset writes of a whole folder.
+# What img2dataset writes about a whole folder.
 _NOT_OF_A_SAMPLE = "_stats.json"
 _CAPTIONS = frozenset((*CAPTION_EXTENSIONS, "json"))
 _EXTENSIONS = IMAGE_EXTENSIONS | UNREAD_EXTENSIONS | _CAPTIONS
@@ -137,11 +137,11 @@ def entries_of(
     caption_keys: Sequence[str] = (),
     image_key: str | None = None,
 ) -> Iterator[Entry]:
-    """The files of the folder itself that make samples, by key, those of the first to last key.
+    """Return the files directly in a folder that make samples, by key, from the first to last key.
 
     A key is a name up to its last dot; files with the endings `caption_keys` and `image_key`, which
-    may have dots in them, are captions and pictures, too. Raises `ShardError` if the folder cannot
-    be listed.
+    may contain dots, are captions and images, too. Raises `ShardError` if the folder cannot be
+    listed.
     """
     named = (*caption_keys, *([image_key] if image_key is not None else []))
     extensions, longer = _EXTENSIONS.union(named), tuple(name for name in named if "." in name)
@@ -158,7 +158,7 @@ def entries_of(
 
 
 def image_files(folder: str) -> Iterator[Entry]:
-    """The images in the folder itself. Raises `ShardError` if it cannot be listed."""
+    """List the images directly in the folder. Raises `ShardError` if it cannot be listed."""
     for file in _files(folder):
         if _is_meant(file.name, IMAGE_EXTENSIONS):
             size, version = file.size, file.version
@@ -170,17 +170,17 @@ def image_files(folder: str) -> Iterator[Entry]:
 
 
 def has_image_files(folder: str) -> bool:
-    """Whether images lie in the folder itself. Raises `ShardError` if it cannot be listed."""
+    """Check whether a folder directly holds images. Raises `ShardError` if it cannot be listed."""
     return any(_is_meant(file.name, IMAGE_EXTENSIONS) for file in _files(folder))
 
 
 def is_image_name(place: str) -> bool:
-    """Whether a file of this name is an image that is read."""
+    """Check whether a file of this name is an image that is read."""
     return _is_meant(place.rpartition("/")[2], IMAGE_EXTENSIONS)
 
 
 def has_captioned_images(folder: str) -> bool:
-    """Whether an image of the folder itself has its caption beside it. Raises as the above."""
+    """Check whether an image directly in the folder has its caption beside it. Raises as above."""
     names = [file.name for file in _files(folder)]
     images, captions = (
         {_split(name)[0] for name in names if _is_meant(name, extensions)}
@@ -190,13 +190,13 @@ def has_captioned_images(folder: str) -> bool:
 
 
 def unread_image(folder: str) -> str | None:
-    """A picture in the folder itself of a format that is not read. Raises as `has_image_files`."""
+    """Return an image, directly in the folder, of an unsupported format. Raises as above."""
     names = (file.name for file in _files(folder) if _is_meant(file.name, UNREAD_EXTENSIONS))
     return next(names, None)
 
 
 def subfolders(folder: str) -> list[str]:
-    """The folders in a folder that are not hidden, sorted; links to folders are not followed."""
+    """List a folder's subfolders that are not hidden, sorted; links to folders are not followed."""
     entries = (entry for entry in _entries(folder) if entry.is_folder)
     return [f"{folder}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
 
@@ -213,10 +213,10 @@ def _entries(folder: str) -> list[stores.Entry]:
 
 
 def _facts(path: str) -> tuple[int | None, str]:
-    """Size and version of a local file; no size for a folder."""
+    """Return size and version of a local file; no size for a folder."""
     try:
         facts = os.stat(path)
-    except OSError:  # a link to nothing or to itself: said when it is read
+    except OSError:  # a broken or circular link: reported when it is read
         return 0, ""
     return None if stat.S_ISDIR(facts.st_mode) else facts.st_size, str(facts.st_mtime_ns)
 
@@ -228,7 +228,7 @@ def _is_meant(name: str, extensions: Collection[str], longer: Sequence[str] = ()
 
 
 def _split(name: str, longer: Sequence[str] = ()) -> tuple[str, str]:
-    """Key and extension: one of the `longer` ones, which have dots, else the last one.
+    """Split a name into key and extension: one of the `longer` ones with dots, else the last one.
 
     A text named after the whole name of its image, `001.jpg.txt`, has the extension `jpg.txt`.
     """

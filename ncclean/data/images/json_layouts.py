@@ -1,4 +1,4 @@
-"""Layouts whose rows are the entries of a list in a json: LLaVA, RedCaps, Karpathy, COCO."""
+"""Read layouts whose rows are the entries of a json list: LLaVA, RedCaps, Karpathy, COCO."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError, one_line
 
 JSON = ".json"
-_MOST_FILES = 20  # of a folder that are looked into
+_MOST_FILES = 20  # files per folder to inspect
 Firsts = Mapping[str | None, Mapping[str, Any]]
 
 
 class JsonLayout(RowLayout):
-    """Entries of the list `list_name`; what follows the layout's name says which are read."""
+    """Entries of the list `list_name`; the text after the layout's name says which are read."""
 
     endings = (JSON,)
     takes_image_key = False
@@ -41,14 +41,14 @@ class JsonLayout(RowLayout):
 
     @abstractmethod
     def matches(self, firsts: Firsts, options: SourceOptions) -> bool:
-        """Whether a file has this layout, by the first objects of its lists."""
+        """Check whether a file has this layout, by the first objects of its lists."""
 
     @abstractmethod
     def row(self, entry: Mapping[str, Any], shard: ShardRef) -> Row | BrokenRow:
-        """The row of an entry."""
+        """Convert an entry to a row."""
 
     def is_read(self, entry: object, detail: str) -> bool:
-        """Whether an entry is one of those that are read, or broken: then nobody knows."""
+        """Check whether an entry is read, as are broken ones, whose kind is unknown."""
         return True
 
     def sources(self, source: Source, options: SourceOptions) -> list[str]:
@@ -56,12 +56,12 @@ class JsonLayout(RowLayout):
             return [source.url] if self.matches(_firsts(source.url), options) else []
         names = [name for name in source.files if name.endswith(JSON)]
         if len(names) > _MOST_FILES or any(map(is_image_name, source.files)):
-            return []  # that is what samples of loose files have
+            return []  # this is what samples of loose files have
         files = [source.below(name) for name in names]
         return [url for url in files if self.is_of_folder(_firsts(url), options)]
 
     def is_of_folder(self, firsts: Firsts, options: SourceOptions) -> bool:
-        """Whether a file in a folder is meant where the folder is named."""
+        """Check whether naming the folder means this file in it."""
         return self.matches(firsts, options)
 
     def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
@@ -87,7 +87,7 @@ class JsonLayout(RowLayout):
             raise ShardError(f"cannot be read: {one_line(error)}") from error
 
     def open(self, url: str, detail: str) -> JsonList:
-        """The list of a file, closed at the end of a `with`. Raises `OSError` and `ShardError`."""
+        """Open the list of a file for the `with` block. Raises `OSError` and `ShardError`."""
         return JsonList(url, self.list_name, self.has_other_lists)
 
 
@@ -154,7 +154,7 @@ SPLITS = ("train", "restval", "val", "test")
 
 
 class Karpathy(JsonLayout):
-    """Captions of COCO and Flickr; `karpathy:train:restval` are those of two splits."""
+    """Captions of COCO and Flickr; `karpathy:train:restval` means those of two splits."""
 
     name = "karpathy"
     list_name = "images"
@@ -190,9 +190,9 @@ _MOST_HELD = 1 << 28  # characters; COCO has 40 million
 
 
 class Coco(JsonLayout):
-    """Captions of COCO, and of what has its form.
+    """Captions of COCO and of files in its format.
 
-    Of `annotations/captions_train2017.json`, the images lie in `train2017` or `images` beside it.
+    Images of `annotations/captions_train2017.json` are in `train2017` or `images` beside it.
     """
 
     name = "coco"
@@ -227,13 +227,13 @@ class Coco(JsonLayout):
 
     def samples(self, shard: ShardRef, reading: Reading) -> TableSamples:
         samples = super().samples(shard, reading)
-        is_first = shard.rows is None or shard.rows[0] == 0  # counted once for a file
+        is_first = shard.rows is None or shard.rows[0] == 0  # counted once per file
         if reading.wanted is None and is_first and (lost := self._of_no_image(shard)):
             samples.further.add(samples.further.captions, "of no image", lost)
         return samples
 
     def _of_no_image(self, shard: ShardRef) -> int:
-        """The number of captions whose image is not in the list of images."""
+        """Count captions whose image is not in the list of images."""
         captions = dict(_captions_of(shard.url, shard.version)[0])
         with contextlib.suppress(OSError, ShardError), self.open(shard.url, "") as images:
             images.seek(0)
@@ -259,8 +259,8 @@ class Coco(JsonLayout):
 
 @functools.lru_cache(maxsize=2)  # units of one file come one after another
 def _captions_of(url: str, version: str) -> tuple[dict[int | str, list[Any]], str]:
-    """Captions by the id of their image, and why there may be more that cannot be read, or ""."""
-    del version  # another file
+    """Return captions by image id, and why there may be more that cannot be read, or ""."""
+    del version  # only a cache key
     captions: dict[int | str, list[Any]] = defaultdict(list)
     held = 0
     try:

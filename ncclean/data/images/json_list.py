@@ -1,7 +1,7 @@
-"""Lists of objects in a json, an entry at a time: a file of any size takes little memory.
+"""Read lists of objects in a json, one entry at a time: files of any size take little memory.
 
-A list may be the file, or a value of the object that the file is. A unit of one begins at the byte
-of its first entry.
+A list may be the whole file, or a value of its top-level object. A unit of a list begins at the
+byte of its first entry.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _BLOCK = 1 << 20
 _BEGINNING = 1 << 20  # characters that tell the layout of a file
 _LONGEST_NAME = 256
 _LONGEST_ENTRY = 4 << 20  # characters
-_LONGEST_REST = 16 << 20  # characters behind the list
+_LONGEST_REST = 16 << 20  # characters after the list
 _BETWEEN = re.compile(r"[\s,]*")
-_NEXT = re.compile(r"\]\s*,\s*\"")  # behind a list
-# A string without an end goes on to that of the text: nothing in it is looked at again.
+_NEXT = re.compile(r"\]\s*,\s*\"")  # after a list
+# A string without an end runs to the end of the text: no part of it is scanned twice.
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.S)
 _DECODER, _DECODER_OF_PAIRS = json.JSONDecoder(), json.JSONDecoder(object_pairs_hook=list)
 
@@ -31,10 +31,10 @@ _DECODER, _DECODER_OF_PAIRS = json.JSONDecoder(), json.JSONDecoder(object_pairs_
 class JsonList:
     """The entries of a list in order; `offset` is the byte at which the next one begins.
 
-    The list has a `name` in the object that the file is, or is the file. Raises `ShardError` for a
-    file without it, or that is broken behind its list or ends in the middle, and `OSError` if it
-    cannot be read. Of an object that `has_others`, lists that lie behind this one are not checked;
-    of another one, none may be of entries whose names look `is_alike`: they would not be read.
+    The list has a `name` in the file's top-level object, or is the whole file. Raises `ShardError`
+    for a file without it, one that is broken after its list or ends early, and `OSError` if it
+    cannot be read. If the object `has_others`, lists after this one are not checked; otherwise none
+    may have entries whose names look `is_alike`: they would be missed.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class JsonList:
         self._stream.close()
 
     def seek(self, offset: int) -> None:
-        """Go on with the entry that begins at a byte; 0 is the first one."""
+        """Continue with the entry that begins at a byte; 0 is the first one."""
         if offset:
             self._stream.seek(offset)
             self._buffer, self._place, self.offset = "", 0, offset
@@ -84,16 +84,16 @@ class JsonList:
     def _skip_head(self) -> None:
         find = self._begin.match if self._name is None else self._begin.search
         while (begin := find(self._buffer, self._place)) is None:
-            # What is not looked at again is let go; a name may lie across two blocks.
+            # Drop what is not scanned again; a name may span two blocks.
             self._take(max(self._place, len(self._buffer) - _LONGEST_NAME))
             if (self._name is None and self._buffer.strip()) or not self._read():
                 raise ShardError(f"{self._url} lacks {self._what}")
         self._take(begin.end())
 
     def _check_rest(self) -> None:
-        """Raise `ShardError` if the list is not followed by the end of its object.
+        """Raise `ShardError` unless the list is followed by the end of its object.
 
-        A bracket in the wrong place would end it early, and what follows would be lost in silence.
+        A misplaced bracket would end it early and silently lose what follows.
         """
         while len(self._buffer) - self._place <= _LONGEST_REST:
             if not self._read():
@@ -132,14 +132,14 @@ class JsonList:
                     raise ShardError(f"{self._url} is broken{self._where(error)}") from None
 
     def _where(self, error: Exception, shift: int = 0) -> str:
-        """The text of an error, with the byte of the file; `shift` is added to its place."""
+        """Return the text of an error with its byte offset in the file, moved by `shift`."""
         if not isinstance(error, json.JSONDecodeError):
             return f": {one_line(error)}"
         before = self._buffer[self._place : error.pos + shift]
         return f" at byte {self.offset + _size(before):,}: {error.msg}"
 
     def _read(self) -> bool:
-        """Read another block behind what is left; False at the end of the file."""
+        """Read another block after the remaining text; return False at the end of the file."""
         block = self._stream.read(_BLOCK)
         self._buffer = self._buffer[self._place :] + block
         self._place = 0
@@ -150,11 +150,11 @@ class JsonList:
         self._place = end
 
 
-@functools.lru_cache(maxsize=64)  # each layout asks; whoever plans clears it
+@functools.lru_cache(maxsize=64)  # each layout calls this; the planner clears the cache
 def first_entries(url: str) -> Mapping[str | None, Mapping[str, Any]]:
-    """The first objects of the lists that begin in the first megabyte of a file, by their names.
+    """Return the first objects of the lists in the first megabyte of a file, by list name.
 
-    A list is the file, and has no name, or a value of the object that the file is. Raises
+    A list is the whole file, and has no name, or a value of its top-level object. Raises
     `ShardError` if the file cannot be read.
     """
     try:
@@ -178,12 +178,12 @@ def first_entries(url: str) -> Mapping[str | None, Mapping[str, Any]]:
         elif depth == 1:
             name = token[0][1:-1]
         if depth == 0 or (depth == 1 and name is None and token[0] == "["):
-            break  # behind the object, or in a list that is the file
+            break  # after the object, or in a list that is the file
     return firsts
 
 
 def _names_in(value: object) -> list[str]:
-    """The names in the first object of a list; objects are lists of pairs."""
+    """Return the names in the first object of a list; objects are lists of pairs."""
     first = value[0] if isinstance(value, list) and value else None
     pairs = first if isinstance(first, list) else []
     return [pair[0] for pair in pairs if isinstance(pair, tuple)]

@@ -22,7 +22,7 @@ _BATCH_ROWS = 64
 
 
 class LanceImages(RowLayout):
-    """Data sets of Lance, which reads any rows; pieces end with its fragments."""
+    """Lance data sets, which can read any rows; pieces end with their fragments."""
 
     name = "lance"
     endings = (ENDING,)

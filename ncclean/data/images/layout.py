@@ -35,7 +35,7 @@ OutForm = Literal["webdataset", "folder", "csv", "parquet"]
 
 @dataclass(frozen=True)
 class Reading:
-    """The parts of a shard that are read; see `ncclean.data.reader.read_samples`."""
+    """The parts of a shard to read; see `ncclean.data.reader.read_samples`."""
 
     caption_key: CaptionKeys = None
     opened: Callable[[], BinaryIO] | None = None
@@ -47,9 +47,9 @@ class Reading:
 class Samples(Protocol):
     """The samples of a shard, to be iterated over once.
 
-    `samples` is how many have been begun, `late_metadata` the json that followed its sample late,
-    by row, and `further` counts what no row is about. Iterating raises `ShardError` if parts of the
-    shard cannot be read.
+    `samples` is how many have been begun, `late_metadata` the json that came after its sample, by
+    row, and `further` counts members outside all rows. Iterating raises `ShardError` if parts of
+    the shard cannot be read.
     """
 
     @property
@@ -62,14 +62,14 @@ class Samples(Protocol):
 
 
 class ImageLayout(Layout):
-    """A way in which files hold images with their captions."""
+    """A way to store images with their captions in files."""
 
     @abstractmethod
     def sources(self, source: Source, options: SourceOptions) -> list[str]:
-        """The files of this layout that a source is or has in it, or the folder itself.
+        """Find the files of this layout at a source, or the folder itself.
 
-        Raises `ShardError` for a folder that cannot be listed, and `InputError` for what can only
-        be meant as this layout and is not.
+        Raises `ShardError` for a folder that cannot be listed, and `InputError` for a source that
+        can only be meant as this layout but lacks it.
         """
 
     def files_of(self, source: Source, options: SourceOptions) -> list[SourceFile]:
@@ -79,41 +79,41 @@ class ImageLayout(Layout):
         ]
 
     def below(self, layouts: Sequence[ImageLayout]) -> Sequence[ImageLayout]:
-        """The layouts to look for below a folder of this one; none where it stands for all."""
+        """Return the layouts to look for in subfolders; none if this one covers them."""
         return ()
 
     def root(self, url: str) -> str:
-        """The folder that the images of a file lie below, unless another one is named."""
+        """Return the folder of the images of a file, unless another one is named."""
         return posixpath.dirname(url) or ("/" if url.startswith("/") else ".")
 
     @abstractmethod
     def samples(self, shard: ShardRef, reading: Reading) -> Samples:
-        """The samples of a shard."""
+        """Return the samples of a shard."""
 
     def written_as(self, urls: Collection[str]) -> OutForm:
-        """The form of an export that comes closest to these files."""
+        """Return the export form closest to these files."""
         return "webdataset"
 
 
 class RowLayout(ImageLayout):
-    """A layout of rows, which hold or name their images."""
+    """A layout of rows that hold or name their images."""
 
     @abstractmethod
     def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
-        """The rows of a shard under lower-case names.
+        """Yield the rows of a shard under lower-case names.
 
-        With `whole`, those of Parquet are `ParquetRow`s. Raises `ShardError` if the file cannot be
+        With `whole`, Parquet rows are `ParquetRow`s. Raises `ShardError` if the file cannot be
         opened, and at the end if parts of it could not be read: their rows are `BrokenRow`s.
         """
 
     def columns(self, url: str) -> pa.Schema | list[str]:
-        """The columns of a file: names alone for text. Raises `ShardError`."""
+        """Return the columns of a file: only names for text. Raises `ShardError`."""
         raise ShardError(f"{url} has no columns")
 
     def written_names(self, shard: ShardRef) -> dict[str, str]:
-        """The names of columns as they are written, by their lower-case form. Raises `ShardError`.
+        """Map lower-case column names to their spelling in the file. Raises `ShardError`.
 
-        Those of jsonl are the first that a row of the shard has.
+        For jsonl, the first spelling in a row of the shard.
         """
         return {}
 
@@ -130,9 +130,9 @@ class RowLayout(ImageLayout):
 
 
 def folder_beside(url: str, names: Sequence[str]) -> str:
-    """The first folder of these names in the folder of a file, or in one of the two above it.
+    """Find the first folder of these names beside a file, or one or two levels above.
 
-    Without one, the folder of the file.
+    Without one, returns the folder of the file.
     """
     folder = above = posixpath.dirname(url) or "."
     for _ in range(3):
@@ -146,9 +146,9 @@ def folder_beside(url: str, names: Sequence[str]) -> str:
 
 
 def hive_values(url: str) -> dict[str, str]:
-    """Values that the folders of a file name, as `lang=en/` does, by lower-case name.
+    """Return values named by the folders of a file, as in `lang=en/`, by lower-case name.
 
-    Keys, uids and pictures are of a row, not of all rows of a file.
+    Keys, uids and images belong to a row, not to all rows of a file.
     """
     folders = stores.without_query(url).split("/")[:-1]
     pairs = filter(None, map(_HIVE.fullmatch, folders))
@@ -163,7 +163,7 @@ def hive_values(url: str) -> dict[str, str]:
 def _with_values(
     rows: Iterator[Row | BrokenRow], values: dict[str, str]
 ) -> Iterator[Row | BrokenRow]:
-    """Rows with the values of their folders, unless they have columns of these names."""
+    """Yield rows with the values of their folders, unless they have columns of these names."""
     if not values:
         return rows
     return (_with(row, values) if isinstance(row, dict) else row for row in rows)

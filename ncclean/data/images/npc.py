@@ -1,4 +1,4 @@
-"""NPC's layout of Flickr30K, COCO and CC120K, which OSA and others share.
+"""Read NPC's layout of Flickr30K, COCO and CC120K, shared by OSA and others.
 
     DATASET/annotations/scan_split/train_ids.txt             an image number a line
     DATASET/annotations/scan_split/train_caps.txt            its captions, a line each
@@ -6,7 +6,7 @@
     DATASET/annotations/scan_split/image_name.txt            names of Flickr30K's images by number
     DATASET/images/
 
-The numbers of an image are on one line, or on as many lines as it has captions; `scan_split` may be
+The number of an image is on one line, or on as many lines as it has captions; `scan_split` may be
 missing. Captions with noise that are not among those of their image in `train_caps.txt` are known
 to be noisy.
 """
@@ -37,8 +37,8 @@ _FOLDERS = ("annotations/scan_split", "annotations", "scan_split", "")
 _SIGNS = ("annotations", "scan_split", *(f"{split}{ENDING}" for split in _SPLITS))
 _NAMES = "image_name.txt"
 _LONGEST_LINE = 1 << 20
-_MOST_NAMES = 64 << 20  # characters of `image_name.txt`, which is held
-# NPC renames COCO's images to the second; the others are those of COCO itself.
+_MOST_NAMES = 64 << 20  # characters of `image_name.txt`, which is kept in memory
+# NPC renames COCO's images to the second form; the others are COCO's own.
 _PATTERNS = (
     "{}.jpg",
     "COCO_2014_{:0>12}.jpg",
@@ -50,7 +50,7 @@ _PATTERNS = (
 
 
 class Npc(RowLayout):
-    """Lines of image numbers and of captions; truth about noise is told by captions without it."""
+    """Lines of image numbers and of captions; captions without noise tell which are noisy."""
 
     name = "npc"
     endings = (ENDING,)
@@ -66,7 +66,7 @@ class Npc(RowLayout):
         return folder_beside(url, ["images"])
 
     def split_of(self, url: str) -> str | None:
-        """The split of a file of captions, in Karpathy's words."""
+        """Return the split of a file of captions, in Karpathy's terms."""
         name = _CAPTIONS.fullmatch(posixpath.basename(url))
         return _SPLITS[name[1]] if name else None
 
@@ -88,7 +88,7 @@ class Npc(RowLayout):
         for number, captions, clean in itertools.islice(images, *(shard.rows or (0, None))):
             row: Row = {"file_name": names.of(number), "captions": captions, "imgid": number}
             if clean is not None:
-                own = set(clean)  # one in another's place is still of the image
+                own = set(clean)  # a caption in another's position still fits the image
                 noisy = [caption not in own for caption in captions]
                 row["is_noisy"] = noisy
                 row["noise_kind"] = [FROM_FILE if flag else None for flag in noisy]
@@ -96,7 +96,7 @@ class Npc(RowLayout):
 
 
 def _caption_files(place: str) -> list[str]:
-    """The captions of each split in a folder, as they come without noise, or the file itself."""
+    """Return the files of clean captions of each split in a folder, or the file itself."""
     if place.endswith(ENDING):
         return (
             [place]
@@ -112,15 +112,15 @@ def _caption_files(place: str) -> list[str]:
 
 
 def _version_of(url: str) -> str:
-    """A version of the files that the rows of a file of captions depend on, with that file."""
+    """Return a version of all files that the rows of a file of captions depend on."""
     files = [url, *(file for file in (_ids_of(url), _plain_of(url)) if _has(file))]
     return ":".join(version for _, version in sizes_and_versions(files))
 
 
 def _images(url: str, version: str) -> Iterator[tuple[str, list[str], list[str] | None]]:
-    """The number, captions and captions without noise of each image.
+    """Yield the number, captions and clean captions of each image.
 
-    Equal numbers on successive lines are one image.
+    Equal numbers on consecutive lines are one image.
     """
     each, has_plain = _counted(url, version)
     texts = _lines(url)
@@ -133,8 +133,8 @@ def _images(url: str, version: str) -> Iterator[tuple[str, list[str], list[str] 
 
 @functools.lru_cache(maxsize=16)  # the files of all splits; not counted again for every unit
 def _counted(url: str, version: str) -> tuple[int, bool]:
-    """Captions for each line of image numbers, and whether there are captions without noise."""
-    del version  # other files
+    """Count captions for each line of image numbers, and tell whether there are clean captions."""
+    del version  # only a cache key
     ids, plain = _ids_of(url), _plain_of(url)
     numbers, captions = _count(ids), _count(url)
     if not numbers or captions % numbers:
@@ -149,14 +149,14 @@ def _counted(url: str, version: str) -> tuple[int, bool]:
 
 
 def _taken(lines: Iterator[str], count: int) -> list[str]:
-    """The next lines, of more than an image may have one too many: enough to refuse it."""
+    """Take the next lines, at most one more than an image may have: enough to refuse it."""
     taken = list(itertools.islice(lines, min(count, MOST_ROWS + 1)))
     deque(itertools.islice(lines, count - len(taken)), maxlen=0)
     return taken
 
 
 class _Names:
-    """Paths of images by their number: listed in `image_name.txt`, or as the folder has them."""
+    """Image paths by number: listed in `image_name.txt`, or derived from the folder."""
 
     def __init__(self, url: str, root: str) -> None:
         listed = f"{posixpath.dirname(url) or '.'}/{_NAMES}"
@@ -171,13 +171,13 @@ class _Names:
         self._patterns = list(_PATTERNS)
 
     def of(self, number: str) -> str:
-        """The path of an image below the folder of images, there or not."""
+        """Return the path of an image below the image folder, existing or not."""
         if number.isdecimal() and len(number) < 10 and int(number) < len(self._listed):
             return self._listed[int(number)]
         for pattern in self._patterns:
             name = pattern.format(number)
             if _has(f"{self._root}/{name}"):
-                # Most images of a folder are named alike; of a store, all are taken to be.
+                # A folder's images mostly share a naming scheme; in a store, all are assumed to.
                 others = [] if stores.is_url(self._root) else self._patterns
                 self._patterns = [pattern, *(one for one in others if one != pattern)]
                 return name
@@ -206,7 +206,7 @@ def _count(url: str) -> int:
 
 
 def _lines(url: str) -> Iterator[str]:
-    """Lines as the authors' code reads them, without the space around them."""
+    """Yield stripped lines as the authors' code reads them."""
     try:
         with open_text(url) as stream:
             while line := stream.readline(_LONGEST_LINE):

@@ -25,17 +25,17 @@ _BATCH_ROWS = 64
 
 
 class ParquetImages(TableLayout):
-    """Tables in Parquet; row groups are read by themselves."""
+    """Parquet tables; row groups are read individually."""
 
     name = "parquet"
     endings = files = (PARQUET,)
     form = "parquet"
 
     def below(self, layouts: Sequence[ImageLayout]) -> Sequence[ImageLayout]:
-        return (self,)  # files of a repository lie in folders of splits
+        return (self,)  # a repository's files are in split folders
 
     def is_unreadable(self, url: str) -> bool:
-        """The same; a Parquet file may hold anything unless it is an imagefolder's metadata."""
+        """Check as for other tables, but only an imagefolder's metadata; others hold anything."""
         return url.rpartition("/")[2] in METADATA and super().is_unreadable(url)
 
     def columns(self, url: str) -> pa.Schema:
@@ -90,7 +90,7 @@ class ParquetImages(TableLayout):
                         done += 1
                         if done <= end:
                             yield row
-                if done != end:  # of pages whose headers are wrong
+                if done != end:  # pages have wrong headers
                     raise ValueError(f"{done - begin} rows, {end - begin} were announced")
             except (OSError, pa.ArrowException, ValueError, MemoryError, ShardError) as error:
                 failure = failure or f"row group {group} cannot be read: {one_line(error)}"
@@ -105,10 +105,9 @@ class ParquetImages(TableLayout):
 def read_group(
     url: str, group: int, columns: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, dict[str, LeftOut]]]:
-    """Read the rows of a row group, some at a time, with why columns are left out of them.
+    """Read the rows of a row group in pieces, with reasons for omitted columns.
 
-    Where memory does not suffice, rows are read one by one, without the texts that it does not
-    hold.
+    If memory does not suffice, rows are read one by one, without texts that do not fit.
     """
     done = 0
     try:
@@ -128,7 +127,7 @@ def read_group(
 def _without_large_texts(
     batch: pa.RecordBatch, left_out: dict[str, LeftOut]
 ) -> Iterator[tuple[pa.RecordBatch, dict[str, LeftOut]]]:
-    """A batch, in single rows if texts of it are too large, and these left out of them."""
+    """Yield a batch, or single rows without their too large texts."""
     large = [longest_text(column) > LARGEST_TEXT for column in batch.columns]
     if not any(large):
         yield batch, left_out
@@ -142,7 +141,7 @@ def _without_large_texts(
 
 
 def _why_too_large(url: str, group: int, column: str) -> LeftOut | None:
-    """Why a column of texts is left out: those of a few rows do not fit into memory together."""
+    """Return why a column of texts is omitted: even a few rows' texts do not fit into memory."""
     try:
         for batch in _batches(url, group, [column], _BATCH_ROWS):
             if not is_text(batch.schema.types[0]):

@@ -51,17 +51,17 @@ _BY_NAME = {layout.name: layout for layout in (TARS, *LAYOUTS)}
 
 
 def layout_of(shard: ShardRef) -> ImageLayout:
-    """The layout of a shard of images."""
+    """Return the layout of a shard of images."""
     return _BY_NAME[shard.layout.partition(":")[0]]
 
 
 def has_rows(shard: ShardRef) -> bool:
-    """Whether a shard is of rows, which hold or name their images."""
+    """Check whether a shard consists of rows that hold or name their images."""
     return isinstance(layout_of(shard), RowLayout)
 
 
 def table_at(url: str) -> RowLayout:
-    """The layout of a file of rows by its name. Raises `ShardError` if it is of none."""
+    """Return the layout of a file of rows by its name. Raises `ShardError` if there is none."""
     for layout in LAYOUTS:
         if isinstance(layout, RowLayout) and layout.endings and url.endswith(layout.endings):
             return layout

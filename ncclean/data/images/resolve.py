@@ -1,4 +1,4 @@
-"""Sources of images that are not in tars, to units: rows of a file, or files of a folder."""
+"""Resolve sources of images outside tars to units: rows of a file, or files of a folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ncclean.data.sample_groups import HEIC_NOT_READ
 from ncclean.data.shards import ShardRef, expand, places
 from ncclean.errors import InputError, ShardError
 
-_QUESTIONS = 16  # files that are looked into at a time
+_QUESTIONS = 16  # files inspected in parallel
 
 
 def has_images(place: str, image_key: str | None = None) -> bool:
-    """Whether a file or a folder is a source of images that are not in tars."""
+    """Check whether a file or a folder is a source of images outside tars."""
     first_entries.cache_clear()  # files may have changed since
     return next(_files_at(place, SourceOptions(image_key=image_key)), None) is not None
 
@@ -31,7 +31,7 @@ def has_images(place: str, image_key: str | None = None) -> bool:
 def check_formats(place: str) -> None:
     """Raise `InputError` for a table or json without images, or for a single image.
 
-    And for a folder that has pictures, all of formats that are not read.
+    Also for a folder whose images are all of unsupported formats.
     """
     if is_image_name(place) and not os.path.isdir(place):
         raise InputError(
@@ -59,11 +59,11 @@ def check_formats(place: str) -> None:
 
 
 def resolve_images(sources: Iterable[str], options: SourceOptions | None = None) -> list[ShardRef]:
-    """Units of the sources in the order given, folders sorted.
+    """Resolve sources to units in the order given, folders sorted.
 
-    A source is a file or a folder of one of the layouts of `registry.py`, folders in it included; a
-    glob, a brace range, `@list.txt` or a URL of these. `options` say where the images of a table
-    lie, and which splits are read. Raises `InputError` for one without images, or given twice.
+    A source is a file or a folder of one of the layouts of `registry.py`, including subfolders; a
+    glob, a brace range, `@list.txt` or a URL of these. `options` say where a table's images are,
+    and which splits to read. Raises `InputError` for a source without images, or given twice.
     """
     options = options or SourceOptions()
     first_entries.cache_clear()  # files may have changed since
@@ -91,7 +91,7 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
 
 
 def _files_at(place: str, options: SourceOptions) -> Iterator[SourceFile]:
-    """Yield what a file or folder is or has in it; a table stands for the images below it."""
+    """Yield the sources at a file or in a folder; a table covers the images below it."""
     waiting: list[tuple[Source, Sequence[ImageLayout]]] = [(Source(place), LAYOUTS)]
     while waiting:
         source, layouts = waiting.pop()
@@ -109,7 +109,7 @@ def _files_at(place: str, options: SourceOptions) -> Iterator[SourceFile]:
 
 
 def _of_splits(files: Sequence[SourceFile], splits: Sequence[str]) -> list[SourceFile]:
-    """Sources that hold some of the splits. Raises `InputError` for a source that states none."""
+    """Return sources that hold some of the splits. Raises `InputError` for one that states none."""
     for one in files:
         if not one.layout.has_splits:
             raise InputError(
@@ -124,6 +124,6 @@ def _of_splits(files: Sequence[SourceFile], splits: Sequence[str]) -> list[Sourc
 
 
 def _named_after(url: str) -> str:
-    """An imagefolder's metadata has the name of its folder."""
+    """Name an imagefolder's metadata after its folder."""
     folder, _, name = url.rpartition("/")
     return folder if name in METADATA and folder else url

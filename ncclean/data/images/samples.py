@@ -1,4 +1,4 @@
-"""The samples of a table with images or paths of images."""
+"""Read the samples of a table with images or paths of images."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from ncclean.errors import ShardError
 
 
 class TableSamples:
-    """Iterates over the samples of a unit of a table once, one for the rows of each image.
+    """Iterates once over the samples of a table's unit, one for the rows of each image.
 
-    `together` and `whole` see `ncclean.data.reader.read_samples`. Raises `ShardError` at the end if
-    parts of the file could not be read; their rows are there, as `row_broken`.
+    For `together` and `whole`, see `ncclean.data.reader.read_samples`. Raises `ShardError` at the
+    end if parts of the file could not be read; their rows come as `row_broken`.
     """
 
     def __init__(
@@ -67,16 +67,16 @@ class TableSamples:
         self._whole = whole
         self._captions_left = CaptionsLeft(shard.size)
         self._first = shard.rows[0] if shard.rows is not None else 0
-        self._keys: dict[str, str | int | None] = {}  # with the identities of their images
+        self._keys: dict[str, str | int | None] = {}  # including image identities
 
     def __iter__(self) -> Iterator[Sample]:
         yield from self._files.map(lambda row: self._read(*row), self._begun())
 
     def _begun(self) -> Iterator[tuple[Sample, bytes | str | None]]:
-        """The samples with their images, or where these lie."""
+        """Yield the samples with their images, or the paths of these."""
         groups = by_image(self._rows, self.shard.image_key)
         failure: ShardError | None = None
-        held: Sample | None = None  # it may stand for those that follow
+        held: Sample | None = None  # may represent the samples that follow
         of_held: list[Row | BrokenRow] = []
         while True:
             try:
@@ -103,11 +103,11 @@ class TableSamples:
                 yield sample, image
 
     def _place(self) -> str:
-        """The key of a row that has none."""
+        """Return the key of a row without one."""
         return f"{self._first + self.samples:09d}"
 
     def _begin(self, rows: list[Row | BrokenRow]) -> tuple[Sample, bytes | str | None]:
-        """A sample of the rows of one image, and that image, or where it lies."""
+        """Make a sample of one image's rows; return it with the image or its path."""
         place, number = self._place(), self.samples
         self.samples += 1
         row = rows[0]
@@ -120,7 +120,7 @@ class TableSamples:
         further = list(further_images(row, self.shard.image_key))
         for name in further:
             self.further.add(self.further.images, name)
-        whole = cast(list[Row], rows)  # a broken one is alone
+        whole = cast(list[Row], rows)  # a broken row is always alone
         named: list[tuple[str | None, list[object]]] = [
             (name, [field_at(one, name) for one in whole]) for name in self._caption_keys
         ] or [(None, [usual_caption(one, CAPTION_COLUMNS) for one in whole])]
@@ -130,7 +130,7 @@ class TableSamples:
         key = key_of(row, path)
         identity = path if image is None or key is None else hash(image)
         if key is not None and self._keys.get(key) not in (None, identity):
-            # A table made of several shards has their keys, which may each count from 0.
+            # A table merged from several shards has their keys, each possibly counted from 0.
             key = key_of({}, path)
         sample = Sample(
             row=number,
@@ -173,9 +173,9 @@ def _broken(number: int, key: str, what: str) -> Sample:
 
 
 def _may_repeat(sample: Sample, row: Row | BrokenRow, image_key: str | None) -> bool:
-    """Whether a row equal to this one makes a sample that differs in row and key alone.
+    """Check whether an equal row makes a sample that differs only in row and key.
 
-    Such rows have neither image nor key nor uid: millions of them take few bytes of a file.
+    Such rows have no image, key or uid: millions of them take few bytes of a file.
     """
     if sample.status in (SkipReason.OK, SkipReason.DUPLICATE_KEY) or sample.image is not None:
         return False
@@ -187,12 +187,12 @@ def _may_repeat(sample: Sample, row: Row | BrokenRow, image_key: str | None) -> 
 
 
 def _is_web_address(path: str) -> bool:
-    """Whether a path is a web address, which nothing here fetches."""
+    """Check whether a path is a web address, which is never fetched here."""
     return path.startswith(("http://", "https://"))
 
 
 def _flat(values: list[object]) -> object:
-    """The captions of the rows of an image, each a text or a list of texts."""
+    """Flatten the captions of an image's rows, each a text or a list of texts."""
     if len(values) == 1:
         return values[0]
     return [text for one in values for text in _entries(one)]
@@ -203,10 +203,10 @@ def _entries(value: object) -> list[object]:
 
 
 def _metadata(rows: list[Row], captions: list[list[object]]) -> dict[str, Any]:
-    """The fields beside the image; where rows differ, a list with a value for each caption.
+    """Return the fields beside the image; where rows differ, a list with a value for each caption.
 
-    `captions` are those of each row, a text or a list, by each caption key. The uid is of the
-    image: that of the first row.
+    `captions` are those of each row, a text or a list, by caption key. The uid is the image's: that
+    of the first row.
     """
     unfit = (bytes, Mapping, list, LeftOut)
     fields = {

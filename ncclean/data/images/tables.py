@@ -1,4 +1,4 @@
-"""Tables of images or of their paths, as files and in folders."""
+"""Find tables of images or of their paths, as files and in folders."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ METADATA = tuple(f"metadata{ending}" for ending in TABLES)
 
 
 class TableLayout(RowLayout):
-    """Tables: a file, or all files of a folder, or the one among them that is called metadata."""
+    """Tables: a file, all files of a folder, or only the folder's metadata file."""
 
-    files: tuple[str, ...]  # endings of the names
-    form: OutForm  # of tables that are not an imagefolder's metadata
+    files: tuple[str, ...]  # file name endings
+    form: OutForm  # export form of tables that are not an imagefolder's metadata
 
     def sources(self, source: Source, options: SourceOptions) -> list[str]:
         if source.url.endswith(self.files) and not source.entries:
@@ -38,10 +38,10 @@ class TableLayout(RowLayout):
         there = [name for name in source.files if name.endswith((*TABLES, *self.files))]
         metadata = [name for name in there if name in METADATA][:1]
         tables = [source.below(name) for name in metadata or there if name.endswith(self.files)]
-        # One that can be read tells for all: a corpus has thousands, and some of them are broken.
+        # One readable file decides for all: a corpus has thousands, and some are broken.
         first = next((url for url in tables if self.holds_images(url, options.image_key)), None)
         if first is None and tables:
-            # Without it, the images of the folder would be without captions.
+            # Without it, the images of the folder would have no captions.
             are_needed = _lacks_captions(source.url)
             unreadable = tables if metadata or are_needed else ()
             first = next((url for url in unreadable if self.is_unreadable(url)), None)
@@ -58,7 +58,7 @@ class TableLayout(RowLayout):
         return self.form
 
     def holds_images(self, url: str, image_key: str | None = None) -> bool:
-        """Whether a table has a column of images or of paths, and can be read that far."""
+        """Check whether a table has a column of images or of paths, and is readable that far."""
         try:
             columns = self.columns(url)
         except ShardError:
@@ -66,7 +66,7 @@ class TableLayout(RowLayout):
         return name_images(columns, image_key)
 
     def is_unreadable(self, url: str) -> bool:
-        """Whether a table cannot be read but can only be of images: it is a unit that fails."""
+        """Check whether an unreadable table can only hold images: it then is a unit that fails."""
         try:
             self.columns(url)
         except ShardError:
@@ -74,7 +74,7 @@ class TableLayout(RowLayout):
         return False
 
     def lacks_images(self, url: str) -> str:
-        """The error for a table without a column of images. Raises `ShardError`."""
+        """Return the error for a table without a column of images. Raises `ShardError`."""
         columns = self.columns(url)
         names = columns.names if isinstance(columns, pa.Schema) else columns
         return (
@@ -85,7 +85,7 @@ class TableLayout(RowLayout):
 
 
 def name_images(columns: pa.Schema | list[str], image_key: str | None = None) -> bool:
-    """Whether columns hold images or their paths; those of a `Schema` tell by their types, too."""
+    """Check whether columns hold images or their paths, from names and a `Schema`'s types."""
     names = {
         name.lower() for name in (columns.names if isinstance(columns, pa.Schema) else columns)
     }
@@ -99,7 +99,7 @@ def name_images(columns: pa.Schema | list[str], image_key: str | None = None) ->
     if any(pa.types.is_struct(kind) and _fields(kind) >= STRUCT_FIELDS for kind in kinds.values()):
         return True
     has_paths = any(is_path_column(name) and is_text(kind) for name, kind in kinds.items())
-    return has_paths and len(vector_columns(columns)) < 2  # else embeddings
+    return has_paths and len(vector_columns(columns)) < 2  # otherwise embeddings
 
 
 def _is_image_type(kind: pa.DataType) -> bool:
@@ -122,7 +122,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def _lacks_captions(folder: str) -> bool:
-    """Whether a folder has images and no captions beside them."""
+    """Check whether a folder has images and no captions beside them."""
     try:
         return has_image_files(folder) and not has_captioned_images(folder)
     except ShardError:

@@ -1,4 +1,4 @@
-"""Rows of csv, tsv and jsonl files from anywhere in the file: a broken line costs its own row."""
+"""Read rows of csv, tsv and jsonl files from any offset: a broken line costs only its own row."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ncclean.errors import ShardError, one_line
 SEPARATED = (".csv", ".tsv")
 LINES = (".jsonl", ".ndjson")
 COMPRESSED = ".gz"
-CAPTIONS_TXT = "captions.txt"  # of Kaggle's Flickr8k: a csv
-_LONGEST_QUOTED = 256 << 10  # characters of a row over several lines
+CAPTIONS_TXT = "captions.txt"  # Kaggle's Flickr8k: a csv
+_LONGEST_QUOTED = 256 << 10  # characters of a row that spans several lines
 _LONGEST_LINE = 16 << 20
-_FEW_LINES = 3  # of a caption may have as many commas as a row, by chance
-_BLOCK_BYTES = 8 << 20  # of an object store
+_FEW_LINES = 3  # of a caption may have as many commas as a row by chance
+_BLOCK_BYTES = 8 << 20  # per read from an object store
 _BOM = "\ufeff"
 _GZIP = b"\x1f\x8b"
 _RAW_DECODE = json.JSONDecoder().raw_decode
-# What files begin with that are called csv and are none, and what to do.
+# First bytes of files that are called csv but are not, and what to do.
 _FOREIGN = {
     b"\xff\xfe": "is UTF-16: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
     b"\xfe\xff": "is UTF-16: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
@@ -52,18 +52,18 @@ class BrokenRow:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Placeholder for a value that is too large to be read, with the reason."""
+    """Placeholder for a value too large to read, with the reason."""
 
     what: str
 
 
 class TextRows:
-    """Rows of a text table, in order, from its first one or a byte offset that is one's begin.
+    """Rows of a text table, in order, from the first or a byte offset where a row begins.
 
-    `names` are the columns of csv and tsv, empty for jsonl; `written_names` the same as they are
-    written, and `separator` what is between them. `offset` is the byte at which the next
-    row begins. Unless `parse`, rows come as they lie, for `row_of`. Raises `ShardError` for what is
-    no text, `OSError` if it cannot be read.
+    `names` are the columns of csv and tsv, empty for jsonl; `written_names` are their original
+    spellings, and `separator` divides them. `offset` is the byte at which the next row begins.
+    Unless `parse`, rows come unparsed, for `row_of`. Raises `ShardError` if it is not text,
+    `OSError` if it cannot be read.
     """
 
     def __init__(self, url: str, parse: bool = True) -> None:
@@ -72,7 +72,7 @@ class TextRows:
         self._lines = _Lines(self._stream)
         self.names: list[str] = []
         self.written_names: list[str] = []
-        self._keys: dict[str, str] | None = None  # of columns of which some are called alike
+        self._keys: dict[str, str] | None = None  # of columns, some of which differ only in case
         self._dialect: type[csv.Dialect] | None = None
         try:
             if not is_lines(url):
@@ -95,18 +95,18 @@ class TextRows:
         return self._lines.offset
 
     def seek(self, offset: int) -> None:
-        """Go on with the row that begins at a byte, as `offset` told it; 0 is the first row's."""
+        """Continue with the row that begins at a byte given by `offset`; 0 is the first row's."""
         if offset:
             self._stream.seek(offset)
             self._lines = _Lines(self._stream, offset)
 
     def __iter__(self) -> Iterator[Any]:
         lies = self._json_lines() if self._dialect is None else self._records(self._dialect)
-        records = (record for record in lies if record)  # no empty lines
+        records = (record for record in lies if record)  # skip empty lines
         return map(self.row_of, records) if self._parse else records
 
     def row_of(self, record: str | list[str] | BrokenRow) -> Row | BrokenRow:
-        """The row of a line of JSON or of the fields of a csv."""
+        """Parse the row of a line of JSON or of the fields of a csv."""
         if isinstance(record, BrokenRow):
             return record
         if isinstance(record, str):
@@ -139,10 +139,10 @@ class TextRows:
         return self._dialect.delimiter if self._dialect is not None else None
 
     def _records(self, dialect: type[csv.Dialect]) -> Iterator[list[str] | BrokenRow]:
-        """Fields of each record.
+        """Yield the fields of each record.
 
-        A quote that is not closed where it should be makes a field of the lines after it. Such a
-        record costs its first line alone: the next one begins a record again.
+        An unclosed quote swallows the following lines into a field. Such a record costs only its
+        first line: the next line begins a record again.
         """
         csv.field_size_limit(LONGEST_FIELD)
         reader = csv.reader(self._lines, dialect, strict=True)
@@ -165,7 +165,7 @@ class TextRows:
     def _alone(
         self, line: str, dialect: type[csv.Dialect], broken: BrokenRow
     ) -> list[str] | BrokenRow:
-        """A line with quotes in the middle of a field, which mean themselves."""
+        """Parse a line whose quotes, inside a field, are literal."""
         if len(line) > _LONGEST_LINE or "end of data" in broken.what:
             return BrokenRow("a quote that is not closed")
         try:
@@ -176,9 +176,10 @@ class TextRows:
     def _holds_rows(
         self, fields: list[str] | BrokenRow, lines: list[str], dialect: type[csv.Dialect]
     ) -> bool:
-        """Whether lines inside a record are rows by themselves: of as many fields, with an image.
+        """Check whether lines inside a record are rows: with as many fields, and an image.
 
-        Where images have no usual ending, every line between the first and the last must look so.
+        If images have no usual ending, every line between the first and the last must look like a
+        row.
         """
         if isinstance(fields, BrokenRow):
             return True
@@ -199,7 +200,7 @@ class TextRows:
 
 
 class _Lines:
-    """Lines of a text that can be given back, and where those begin that are not taken yet.
+    """Lines of a text that can be given back, with the offsets of lines not yet taken.
 
     A record of many lines ends where it is too long to be meant.
     """
@@ -225,7 +226,7 @@ class _Lines:
         return line
 
     def alone(self) -> Iterator[str]:
-        """Lines of which none is given back, the first one without a byte order mark."""
+        """Yield lines that are never given back, the first one without a byte order mark."""
         while line := self._next():
             is_first = self.offset == 0
             self.offset += _bytes_of(line)
@@ -240,7 +241,7 @@ class _Lines:
         return line
 
     def take(self, count: int) -> None:
-        """Be done with the first lines of those read; the others come again."""
+        """Take the first of the lines read; the others come again."""
         self.offset += sum(map(_bytes_of, self.read[:count]))
         self._waiting.extendleft(reversed(self.read[count:]))
         self.read, self._characters = [], 0
@@ -254,7 +255,7 @@ def _json_row(text: str) -> Row | BrokenRow:
     try:
         parsed, end = _RAW_DECODE(text)
         if end < len(text):
-            parsed = json.loads(text)  # which says what is wrong
+            parsed = json.loads(text)  # the error says what is wrong
     except (ValueError, RecursionError) as error:
         return BrokenRow(f"no JSON: {one_line(error)}")
     if not isinstance(parsed, dict):
@@ -267,7 +268,7 @@ def _json_row(text: str) -> Row | BrokenRow:
 
 
 def row_keys(names: Iterable[str]) -> dict[str, str]:
-    """Names of columns in a row, by name in the file: in lower case, unless another column is.
+    """Map column names in the file to row names: in lower case, unless another column has that.
 
     `URL` beside `url`, or after `Url`, stays `URL`.
     """
@@ -282,12 +283,12 @@ def row_keys(names: Iterable[str]) -> dict[str, str]:
 
 
 def is_lines(url: str) -> bool:
-    """Whether a file is of a json in each line, by its name."""
+    """Check by its name whether a file has one json per line."""
     return url.removesuffix(COMPRESSED).endswith(LINES)
 
 
 class _Unpacked(gzip.GzipFile):
-    """A text compressed by gzip, which gives no more than its size can account for."""
+    """A gzipped text that yields no more than its size can account for."""
 
     def __init__(self, packed: BinaryIO) -> None:
         super().__init__(fileobj=packed)
@@ -308,7 +309,7 @@ class _Unpacked(gzip.GzipFile):
 
 
 def open_text(url: str) -> io.TextIOWrapper:
-    """A text whose undecodable bytes stay what they are."""
+    """Open a text, preserving undecodable bytes."""
     stream: BinaryIO
     if stores.is_url(url):
         stream = stores.open_binary(url, block_bytes=_BLOCK_BYTES, blocks=4)
@@ -331,7 +332,7 @@ def open_text(url: str) -> io.TextIOWrapper:
 
 
 def _dialect(url: str, first: str) -> type[csv.Dialect]:
-    """Tell the dialect by what separates names: open_clip's files have tabs, others semicolons."""
+    """Detect the dialect from the separator of names: tabs in open_clip's files, or semicolons."""
 
     class Separated(csv.excel):
         delimiter = next(

@@ -1,4 +1,4 @@
-"""Text tables: csv, tsv and jsonl, compressed by gzip or not, and `captions.txt` of Kaggle."""
+"""Read text tables: csv, tsv and jsonl, gzipped or not, and Kaggle's `captions.txt`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ncclean.data.sample_groups import json_object
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError, one_line
 
-_ROWS_LOOKED_AT = 100  # for one that is not broken
+_ROWS_LOOKED_AT = 100  # if it is intact
 
 
 class TextTable(TableLayout):
-    """Tables of text; a broken line costs its own row."""
+    """Text tables; a broken line costs only its own row."""
 
     name = "table"
     endings = files = (*TEXTS, CAPTIONS_TXT)
@@ -39,7 +39,7 @@ class TextTable(TableLayout):
                 if rows.names:
                     return rows.names
                 looked_at = itertools.islice(rows, _ROWS_LOOKED_AT)
-                # Of any row: one whose names are broken must not hide the others.
+                # Check any row: one with broken names must not hide the others.
                 return list(
                     dict.fromkeys(
                         name for row in looked_at if isinstance(row, dict) for name in row
@@ -102,11 +102,10 @@ def cut_rows(
     is_wanted: Callable[[Any], bool] = lambda row: True,
     path_of: Callable[[Any], str | None] = lambda row: None,
 ) -> list[Cut]:
-    """First row, row after the last, byte offset of each unit; rows are the wanted ones.
+    """Return first row, end row and byte offset of each unit; only wanted rows count.
 
-    Rows of one path stay together, as many as can be of one image. Where a row cannot be passed,
-    the last unit has a row more than there are: reading it fails, and the units before it are as
-    they would be without.
+    Rows of one path stay together, as many as an image may have. If a row cannot be passed, the
+    last unit has one row too many, so reading it fails; the units before it are unaffected.
     """
     units: list[Cut] = []
     count = first = 0

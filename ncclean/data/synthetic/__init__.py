@@ -1,7 +1,7 @@
-"""A rendered world with known noise: scenes, captions, corpora and held-out sets.
+"""Render a world with known noise: scenes, captions, corpora and held-out sets.
 
-Neither a test machine nor an air-gapped user has a corpus at hand. Here one is rendered, seeded
-and reproducible to the byte, with the truth about every pair in its json.
+Neither a test machine nor an air-gapped user has a corpus at hand. This one is rendered, seeded and
+reproducible to the byte, with the truth about every pair in its json.
 """
 
 from ncclean.data.options import CorpusOptions

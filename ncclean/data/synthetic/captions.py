@@ -1,4 +1,4 @@
-"""Captions: a scene in words, with synonyms, omitted details and things only a text has."""
+"""Describe a scene in words, with synonyms, omitted details and text-only facts."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ TEMPLATES = (
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """The words, and which text-only facts they carry."""
+    """The words, and the text-only facts they carry."""
 
     text: str
     text_only: tuple[str, ...]  # of "stock", "date", "price", "opinion"
@@ -125,11 +125,11 @@ class Caption:
 def write_caption(scene: Scene, rng: random.Random) -> Caption:
     """Write a caption of 3 to 40 tokens for a rendered scene."""
     template = pick(rng, TEMPLATES)
-    # Leave out sizes and textures; always where four things are to be named in 40 tokens.
+    # Omit sizes and textures sometimes; always for four things in 40 tokens.
     terse = rng.random() < 0.35 or len(scene.groups) > 3
     style = rng.random()
-    # Everything is written whether the template asks for it or not, so that the number of draws
-    # does not depend on the template and one altered fact alters one word.
+    # Everything is written whether the template uses it or not, so that the number of draws does
+    # not depend on the template and one altered fact alters one word.
     everything = _list([_noun_phrase(group, terse, rng) for group in scene.groups])
     first = _noun_phrase(scene.groups[0], False, rng)
     pair = _relation_phrase(scene, terse, rng) or everything
@@ -148,7 +148,7 @@ def write_caption(scene: Scene, rng: random.Random) -> Caption:
 
 
 def write_sentences(scene: Scene, rng: random.Random, count: int) -> list[str]:
-    """Write `count` sentences about a rendered scene, as a captioner would: each names things."""
+    """Write `count` sentences about a rendered scene, as a captioner would: each names objects."""
     captions = [write_caption(scene, rng).text for _ in range(count)]
     return [text[0].upper() + text[1:].rstrip(".") + "." for text in captions]
 

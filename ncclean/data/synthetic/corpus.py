@@ -1,6 +1,6 @@
-"""A noisy corpus of rendered scenes as webdataset shards, with the truth in each json.
+"""Render a noisy corpus as webdataset shards, with the truth in each json.
 
-Every pair depends on the seed and its index alone: shards can be written in any order and by any
+Every pair depends only on the seed and its index: shards can be written in any order and by any
 number of processes, to the same bytes.
 """
 
@@ -24,7 +24,7 @@ from ncclean.data.synthetic.render import draw_scene, encode
 from ncclean.data.synthetic.scene import Scene, alter_one_fact, generator, pick, sample_scene
 from ncclean.errors import InputError
 
-# How a sample can be broken, and the status that scoring it must report.
+# How a sample can be broken, and the status that scoring must report.
 BROKEN_KINDS = {
     "truncated_image": "image_corrupt",
     "html_page": "image_corrupt",
@@ -44,12 +44,12 @@ def write_corpus(
     workers: int | None = None,
     on_shards: Callable[[int], None] = lambda done: None,
 ) -> list[Path]:
-    """Render a synthetic corpus as shards `00000.tar`, `00001.tar`, ...; returns their paths.
+    """Render a synthetic corpus as shards `00000.tar`, `00001.tar`, ...; return their paths.
 
     `workers` processes share the shards (default: one per core); `on_shards` receives the number
     of shards done. Raises `InputError` if a shard exists already.
     """
-    plan_noise(1, options.noise, 0)  # a wrong rate must not come as a worker's traceback
+    plan_noise(1, options.noise, 0)  # before a wrong rate appears as a worker's traceback
     paths = [out / f"{shard:05d}.tar" for shard in range(options.shards)]
     if existing := next((path for path in paths if path.exists()), None):
         raise InputError(f"{existing} exists; choose another --out or remove it")
@@ -69,7 +69,7 @@ def write_corpus(
 
 
 def write_shard(path: Path, options: CorpusOptions, shard: int) -> None:
-    """Render one shard of a synthetic corpus, and publish it once it is whole."""
+    """Render one shard of a synthetic corpus, and publish it once complete."""
     plan = plan_noise(options.pairs, options.noise, options.seed)
     aside = path.with_suffix(".tar.tmp")
     start = shard * options.shard_size
@@ -81,7 +81,7 @@ def write_shard(path: Path, options: CorpusOptions, shard: int) -> None:
 
 
 def tar_writer(path: Path) -> Any:
-    """A `webdataset.TarWriter` of bytes to a new shard, which depend on its samples alone."""
+    """Return a `webdataset.TarWriter` to a new shard, whose bytes depend only on its samples."""
     import webdataset  # imports torch, which takes seconds
 
     return webdataset.TarWriter(str(path), encoder=False, compress=False, mtime=0)
@@ -125,12 +125,12 @@ def render_sample(
 
 
 def pair_uid(seed: int, index: int) -> str:
-    """The uid of a rendered pair: 32 hex digits from the corpus's seed and the pair's number."""
+    """Return the uid of a rendered pair: 32 hex digits from the corpus's seed and the index."""
     return f"{generator('uid', seed, index).getrandbits(128):032x}"
 
 
 def _original(options: CorpusOptions, index: int) -> int:
-    """The pair whose scene the image of `index` shows: an earlier one for near-duplicates."""
+    """Return the pair whose scene image `index` shows: an earlier one for near-duplicates."""
     rng = generator("duplicate", options.seed, index)
     if index and rng.random() < options.duplicates:
         return int(rng.random() * index)
@@ -144,7 +144,7 @@ def _scene(options: CorpusOptions, index: int) -> Scene:
 def _caption(
     options: CorpusOptions, plan: NoisePlan, index: int
 ) -> tuple[Caption, str | None, int | None]:
-    """The caption of a pair, the kind of its noise, and which of its sentences is foreign."""
+    """Return the caption of a pair, its kind of noise, and which of its sentences is foreign."""
     kind = str(plan.kind[index]) or None
     if kind == "junk":
         return Caption(junk_caption(generator("junk", options.seed, index)), ()), kind, None
@@ -207,7 +207,7 @@ def _broken_image(kind: str, extension: str, image: bytes) -> tuple[str, bytes]:
 
 
 def _png_header(width: int, height: int) -> bytes:
-    """A PNG that claims a size and holds no pixels: a decoder must refuse it by its header."""
+    """Return a PNG header that claims a size, without pixels: a decoder must refuse it."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         body = name + data

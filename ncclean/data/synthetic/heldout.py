@@ -1,6 +1,6 @@
-"""Held-out sets of the rendered world: retrieval with five captions an image, and zero-shot.
+"""Render held-out sets: retrieval with five captions an image, and zero-shot classification.
 
-They are drawn from generators of their own, so no training scene or corpus shares one.
+They use separate random generators, so no training scene or corpus shares one.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def retrieval_pair(seed: int, index: int) -> RetrievalPair:
 def zeroshot_sample(
     zeroshot: ZeroshotSet, seed: int, index: int, split: str = "test"
 ) -> ZeroshotSample:
-    """Render image `index` of a zero-shot set's split `test` or `train`; classes take turns."""
+    """Render image `index` of a zero-shot set's split `test` or `train`; classes alternate."""
     if split == "test":
         rng = generator("heldout-zeroshot", zeroshot.name, seed, index)
     else:
@@ -133,8 +133,7 @@ def write_retrieval_set(out: Path, images: int, seed: int) -> None:
 def write_zeroshot_set(out: Path, zeroshot: ZeroshotSet, images: int, seed: int) -> None:
     """Write a classification set in clip_benchmark's layout, with class names and prompt templates.
 
-    `test` is what zero-shot classification is measured on; `train` is for linear probes, and as
-    large.
+    `test` serves zero-shot classification; `train`, equally large, is for linear probes.
     """
 
     def members(split: str, index: int) -> Iterator[tuple[str, bytes]]:

@@ -1,4 +1,4 @@
-"""Scenes to pixels: Pillow does the drawing, masks are supersampled once and cached."""
+"""Render scenes to pixels: Pillow does the drawing, masks are supersampled once and cached."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _ground(scene: Scene, rng: random.Random, width: int, height: int) -> Image.
     image = Image.new("RGB", (width, height), tint)
     if scene.background == "flat":
         return image
-    # The second colour only leans in: the name of the ground colour stays true.
+    # The second colour only tints: the name of the ground colour stays true.
     second = tuple(
         _byte(0.6 * a + 0.4 * b) for a, b in zip(tint, COLOURS[scene.ground2], strict=True)
     )
@@ -172,7 +172,7 @@ def _watermark() -> Image.Image:
 
 @lru_cache(maxsize=4096)
 def _shape_mask(shape: str, radius: int, turn: int) -> Image.Image:
-    """Antialiased (2r, 2r) mask of a shape, drawn large and scaled down."""
+    """Return the antialiased (2r, 2r) mask of a shape, drawn large and scaled down."""
     big = 2 * radius * _SUPERSAMPLE
     mask = Image.new("L", (big, big), 0)
     _draw_shape(ImageDraw.Draw(mask), shape, big / 2)
@@ -183,7 +183,7 @@ def _shape_mask(shape: str, radius: int, turn: int) -> Image.Image:
 
 @lru_cache(maxsize=8192)
 def _texture_mask(shape: str, texture: str, radius: int, turn: int) -> Image.Image:
-    """The part of a shape's mask that carries the marks of its texture."""
+    """Return the part of a shape's mask that carries the marks of its texture."""
     big = 2 * radius * _SUPERSAMPLE
     pattern = Image.new("L", (big, big), 0)
     draw = ImageDraw.Draw(pattern)

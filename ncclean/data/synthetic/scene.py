@@ -1,8 +1,8 @@
-"""Scenes: what a rendered image shows, and what a caption may say about it.
+"""Draw scenes: what a rendered image shows, and what a caption may say about it.
 
-A scene is drawn from a seeded generator and holds every fact twice usable: the renderer turns it
-into pixels, the caption writer into words. Facts fall into three classes, which the evaluation of
-disentanglement relies on:
+A scene is drawn from a seeded generator and every fact in it is used twice: the renderer turns it
+into pixels, the caption writer into words. Facts fall into three classes, on which the evaluation
+of disentanglement relies:
 
 - shared: shapes, colours, textures, sizes, counts, relations, background;
 - image only (`ImageOnly`): watermark, blur, film grain, brightness;
@@ -70,7 +70,7 @@ _LAYOUTS: dict[int, tuple[tuple[tuple[float, float], ...], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`count` objects that look alike; the captions speak of groups, not of single objects."""
+    """`count` identical objects; the captions speak of groups, not of single objects."""
 
     shape: str
     colour: str
@@ -161,7 +161,7 @@ def sample_probe(
     texture: str | None = None,
     count: int = 1,
 ) -> Scene:
-    """A scene of `count` alike objects with the given facts fixed, for the zero-shot sets."""
+    """Return a scene of `count` identical objects with the given facts, for the zero-shot sets."""
     scene = sample_scene(rng)
     ground, ground2 = scene.ground, scene.ground2
     colour = colour or _figure_colour(rng, {ground, ground2})
@@ -186,7 +186,7 @@ def sample_probe(
 
 
 def alter_one_fact(scene: Scene, rng: random.Random) -> Scene:
-    """Copy a scene with one fact changed to something that the image does not show.
+    """Copy a scene with one fact changed to one that the image does not show.
 
     Only the words change (a caption is written from the result, the image from the original):
     this is the `hard` noise kind.
