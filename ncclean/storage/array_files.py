@@ -1,8 +1,8 @@
-"""Files of named arrays, published whole and mapped into memory when they are read.
+"""Files of named arrays, published whole and memory-mapped when read.
 
-They are safetensors files, whose header says where each array lies, so that a few rows of a large
-array cost a few reads. Those in an object store are copied to a temporary folder of this machine
-once, for all tasks that run here.
+They are safetensors files, whose header locates each array, so a few rows of a large array cost a
+few reads. Files in an object store are copied once to a temporary folder of this machine, for all
+tasks that run here.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _OPEN_FILES = 10_240  # the most that macOS allows
 _CODES = {np.dtype(kind): code for code, kind in _TYPES.items()}
 
 Arrays = dict[str, np.ndarray]
-Shapes = Mapping[str, tuple[tuple[int, ...], Any]]  # of each array, and its type
+Shapes = Mapping[str, tuple[tuple[int, ...], Any]]  # shape and type of each array
 
 
 @dataclass(frozen=True)
 class ArrayFolder:
-    """A folder of such files, local or in an object store. Travels to the workers of a cluster.
+    """A folder of such files, local or in an object store; can be sent to a cluster's workers.
 
-    `run` tells the copies of files in a store from those of another run with the same names.
+    `run` separates the copies of files in a store from those of another run with the same names.
     """
 
     place: str
@@ -81,7 +81,7 @@ class ArrayFolder:
 
     @contextlib.contextmanager
     def writing(self, name: str, shapes: Shapes) -> Iterator[Arrays]:
-        """Yield arrays of zeros mapped for writing; their file is published at the end.
+        """Yield zeroed arrays mapped for writing; publish their file at the end.
 
         Raises `InputError` if the disk has no room for them.
         """
@@ -90,7 +90,7 @@ class ArrayFolder:
 
     @contextlib.contextmanager
     def scratch(self, shapes: Shapes) -> Iterator[Arrays]:
-        """Yield arrays of zeros mapped to a temporary file on this machine, for writing."""
+        """Yield zeroed arrays mapped to a temporary file on this machine, for writing."""
         if stores.is_url(self.place):
             with scratch_folder() as folder:
                 yield stores.ask("write", folder, _created, folder / "arrays", shapes)
@@ -112,7 +112,7 @@ class ArrayFolder:
         stores.remove_files(paths)
 
     def remove_leftovers(self) -> None:
-        """Delete the temporary files that killed processes left of array files."""
+        """Delete the temporary array files that killed processes left."""
         remove_leftovers(stores.location(self.place), _Names())
 
     def forget(self) -> None:
@@ -126,7 +126,7 @@ class ArrayFolder:
         copy = self._cache() / path.name
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
-            # Containers may share the folder, and their processes have one number.
+            # Containers may share the folder, and their processes have the same number.
             aside = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}")
             with contextlib.ExitStack() as stack:
                 stack.callback(aside.unlink, missing_ok=True)
@@ -147,12 +147,12 @@ class _Names:
 
 
 def _in_order(shapes: Shapes) -> list[str]:
-    """The widest types first: then every array is aligned."""
+    """Sort the widest types first, so that every array is aligned."""
     return sorted(shapes, key=lambda name: -np.dtype(shapes[name][1]).itemsize)
 
 
 def _layout(shapes: Shapes) -> tuple[bytes, dict[str, dict[str, Any]], int]:
-    """The head of a file, what it says about each array, and the bytes of all of them."""
+    """Return the head of a file, the header entry of each array, and the total bytes."""
     entries: dict[str, dict[str, Any]] = {}
     end = 0
     for name in _in_order(shapes):
@@ -171,7 +171,7 @@ def _created(file: Path, shapes: Shapes) -> Arrays:
         stream.write(header)
         stream.flush()
         total = len(header) + size
-        if hasattr(os, "posix_fallocate"):  # a full disk must not end the process at a write
+        if hasattr(os, "posix_fallocate"):  # a write to a full disk must not end the process
             os.posix_fallocate(stream.fileno(), 0, total)
         stream.truncate(total)
     content = np.memmap(file, np.uint8, "r+").view(np.ndarray)
@@ -180,7 +180,7 @@ def _created(file: Path, shapes: Shapes) -> Arrays:
 
 def _mapped(file: Path) -> Arrays:
     _hold_many_files()
-    # A plain view: indexing a memmap costs microseconds more, and lists are many.
+    # A plain view: indexing a memmap costs microseconds more, and there are many lists.
     content = np.memmap(file, np.uint8, "r").view(np.ndarray)
     base = 8 + int.from_bytes(content[:8].tobytes(), "little")
     return dict(_arrays(content[base:], json.loads(content[8:base].tobytes())))

@@ -1,4 +1,4 @@
-"""The calibration of a scoring run, from its manifest, and the metadata that records it."""
+"""Calibrate a scoring run from its manifest, and describe the calibration as metadata."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def calibrate(
 ) -> Calibration:
     """Fit the calibration to the summed histograms of all parts.
 
-    Raises `InputError` if the shift asked for needs the estimator and was never estimated, and for
-    a score whose known mismatches the run did not count.
+    Raises `InputError` if the requested shift needs the estimator and was never estimated, or if
+    the run did not count the score's known mismatches.
     """
     value, source = _shift(run, shift)
     return Calibration.fit(
@@ -57,7 +57,7 @@ def final_metadata(calibration: Calibration, run: ScoreRun) -> dict[str, str]:
         **calibration.noise_rate.fields("noise_rate"),
         "calibrated_on": calibration.calibrated_on,
         "separation": math.nan if calibration.null is None else calibration.null.separation,
-        # Readers of the table alone can draw the null, and fit it anew.
+        # Readers of only the table can draw the null, and refit it.
         "matched_histogram": json.dumps(pack_histogram(distributions.matched)),
         "mismatched_histogram": json.dumps(pack_histogram(distributions.mismatched)),
         **_group_metadata(calibration),
@@ -82,13 +82,13 @@ def _group_metadata(calibration: Calibration) -> dict[str, str]:
 
 
 def asks_for_noise(shift: str | float, identity: RunIdentity) -> bool:
-    """Whether `--shift` is the cosine on noise, for which a model is needed."""
+    """Check whether `--shift` is the cosine on noise, which needs a model."""
     has_model = identity.model.get("weights_fingerprint") != ""
     return shift == "noise" or (shift == "auto" and has_model)
 
 
 def _shift(run: ScoreRun, shift: str | float) -> tuple[float, str]:
-    """The shift to use and where it comes from."""
+    """Return the shift to use and where it comes from."""
     mismatched = run.distributions.mismatched
     if isinstance(shift, float):
         return shift, "given"
@@ -102,5 +102,5 @@ def _shift(run: ScoreRun, shift: str | float) -> tuple[float, str]:
             f"the shift {shift!r} is not known: the run was scored with another --shift. Give that "
             "one, or score again without --finalize-only, which estimates it and keeps what is done"
         )
-    # A corpus of one pair has no mismatches to take a shift from; the estimator's is the next best.
+    # A corpus of one pair has no mismatches to take a shift from; the estimator's is next best.
     return run.noise_shift, "noise"

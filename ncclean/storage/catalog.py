@@ -1,4 +1,4 @@
-"""DuckDB over score files: the view `scores`, and nothing else within reach."""
+"""Open score files in DuckDB: the view `scores`, with everything else out of reach."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ncclean.errors import InputError
 from ncclean.storage.quoting import identifier, quoted
 from ncclean.storage.tables import local_tables
 
-# Files by number, rows within: both are virtual columns, which cost nothing unless they are read.
+# File index above, rows below: both are virtual columns, which cost nothing unless read.
 _VIRTUAL = ("file_index", "file_row_number")
 ROW_PLACE = "(file_index::BIGINT << 40 | file_row_number)::BIGINT"  # Parquet has no larger integers
-# Text does not shrink to a two hundredth; a few bytes that stand for gigabytes do.
+# Text never compresses to a two hundredth; a few bytes that stand for gigabytes do.
 _LARGEST_RATIO, _WORTH_A_LOOK = 200, 64 << 20
 _connections: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
 
@@ -37,12 +37,12 @@ def connect(
 ) -> duckdb.DuckDBPyConnection:
     """Open DuckDB in memory with the view `scores` over score files, and nothing else within reach.
 
-    `memory_limit` is DuckDB's (`4GB`); without, it takes most of the machine's. What does not fit
-    goes to a temporary folder. `beside` has further views and their files, `writable` is the one
-    file that COPY may write, `work` a folder of such files, with which settings stay open until
-    `lock`. `view` is another name for `scores`,
-    `place` that of a further column of all views: the position of the row in the input. With
-    `is_own`, the files were written by this command: any sizes and names are right.
+    `memory_limit` is DuckDB's (`4GB`), by default most of the machine's; the rest spills to a
+    temporary folder. `beside` has further views and their files, `writable` is the one file that
+    COPY may write, `work` a folder of such files, with which settings stay open until `lock`.
+    `view` is another name for `scores`, `place` names a further column of all views: the row's
+    position in the input. With `is_own`, this command wrote the files: any sizes and names are
+    right.
 
     Queries can read these files and no others: external access is off, extensions are not
     loaded, and neither can be turned on again. Raises `InputError` for a path without score
@@ -54,7 +54,7 @@ def connect(
     try:
         connection = duckdb.connect()
         _connections.add(connection)
-        # Without a file as the main program, DuckDB draws a bar on stdout, amid JSON.
+        # Unless the main program is a file, DuckDB draws a progress bar on stdout, amid JSON.
         with contextlib.suppress(duckdb.InvalidInputException):  # a notebook without ipywidgets
             connection.execute("SET enable_progress_bar = false")
         connection.execute("SET temp_directory = ?", [str(temporary_folder())])
@@ -65,7 +65,7 @@ def connect(
     numbered = f", {ROW_PLACE} AS {identifier(place)}" if place is not None else ""
     for name, members in views.items():
         try:
-            # The order of the rows is that of the input; a query without ORDER BY shows it.
+            # Rows keep the order of the input, which a query without ORDER BY shows.
             if not is_own:
                 _check_sizes(connection, members)
                 if place is not None:
@@ -82,15 +82,15 @@ def connect(
     if work is not None:
         connection.execute(f"SET allowed_directories = [{quoted(str(work))}]")
     connection.execute("SET enable_external_access = false")
-    if work is None:  # else the caller has settings to change, and locks them
+    if work is None:  # else the caller changes settings first, then locks them
         lock(connection)
     return connection
 
 
 def _check_sizes(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
-    """Raise `InputError` for a column that stands for far more than its file can hold.
+    """Raise `InputError` for a column far larger than its file can hold.
 
-    Its values would be read one by one: a dictionary of one gigabyte fills any memory.
+    Its values would be read one by one: a one-gigabyte dictionary fills any memory.
     """
     found = connection.execute(
         "SELECT file_name, path_in_schema, total_compressed_size, total_uncompressed_size "
@@ -106,7 +106,7 @@ def _check_sizes(connection: duckdb.DuckDBPyConnection, files: list[str]) -> Non
 
 
 def _check_names(connection: duckdb.DuckDBPyConnection, files: list[str], place: str) -> None:
-    """Raise `InputError` for a column that would stand in for the position of the rows."""
+    """Raise `InputError` for a column that would replace the position of the rows."""
     rows = connection.execute(
         f"DESCRIBE SELECT * FROM read_parquet([{_listed(files)}], union_by_name=true)"
     ).fetchall()
@@ -119,9 +119,9 @@ def _check_names(connection: duckdb.DuckDBPyConnection, files: list[str], place:
 
 
 def interrupt_queries() -> None:
-    """Interrupt all queries of this process, from another thread than theirs."""
+    """Interrupt all queries of this process, from another thread."""
     for connection in list(_connections):
-        with contextlib.suppress(duckdb.Error):  # it is closed
+        with contextlib.suppress(duckdb.Error):  # already closed
             connection.interrupt()
 
 
@@ -133,18 +133,18 @@ def lock(connection: duckdb.DuckDBPyConnection) -> None:
 def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     """Raise `InputError` unless the SQL is a single SELECT, `duckdb.Error` if it is not SQL."""
     statements = connection.extract_statements(sql)
-    # The named files are readable and so, for DuckDB, writable: COPY could overwrite them.
+    # DuckDB can read the named files and so write them, too: COPY could overwrite them.
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise InputError("query takes one SELECT statement over the view `scores`")
 
 
 def temporary_folder() -> Path:
-    """A path that nobody else uses, for DuckDB's temporary files; it is not created.
+    """Return a unique path for DuckDB's temporary files; it is not created.
 
-    DuckDB removes what it put there when its connection is closed, the end of the process what is
-    left, and the next process what a killed one left.
+    DuckDB removes its files when its connection is closed, the end of the process removes the rest,
+    and the next process what a killed one left.
     """
-    # DuckDB's own choice is a folder in the current one, which may be slow, full or read-only.
+    # DuckDB's own choice is in the current folder, which may be slow, full or read-only.
     return process_folder() / uuid.uuid4().hex
 
 
@@ -159,5 +159,5 @@ def columns_of(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str, st
 
 
 def first_line(error: Exception) -> str:
-    """The first line of DuckDB's error, about files by the names that people gave."""
+    """Return the first line of DuckDB's error, with the file names that the user gave."""
     return with_original_names(str(error).splitlines()[0])

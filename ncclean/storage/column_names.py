@@ -1,6 +1,6 @@
-"""Names for the columns of joined tables.
+"""Name the columns of joined tables.
 
-A column has its own name where no other has it, and `table.column` always. Case does not count.
+A column has its own name if it is unique, and always `table.column`. Case does not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CAPTION = "caption_number"
 
 @dataclass(frozen=True)
 class JoinedFile:
-    """A table to join: what its columns are called by, and its path."""
+    """A table to join: the name for its columns, and its path."""
 
     name: str
     path: str
@@ -28,7 +28,7 @@ class JoinedFile:
     def parse(cls, text: str) -> JoinedFile:
         """Parse `--join`: `NAME=PATH`, or a path, whose stem is the name.
 
-        In a stem, what is neither letter, digit nor underscore becomes an underscore. Raises
+        Characters of a stem other than letters, digits and underscores become underscores. Raises
         `InputError` for a stem that leaves no name.
         """
         named = _NAMED.fullmatch(text)
@@ -52,8 +52,8 @@ class Origin(NamedTuple):
 class ColumnNames:
     """The columns of a score table and of the tables joined to it.
 
-    `types` maps each column, by its shortest name, to DuckDB's type. `keys` are the columns that
-    each table is joined by.
+    `types` maps each column, by its shortest name, to DuckDB's type. `keys` are the columns on
+    which each table is joined.
     """
 
     types: dict[str, str]
@@ -68,8 +68,7 @@ class ColumnNames:
     ) -> ColumnNames:
         """Name the columns of a score table and of joined tables, from their names and types.
 
-        Raises `InputError` for a table that has no key in common with the scores, and for one whose
-        name is taken.
+        Raises `InputError` for a table without a common key with the scores, or with a taken name.
         """
         joined = list(joined)
         types, origins = dict(scores), {name: Origin(0, name) for name in scores}
@@ -99,7 +98,7 @@ class ColumnNames:
     def find(self, parts: Sequence[str]) -> str | None:
         """The shortest name of a column given as `column`, `table.column` or in full.
 
-        Raises `InputError` for a column that a joined table does not have.
+        Raises `InputError` if a joined table lacks the column.
         """
         name = self._by_name.get(tuple(part.lower() for part in parts))
         if name is None and len(parts) == 1 and parts[0] in self.types:
@@ -121,7 +120,7 @@ class ColumnNames:
 
 
 def _keys(scores: Iterable[str], file: JoinedFile, columns: Iterable[str]) -> tuple[str, ...]:
-    """The columns to join by: the uid, else shard and key, and the number of the caption."""
+    """Return the columns to join on: the uid, else shard and key, and the caption number."""
     there = {name.lower() for name in scores}
     common = there & {name.lower() for name in columns}
     for key in (("uid",), ("shard", "key")):

@@ -1,8 +1,8 @@
-"""Decisions of people about pairs: Parquet files, JSON lines, and journals of reviews under way.
+"""People's decisions about pairs: Parquet files, JSON lines, and journals of unfinished reviews.
 
-A decision is appended to a journal and synced before it is acknowledged. The journal lies in the
+A decision is appended to a journal and synced before it is acknowledged. The journal is in the
 hidden working folder beside its `decisions.parquet`, and is written into that file at the end of
-the review. What a killed review left in its journal is read with the file. The page of a report
+the review. Reading the file includes what a killed review left in its journal. The page of a report
 saves JSON lines, an object for each decision with the columns of the Parquet file.
 """
 
@@ -31,16 +31,16 @@ from ncclean.storage.entries import Entries
 
 _LARGEST_NUMBER = 2**15 - 1  # of a caption, in a table
 KEEP, DROP, CORRECT = KINDS = ("keep", "drop", "correct")
-NOTE = "note"  # of a pair that nothing is decided about
-_LARGEST_BATCH = 2**53  # of a journal that anybody may have written
+NOTE = "note"  # a note on a pair without a decision
+_LARGEST_BATCH = 2**53  # in a journal that may be anyone's
 _NEEDED, _OPTIONAL = ("uid", "decision", "time"), ("caption_number", "caption", "reviewer", "note")
 Pair = tuple[str, int]  # uid and number of the caption
 
 
 class Decision(NamedTuple):
-    """One decision about a pair; `caption` replaces the pair's if it is `correct`.
+    """One decision about a pair; `caption` replaces the pair's if the decision is `correct`.
 
-    `note` is for people; one that is empty takes an earlier one away.
+    `note` is for people; an empty one removes an earlier one.
     """
 
     uid: str
@@ -65,9 +65,9 @@ def decision_of(
     time: Any,
     note: Any = None,
 ) -> Decision:
-    """Make a decision of values that anybody may have written.
+    """Build a decision from untrusted values.
 
-    Raises `ValueError` or `TypeError` for those that no decision has.
+    Raises `ValueError` or `TypeError` for values that no decision has.
     """
     number = 0 if caption_number in (None, "") else caption_number
     if isinstance(number, float) and not number.is_integer():
@@ -84,13 +84,13 @@ def decision_of(
         time = time.replace(tzinfo=datetime.timezone.utc)
     try:
         time = time.astimezone(datetime.timezone.utc)
-    except OverflowError:  # only in its own zone it is before the end of the year 9999
+    except OverflowError:  # past the year 9999 in UTC, not in its own zone
         raise ValueError(f"its time is {time}") from None
     if decision not in (*KINDS, NOTE):
         raise ValueError(f"it takes {', '.join(KINDS)}, got {decision!r}")
     text, note = (one if isinstance(one, str) else None for one in (caption, note))
     if decision != CORRECT:
-        text = None  # the caption of the pair, which tables have beside a decision
+        text = None  # the pair's own caption, which tables have beside a decision
     if decision == CORRECT and not (text or "").strip():
         raise ValueError("it corrects a caption, and has none")
     for one in (uid, text, reviewer, note):
@@ -101,7 +101,7 @@ def decision_of(
 
 
 def default_reviewer() -> str:
-    """The name of the user, or `unknown` where the system has none."""
+    """Return the user's name, or `unknown` if the system has none."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
@@ -109,18 +109,18 @@ def default_reviewer() -> str:
 
 
 def journal_of(out: UPath) -> UPath:
-    """The place of the journal of the review that writes `out`; its entries lie beside it."""
+    """Return the path of the journal for a review that writes `out`; its entries are beside it."""
     return out.parent / WORKING_FOLDER / f"{out.name}.json"
 
 
 def records_of(out: UPath) -> list[dict[str, Any]]:
-    """The lines of the journal that a killed review has left."""
+    """Return the lines of the journal that a killed review left."""
     journal = journal_of(out)
     return [*earlier_lines(journal), *Entries(journal.with_suffix(".entries"))]
 
 
 def record_of(batch: int, decisions: Sequence[Decision]) -> dict[str, Any]:
-    """The line of the journal for decisions that were made, and are undone, together."""
+    """Return the journal line for decisions that were made, and are undone, together."""
     first = decisions[0]
     record: dict[str, Any] = {
         "batch": batch,
@@ -137,7 +137,7 @@ def record_of(batch: int, decisions: Sequence[Decision]) -> dict[str, Any]:
 
 
 def replayed(records: Iterable[dict[str, Any]]) -> list[Decision]:
-    """The decisions of a journal in order, without those that were undone."""
+    """Return the decisions of a journal in order, without undone ones."""
     batches: dict[int, list[Decision]] = {}
     for record in records:
         if "undo" in record:
@@ -149,7 +149,7 @@ def replayed(records: Iterable[dict[str, Any]]) -> list[Decision]:
 
 
 def batch_of(record: dict[str, Any]) -> int:
-    """The batch that a journal's line names; -1, which nothing undoes, if it names none."""
+    """Return the batch that a journal's line names; -1, which nothing undoes, if none."""
     number = _batch(record.get("batch"))
     return -1 if number is None else number
 
@@ -159,7 +159,7 @@ def _batch(number: object) -> int | None:
 
 
 def _decisions(record: dict[str, Any]) -> Iterator[Decision]:
-    """Parse the decisions of one line; none for a line that is no decision."""
+    """Parse the decisions of one line; none for an invalid line."""
     try:
         kind, reviewer, pairs = record["decision"], str(record["reviewer"]), record["pairs"]
         captions, notes = (
@@ -172,7 +172,7 @@ def _decisions(record: dict[str, Any]) -> Iterator[Decision]:
 
 
 def latest(decisions: Iterable[Decision]) -> Decision:
-    """The latest of decisions about one pair, with the latest note; of one time, the last."""
+    """Return a pair's latest decision with its latest note; at equal times, the last one."""
     decisions = sorted(decisions, key=lambda decision: decision.time)
     *_, last = [one for one in decisions if one.decision != NOTE] or decisions
     *_, note = [None, *(one.note for one in decisions if one.note is not None)]
@@ -180,10 +180,10 @@ def latest(decisions: Iterable[Decision]) -> Decision:
 
 
 def read_decisions(path: str) -> list[Decision]:
-    """The decisions of a file in order, and those that a killed review left in its journal.
+    """Return the decisions of a file in order, with those that a killed review left in its journal.
 
-    Of each pair there is one decision, the latest. Raises `InputError` for a file that is not
-    there, or is no table of decisions.
+    Each pair has one decision, the latest. Raises `InputError` for a missing file, or one that is
+    not a table of decisions.
     """
     place = stores.location(path)
     journal = replayed(records_of(place))
@@ -196,7 +196,7 @@ def read_decisions(path: str) -> list[Decision]:
 
 
 def write_decisions(out: UPath, table: pa.Table, command: str = "review") -> None:
-    """Write a table of decisions, whole or not at all; `command` is the one that makes them.
+    """Write a table of decisions, whole or not at all; `command` is the one that made them.
 
     Further columns of the table stay.
     """

@@ -1,4 +1,4 @@
-"""The differences between two runs, in the words of the command line."""
+"""Describe the differences between two runs in command-line terms."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _LONGEST_VALUE = 80
 def differences(
     before: Mapping[str, Any], now: Mapping[str, Any], labels: Mapping[str, str] | None = None
 ) -> list[str]:
-    """A clause for each difference between two identities of a run, in their order.
+    """Return a clause for each difference between two identities of a run, in order.
 
     Nested mappings are compared field by field. A list of mappings that have a `name`, such as
     the shards, is compared by name: missing, new, changed, in another order. An absent
     field equals None and an empty list.
 
-    `labels` says how to call a field, by its dotted name; without a label a field is the option
-    of its last name (`options.batch_size` is `--batch-size`), and the fields of a mapping that has
-    a label follow it (`--noise ncr`).
+    `labels` maps a field's dotted name to its wording; a field without one is named as the option
+    of its last name (`options.batch_size` is `--batch-size`), and the fields of a labelled mapping
+    follow its label (`--noise ncr`).
     """
     return list(_differences("", None, before, now, labels or {}))
 
@@ -38,7 +38,7 @@ def check_same(place: object, clauses: Sequence[str]) -> None:
 
 
 def spelled_out(clauses: Sequence[str]) -> str:
-    """The first differences in words, and the number of the others."""
+    """Return the first differences in words, and the number of the others."""
     more = len(clauses) - _SHOWN
     return "; ".join(clauses[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
@@ -59,7 +59,7 @@ def _differences(
         elif _are_named(old) and _are_named(new) and (old or new):
             yield from _of_named(label or name.removesuffix("s"), old or [], new or [])
         elif not _equal(old, new):
-            # What is no name is a file.
+            # Keys that are not names are files.
             option = f"--{name.replace('_', '-')}" if name.isidentifier() else name
             label = label or (f"{owner} {name}" if owner else option)
             yield f"{label} was {_text(old)}, is {_text(new)}"

@@ -1,6 +1,6 @@
-"""Records of runs by ncclean 0.3: lines of JSON in a file, in a store in numbered objects.
+"""Read records of runs by ncclean 0.3: JSON lines in a file, or numbered objects in a store.
 
-They are read for one version; to be removed with 0.5.
+They are read for one more version; remove with 0.5.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from upath import UPath
 from ncclean.base import stores
 from ncclean.base.file_names import WORKING_FOLDER
 
-# Of what is `run.json` now; the last two lay in the output itself.
+# Names of what is now `run.json`; the last two were in the output itself.
 _NAMES = ("manifest", "_export", "_synth", "explain", "search")
 _IN_VIEW = ("_finetune", "_adapt")
 _LONGEST_LINE = 1 << 28  # a list of a million shards has fewer
 
 
 def earlier_files(path: UPath) -> list[UPath]:
-    """The files of the record that 0.3 has left where one is now at `path`; none if it has not."""
+    """Return the files of 0.3's record where one belongs at `path` now, if any."""
     names: tuple[str, ...] = _NAMES if path.name == "run.json" else (path.stem,)
     places = [(path.parent, names)]
     if path.parent.name == WORKING_FOLDER:
@@ -40,7 +40,7 @@ def earlier_files(path: UPath) -> list[UPath]:
 
 
 def earlier_lines(path: UPath) -> Iterator[dict[str, Any]]:
-    """The lines of such a record; what a crash has cut short is passed over."""
+    """Return the lines of such a record; skip what a crash truncated."""
     for file in earlier_files(path):
         for line in _lines(file):
             try:

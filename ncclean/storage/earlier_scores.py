@@ -1,4 +1,4 @@
-"""Scoring runs of ncclean 0.3, made runs of this version; to be removed with 0.5."""
+"""Adopt scoring runs of ncclean 0.3 as runs of this version; remove with 0.5."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ncclean.storage.shard_records import Listed, ShardList
 
 
 def adopt_scores(layout: ScoreLayout) -> None:
-    """Write the list of shards and the record of a run that 0.3 has begun, if there is one."""
+    """Write the list of shards and the record of a run that 0.3 began, if there is one."""
     place = layout.work / RUN
     if exists_now(place) or not (files := earlier_files(place)):
         return
@@ -36,7 +36,7 @@ def _adopt(layout: ScoreLayout, place: UPath, files: list[UPath]) -> None:
     lines = earlier_lines(place)
     first = next(lines, {})
     if first.get("command") != COMMAND:
-        return  # whoever opens the record says whose it is
+        return  # opening the record tells whose it is
     identity = first["identity"]
     shards = [ShardRef(**shard) for shard in identity.pop("shards")]
     refs, next_number = dict(enumerate(shards)), len(shards)
@@ -65,7 +65,7 @@ def _adopt(layout: ScoreLayout, place: UPath, files: list[UPath]) -> None:
         *((number, ref, position) for position, (number, ref) in enumerate(refs.items())),
     ):
         one = listed[ref.name] = Listed(number, position, ref)
-        if ref.name in records:  # a shard that was repaired is listed as it was before
+        if ref.name in records:  # list a repaired shard as it was before
             scored = json.loads(records[ref.name])
             one.ref = dataclasses.replace(ref, size=scored["size"], version=scored["version"])
         if ref.name in records or ref.name in names:  # the table has rows of dropped ones, too
@@ -78,7 +78,7 @@ def _adopt(layout: ScoreLayout, place: UPath, files: list[UPath]) -> None:
 
 
 def rows_by_column(file: pq.ParquetFile) -> dict[str, int]:
-    """The numbers of rows of the shards of a table, in its order, as its column `shard` has them.
+    """Count the rows of a table's shards, in order, by its column `shard`.
 
     Tables of 0.3 do not state them.
     """

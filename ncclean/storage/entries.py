@@ -1,4 +1,4 @@
-"""The steps that a run has done, each a small JSON file that is whole or not there."""
+"""Store the finished steps of a run, each a small JSON file that is whole or absent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ncclean.base import stores
 from ncclean.base.atomic import published, remove_leftovers, reported
 
 _NAME = re.compile(r"\d{6,}\.json")
-_AT_ONCE = 1000  # are held in memory
+_AT_ONCE = 1000  # held in memory at a time
 
 
 class Entries:
@@ -26,7 +26,7 @@ class Entries:
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries; what is no JSON object is passed over."""
+        """Yield the entries; skip files that are not JSON objects."""
         paths = self._paths()
         for begin in range(0, len(paths), _AT_ONCE):
             for data in stores.read_files(paths[begin : begin + _AT_ONCE]):

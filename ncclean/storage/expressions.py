@@ -1,6 +1,6 @@
-"""SQL of a person: what it reads, with the columns of joined tables and `rank(x)` filled in.
+"""Interpret a user's SQL: find what it reads, and fill in joined columns and `rank(x)`.
 
-DuckDB parses it. What is changed is its tree, so quotes, comments and nesting need no care.
+DuckDB parses it. Only the syntax tree is changed, so quotes, comments and nesting need no care.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ncclean.storage.column_names import ColumnNames
 from ncclean.storage.quoting import identifier
 from ncclean.storage.sql_tree import Node, is_expression, is_rank, own_tables, parse, written
 
-_CONDITIONS = ("BOOLEAN", '"NULL"')  # and integers, which tables of others have for them
+_CONDITIONS = ("BOOLEAN", '"NULL"')  # or integers, which others' tables use instead
 _MISSING = re.compile(
     r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"'
 )
@@ -32,8 +32,8 @@ _KIND = re.compile(r"^(Binder|Catalog|Parser) Error: ")
 class Expression:
     """An expression over the columns of `ColumnNames`, in names that DuckDB knows.
 
-    `columns` are those that it reads. `ranks` are the arguments of `rank`, each of which `sql`
-    reads from the column `rank_column(argument)`. `column` is its name if it is nothing but one.
+    `columns` are those that it reads. `ranks` are the arguments of `rank`; `sql` reads each from
+    the column `rank_column(argument)`. `column` is its name if it is only a column.
     """
 
     sql: str
@@ -60,8 +60,8 @@ def parse_expression(
 ) -> Expression:
     """Parse an SQL expression over the columns, or the plain name of a column.
 
-    Any connection will do: it parses, and looks at no table. Raises `InputError` for what is not
-    one expression, an unknown column of a joined table, and `rank` where it cannot be computed.
+    Any connection serves: parsing reads no table. Raises `InputError` for anything but one
+    expression, an unknown column of a joined table, and `rank` where it cannot be computed.
     """
     named = names.named(text)
     if named is not None:
@@ -90,7 +90,7 @@ def bind_expression(
     """Parse an SQL expression and check that DuckDB can compute it, without reading a table.
 
     Raises `InputError`, in one sentence that begins with the option, if it cannot be computed, has
-    more or fewer values than there are pairs, or is a condition that is neither true nor false.
+    more or fewer values than there are pairs, or is a condition that is not boolean.
     """
     expression = parse_expression(connection, text, option, names)
     columns = ", ".join(f"NULL::{kind} AS {identifier(n)}" for n, kind in names.types.items())
@@ -129,12 +129,12 @@ def type_per_pair(
     *,
     alone: bool = False,
 ) -> str:
-    """Type of an SQL expression with one value for each row of `source`; nothing is read.
+    """Return the type of an SQL expression with one value for each row of `source`; read nothing.
 
-    Window functions and subqueries have: a subquery is one value, or asked whether it holds one.
-    With `alone`, window functions are refused too: they look at other pairs.
-    Raises `NotPerPair` for aggregates, `unnest` and what stands for several columns, and
-    `duckdb.Error` for what cannot be computed.
+    Window functions and subqueries are allowed: a subquery is one value, or a test for membership.
+    With `alone`, window functions are refused, too: they look at other pairs. Raises `NotPerPair`
+    for aggregates, `unnest` and expressions for several columns, and `duckdb.Error` for what cannot
+    be computed.
     """
     try:
         # Beside a column, so that an aggregate over all pairs is refused.
@@ -149,8 +149,8 @@ def type_per_pair(
         raise
     if len(kinds) != 1:
         raise NotPerPair(f"it stands for {len(kinds)} columns, and takes one value for each pair")
-    # DuckDB knows what an aggregate is and what unnests, by whatever name: in WHERE it refuses
-    # both. Window functions as well, which are looked at without what is inside of them.
+    # DuckDB recognises aggregates and unnesting by any name: in WHERE it refuses both. It also
+    # refuses window functions, which are tested without their contents.
     tested = sql if alone else _without_windows(connection, sql)
     try:
         connection.execute(f"{common} SELECT 1 FROM {source} WHERE ({tested}) IS NULL LIMIT 0")
@@ -168,7 +168,7 @@ def _width(connection: duckdb.DuckDBPyConnection, common: str, source: str) -> i
 
 
 def _without_windows(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """The expression with NULL for its window functions."""
+    """Replace the window functions of an expression by NULL."""
     tree = parse(connection, f"SELECT {sql}")
     null = parse(connection, "SELECT NULL")
     if tree is None or null is None:
@@ -190,7 +190,7 @@ def _without_windows(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def explain(error: duckdb.Error, columns: Iterable[str]) -> str:
-    """DuckDB's error on one line; for a missing column, with the columns that exist."""
+    """Return DuckDB's error on one line; for a missing column, with the existing columns."""
     text = str(error)
     missing = _MISSING.search(text)
     if missing is not None:
@@ -223,8 +223,8 @@ def missing_column(name: str, there: Iterable[str]) -> str:
 def parse_query(connection: duckdb.DuckDBPyConnection, sql: str, names: ColumnNames) -> Expression:
     """Parse a whole SELECT over joined tables; in it `rank` is SQL's window function.
 
-    A joined table whose name the statement gives to something of its own is left alone. What
-    DuckDB cannot take apart is returned as it is, reading all columns.
+    A joined table whose name the statement reuses is left alone. A statement that DuckDB cannot
+    parse is returned unchanged, reading all columns.
     """
     tree = parse(connection, sql)
     if tree is None or len(tree["statements"]) != 1:
@@ -237,7 +237,7 @@ def parse_query(connection: duckdb.DuckDBPyConnection, sql: str, names: ColumnNa
 
 @dataclass
 class _Reader:
-    """Collects what a tree reads, and renames it. Without `template`, `rank` is left alone."""
+    """Collects what a tree reads, and renames it; without `template`, leaves `rank` alone."""
 
     connection: duckdb.DuckDBPyConnection
     names: ColumnNames
@@ -246,7 +246,7 @@ class _Reader:
     shadowed: frozenset[str] = frozenset()
     columns: set[str] = field(default_factory=set)
     ranks: list[str] = field(default_factory=list)
-    inside: str = ""  # what holds the node at hand and may hold no rank
+    inside: str = ""  # the construct around the node that must not contain a rank
 
     def rewrite(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -273,13 +273,13 @@ class _Reader:
         return result
 
     def _renamed(self, parts: list[str]) -> list[str]:
-        """`dfn.similarity`, perhaps after a table or before a field, as the column's one name."""
+        """Rewrite `dfn.similarity`, after a table or before a field, as the column's one name."""
         for first in range(len(parts)):
             for last in range(len(parts), first, -1):
                 inner = parts[first:last]
                 if len(inner) > 1 and inner[0].lower() in self.shadowed:
                     continue
-                # Only a name that begins the reference can be wrong; another may be a field.
+                # Only a name that begins the reference can be wrong; others may be fields.
                 is_known = len(inner) != 2 or first == 0 or not self.names.is_table(inner[0])
                 name = self._find(inner) if is_known or self._has(inner) else None
                 if name is not None:

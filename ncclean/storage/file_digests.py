@@ -1,4 +1,4 @@
-"""Digests that tell whether a file, or a table, is another one now under the same path."""
+"""Digest files and tables, to tell whether a path now holds another one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def content_digest(paths: Sequence[str]) -> str:
 
 
 def footer_digest(paths: Sequence[str]) -> str:
-    """Digest of the footers of tables, as hex digits: a large table is told by a few kilobytes.
+    """Return a hex digest of the footers of tables: a few kilobytes identify a large table.
 
-    A footer has the sizes and the extremes of each column, and the facts of its run. Raises
+    A footer has the sizes and extremes of each column, and the facts of its run. Raises
     `InputError` if one cannot be read.
     """
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
@@ -43,7 +43,7 @@ def _add_content(digest: hashlib.blake2b, file: str) -> None:
 
 
 def _footer_of(file: str) -> bytes:
-    """The last bytes of a Parquet file: the footer, its length of 4 bytes, and a mark of 4."""
+    """Return a Parquet file's last bytes: the footer, its length of 4 bytes, a mark of 4."""
     with open_file(file) as stream:
         end = stream.seek(0, 2)
         stream.seek(max(0, end - 8))

@@ -1,7 +1,7 @@
-"""Parts to the table: fix the shift, fit the null, fill the calibrated columns.
+"""Turn parts into the table: fix the shift, fit the null, fill the calibrated columns.
 
-Needs no model and no images; repeatable with another shift or weight. The rows of a shard are those
-of its part, or once the part is gone those of the table itself.
+Needs no model and no images, and can be repeated with another shift or weight. The rows of a shard
+are those of its part or, once the part is gone, those of the table itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ncclean.storage.table_file import ShardRows, TableFile, write_table_file
 # Calls a function with the arguments of each task, here or elsewhere.
 RunTasks = Callable[[Callable[..., None], Iterable[tuple[Any, ...]]], Iterable[object]]
 
-# Of a file of the table, in memory: 64 to 512 MB of Parquet.
+# A table file's size in memory: 64 to 512 MB of Parquet.
 FILE_BYTES = 512 << 20
 _FILES_AT_ONCE = 4  # in this process
 
@@ -41,16 +41,16 @@ def finalize(
 ) -> None:
     """Write the table, each file published whole, and remove the parts.
 
-    Parts are removed when every file and the list of shards with their records are in place, so
-    it can be killed anywhere and run again. `run_tasks` writes the files, by default several at
-    once here. Shards of which the run has no rows are in one of the runs that it `merges`.
+    Parts are removed once every file, and the list of shards with their records, is in place, so it
+    can be killed at any point and rerun. `run_tasks` writes the files, by default several at once
+    here. Shards whose rows the run lacks are in one of the runs that it `merges`.
     """
     run.check()
     metadata = final_metadata(calibration, run)
     files = table_files_of(run, merges)
     left = _leftovers(run, files)
     left.write(run.layout.finalizing)
-    run.forget_dropped()  # before their rows go: one that comes back is scored again
+    run.forget_dropped()  # before removing their rows: returning ones are scored again
     tasks = ((file, calibration, metadata) for file in files)
     run_tasks = run_tasks or (itertools.starmap if len(files) == 1 else _in_threads)
     for done, _ in enumerate(run_tasks(write_table_file, tasks), start=1):
@@ -70,7 +70,7 @@ def _in_threads(function: Callable[..., None], tasks: Iterable[tuple[Any, ...]])
 
 
 def _leftovers(run: ScoreRun, files: Sequence[TableFile]) -> Leftovers:
-    """Files that writing the table leaves, and those of a run that was killed."""
+    """Collect files made obsolete by the new table, and those of a killed run."""
     shards = run.listed.shards.values()
     names = [one.file for one in shards if one.file] + [file.name for file in files]
     dropped = [one.number for one in shards if one.position is None]
@@ -78,13 +78,13 @@ def _leftovers(run: ScoreRun, files: Sequence[TableFile]) -> Leftovers:
 
 
 def _remove(run: ScoreRun, left: Leftovers, table: set[str]) -> None:
-    """Remove all files but those of the table now, and then the list of them."""
+    """Remove all files except those of the table now, and then the list of them."""
     layout, folder = run.layout, run.identity.options.get("embeddings")
     files = layout.own_files(name for name in left.table if name not in table)
     files += [layout.part(one.ref) for one in run.listed.shards.values()]
     if folder is not None:
         listed = {one.number for one in run.listed.shards.values()}
-        for number in set(left.numbers) - listed:  # one that was to be dropped may be back
+        for number in set(left.numbers) - listed:  # a shard to be dropped may be back
             place = layout.embeddings(folder)
             files += embedding_files(place, f"{number:0{run.digits}d}").values()
     remove_with_leftovers(files)
@@ -94,7 +94,7 @@ def _remove(run: ScoreRun, left: Leftovers, table: set[str]) -> None:
 
 
 def table_files_of(run: ScoreRun, merges: Sequence[ScoreRun] = ()) -> list[TableFile]:
-    """The files that the table will have, about equal and of at most `FILE_BYTES` in memory."""
+    """Return the planned table files, about equal and of at most `FILE_BYTES` in memory."""
     layout, place = run.layout, run.layout.out
     sources = {name: rows for one in (*merges, run) for name, rows in _rows(one)}
     shards = run.done_shards()
@@ -119,7 +119,7 @@ def table_files_of(run: ScoreRun, merges: Sequence[ScoreRun] = ()) -> list[Table
 
 
 def _rows(run: ScoreRun) -> Iterator[tuple[str, ShardRows]]:
-    """Yield where the rows of the shards are that the run has."""
+    """Yield where the rows of the run's shards are."""
     parts = run.parts()
     for name, stats in run.done.items():
         if name in parts:
@@ -130,7 +130,7 @@ def _rows(run: ScoreRun) -> Iterator[tuple[str, ShardRows]]:
 
 
 def _digest(run: ScoreRun, shards: Sequence[ShardRows]) -> str:
-    """A name for a group of shards, so that no file replaces one that holds rows of others."""
+    """Name a group of shards, so that no file replaces one with rows of others."""
     versions = [(one.shard, *run.scored_versions[one.shard], one.rows) for one in shards]
     return hashlib.blake2b(repr(versions).encode(), digest_size=4).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Groups of pairs that are calibrated apart: a column, or SQL, over what is known of each pair."""
+"""Group pairs that are calibrated separately, by a column or SQL over each pair's facts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ncclean.errors import InputError
 from ncclean.storage import sql_tree
 from ncclean.storage.expressions import NotPerPair, explain, one_expression, type_per_pair
 
-# More of them in one shard are no groups: the column has another value for every pair.
+# More of them in one shard are not groups: the column differs for every pair.
 _MOST_GROUPS = 200
 
 
@@ -22,15 +22,15 @@ def names_in(sql: str) -> set[str]:
 
 
 def check_grouping(sql: str) -> None:
-    """Raise `InputError` if `--calibrate-by` is not an SQL expression; columns are not checked."""
+    """Raise `InputError` if `--calibrate-by` is not an SQL expression; do not check columns."""
     group_labels(sql, schema.SCORES.empty_table())
 
 
 def group_labels(sql: str, table: pa.Table) -> pa.Array:
-    """(n,) group labels: the value of an SQL expression for each row, null if it has none.
+    """Return (n,) group labels: the value of an SQL expression for each row, null if it has none.
 
-    What is not a column of the table is null: a field that only some shards have. Raises
-    `InputError` for an expression that cannot be evaluated, or with hundreds of values.
+    A name that is not a column is null: a field that only some shards have. Raises `InputError` for
+    an expression that cannot be evaluated, or with hundreds of values.
     """
     one_expression(sql, "--calibrate-by")
     there = {name.lower() for name in table.column_names}

@@ -1,4 +1,4 @@
-"""The state of a noise injection: its run record, and files that only an unfinished run needs.
+"""Store the state of a noise injection: its run record, and files of an unfinished run.
 
 The working folder of the output holds the record, which gains an entry for each finished
 shard, and, until all are finished, the indexes of the input's shards, the moving images of
@@ -44,7 +44,7 @@ class InjectionIdentity:
     noise_file: np.ndarray | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, a hash in place of the noise file."""
+        """Return the fields, with a hash instead of the noise file."""
         fields = dataclasses.asdict(self)
         if self.noise_file is not None:
             digest = hashlib.blake2b(self.noise_file.tobytes(), digest_size=8).hexdigest()
@@ -56,8 +56,8 @@ class InjectionIdentity:
 class ShardRecord:
     """Counts of a written shard: pairs, those made noisy by kind, and the rest.
 
-    `unchanged` pairs were to change, by kind, but got an equal caption or image. The last three
-    are those of `ncclean.data.inject.Rewritten`. `error` is why the shard is cut short, or "".
+    `unchanged` counts pairs, by kind, that got an equal caption or image. The last three are those
+    of `ncclean.data.inject.Rewritten`. `error` is why the shard is cut short, or "".
     """
 
     samples: int
@@ -74,8 +74,8 @@ class ShardRecord:
 class Injection:
     """The state of a run; `done` maps names of written shards to their records.
 
-    `planned` is None until the whole input is indexed. Opening takes a lock on a local folder: two
-    runs on one output are refused.
+    `planned` is None until the whole input is indexed. Opening locks a local folder: two runs on
+    one output are refused.
     """
 
     out: UPath
@@ -88,8 +88,8 @@ class Injection:
     def open(cls, out: UPath, identity: InjectionIdentity, *, overwrite: bool) -> Injection:
         """Begin to write a corpus with noise into `out`, or resume an interrupted run.
 
-        Raises `ResumeError`, spelling out every difference, if that is another run, and
-        `InputError` if something is in the way that no injection made.
+        Raises `ResumeError`, spelling out every difference, for another run, and `InputError` for
+        an existing file that no injection made.
         """
         run = cls(out, identity)
         run._record = RunRecord.open(
@@ -125,14 +125,14 @@ class Injection:
         return [number for number, shard in enumerate(shards) if shard.name not in finished]
 
     def sources(self, name: str) -> list[ShardRef]:
-        """The shards that working files of a name are made of."""
+        """Return the shards from which working files of a name are made."""
         return self.identity.donors if name == "donors" else self.identity.shards
 
     def working_file(self, name: str, number: int) -> UPath:
         """Path of a file that only an unfinished run needs.
 
-        The `index` of a shard, the captions of one of `donors`, the moved `images` of a compressed
-        shard.
+        It is the `index` of a shard, the captions of one of `donors`, or the moved `images` of a
+        compressed shard.
         """
         return self.work / f"{name}-{number:06d}.{'bin' if name == 'images' else 'parquet'}"
 
@@ -167,7 +167,7 @@ class Injection:
             yield from (self.working_file(name, number) for number in range(count))
 
     def _files(self, identity: Mapping[str, Any]) -> Iterator[UPath]:
-        """Every file that a run with this identity may write, but for its record."""
+        """Return every file that a run with this identity may write, except its record."""
         shards = identity["shards"]
         yield from (self.shard(ShardRef(**shard)) for shard in shards)
         yield from self._working_files(len(shards), len(identity.get("donors", ())))
@@ -206,9 +206,9 @@ class NoiseSummary:
     """Counts of a finished injection.
 
     Of `pairs` scorable pairs, `planned` were drawn per kind and `noisy` came out noisy: the rest
-    were left in place by the permutation (`left_in_place`) or got a copy of what they had
-    (`unchanged`). `shortage` is what could not be drawn of what the rates ask for.
-    `already_noisy` pairs were noisy in the input and left alone.
+    were left in place by the permutation (`left_in_place`) or got an equal value (`unchanged`).
+    `shortage` is how many fewer than the rates were drawn. `already_noisy` pairs were noisy in the
+    input and left alone.
     """
 
     shards: int

@@ -1,5 +1,4 @@
-"""Inputs of commands: whether they exist, stamps that change with them, and what a result has
-been made from."""
+"""Check the inputs of commands, stamp their versions, and record what a result depends on."""
 
 from __future__ import annotations
 
@@ -26,9 +25,9 @@ _LISTED_FILES = 100
 
 
 def identity(options: Options) -> dict[str, Any]:
-    """The options, inputs and version that a result depends on, as JSON.
+    """Return the options, inputs and version that a result depends on, as JSON.
 
-    Options that change no result, and those of other methods, are left out.
+    Options that do not affect the result, and those of other methods, are omitted.
     """
     values, inputs = {}, {}
     for name, parameter in parameters(type(options)).items():
@@ -55,7 +54,7 @@ def check_there(
 ) -> None:
     """Raise `InputError` or `ModelError` for an input that does not exist.
 
-    `is_random` asks for the architecture of a model, without weights.
+    `is_random` requests the architecture of a model, without weights.
     """
     from ncclean.base import stores
     from ncclean.models.checkpoint import resolve as resolve_model
@@ -66,7 +65,7 @@ def check_there(
     elif reads in (Reads.TABLE, Reads.JOINED):
         table_files([_table(reads, value)])
     elif reads is Reads.WEIGHTS:
-        return  # a tag or a file: looked at with the model
+        return  # a tag or a file: checked with the model
     elif reads is Reads.MODEL:
         if is_random or value.startswith(LOCAL_MODEL) or "/" not in value:
             resolve_model(value, pretrained, is_random=is_random)
@@ -77,7 +76,7 @@ def check_there(
 
 
 def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
-    """Path, size and version of every file behind an input; the name of a model as it is."""
+    """Return path, size and version of every file behind an input; a model's name unchanged."""
     from ncclean.base import stores
     from ncclean.storage.tables import listed_files
 
@@ -126,7 +125,7 @@ def _stamp(path: str) -> Stamp:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON keeps it."""
+    """Return the value as JSON stores it."""
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -1,8 +1,8 @@
-"""Score files with the columns of other tables beside them, and percent ranks, in bounded memory.
+"""Join score files with other tables, and compute percent ranks, in bounded memory.
 
-Several passes over a join would repeat it, so it is done once: what is read of it is written to a
-temporary Parquet file, in the order of the scores, which then takes their place. All joins, groups
-and sorts are DuckDB's, which puts what exceeds its memory limit on disk.
+Several passes over a join would repeat it, so it is done once: the columns to be read are written
+to a temporary Parquet file, in the order of the scores, which it then replaces. DuckDB does all
+joins, groups and sorts, and spills what exceeds its memory limit to disk.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from ncclean.storage.quoting import identifier, quoted
 from ncclean.storage.tables import local_tables
 
 SCORES = "scores"
-SCORES_ALONE = "_scores_alone"  # a view too, without what is joined
-PLACED = "_placed_scores"  # `scores` with `PLACE`, where `prepare` was asked for it
-PLACE = "_place"  # of a row in the input; names that begin so are ours
+SCORES_ALONE = "_scores_alone"  # a view of `scores` without joined columns
+PLACED = "_placed_scores"  # `scores` with `PLACE`, if `prepare` was asked for it
+PLACE = "_place"  # of a row in the input; names with this prefix are ours
 
 
 @dataclass
 class JoinedScores:
     """The view `scores` of a connection: score files, and the tables joined to them by `joins`.
 
-    Until `prepare`, the view has the score files alone. `partners` counts the rows of the scores
-    that have a row in each joined table, by its name, once `prepare` has run.
+    Until `prepare`, the view has only the score files. After it, `partners` counts the score rows
+    with a match in each joined table, by name.
     """
 
     connection: duckdb.DuckDBPyConnection
     names: ColumnNames
     joins: tuple[JoinedFile, ...]
     paths: Sequence[str]
-    files: list[str]  # of the scores, on this machine
+    files: list[str]  # local score files
     partners: dict[str, int] = field(default_factory=dict)
     work: Path = field(default_factory=temporary_folder)
 
@@ -64,8 +64,8 @@ class JoinedScores:
     ) -> JoinedScores:
         """Open score files and the tables to join, each `PATH` or `NAME=PATH`.
 
-        Raises `InputError` for paths without tables, and for a table without a key in common with
-        the scores, with several rows of one key, or with a name that is taken.
+        Raises `InputError` for paths without tables, and for a table without a common key with the
+        scores, with duplicate keys, or with a taken name.
         """
         files = tuple(JoinedFile.parse(text) for text in joins)
         views = {_view(number): [file.path] for number, file in enumerate(files, start=1)}
@@ -106,8 +106,8 @@ class JoinedScores:
     def expression(self, text: str, option: str, *, is_condition: bool = False) -> Expression:
         """Read SQL over the columns, with `rank(x)` for the percent rank over the scored pairs.
 
-        Raises `InputError`, in one sentence with the name of the option, for what is not one
-        expression over the columns that there are, with one value for each pair.
+        Raises `InputError`, in one sentence with the name of the option, for anything but one
+        expression over existing columns, with one value for each pair.
         """
         return bind_expression(self.connection, text, option, self.names, is_condition=is_condition)
 
@@ -118,13 +118,13 @@ class JoinedScores:
         *,
         is_placed: bool = False,
     ) -> list[str]:
-        """Compute joins and ranks once; returns the local files that then hold the scores.
+        """Compute joins and ranks once; return the local files that then hold the scores.
 
-        From now on the view `scores` has `columns` and those of the expressions, as many of them as
-        there are; without joins and ranks, it stays as it is. Rows and their order are those of
-        the score files. With `is_placed`, the view `PLACED` has the same, and where each row lies:
-        its file and its number in that, in the order of the input. Raises `InputError` for a joined
-        table of which no row is matched.
+        Afterwards the view `scores` has `columns` and those of the expressions, as far as they
+        exist; without joins and ranks, it is unchanged. Rows and their order are those of the score
+        files. With `is_placed`, the view `PLACED` has the same columns and each row's place: its
+        file and its number in it, in input order. Raises `InputError` for a joined table without
+        matching rows.
         """
         expressions = list(expressions)
         ranks = list(dict.fromkeys(rank for one in expressions for rank in one.ranks))
@@ -138,7 +138,7 @@ class JoinedScores:
         wanted = wanted or list(self.names.types)[:1]
         self.work.mkdir()
         try:
-            # Only the last pass sorts; to keep an order until then would cost memory.
+            # Only the last pass sorts; keeping an order until then would cost memory.
             self.connection.execute("SET preserve_insertion_order = false")
             file = self._write([*wanted, PLACE] if is_placed else wanted, ranks)
             self.connection.execute("SET preserve_insertion_order = true")
@@ -153,10 +153,10 @@ class JoinedScores:
         return [str(file)]
 
     def _write(self, columns: list[str], ranks: list[str]) -> Path:
-        """The rows in the order of the input, with the percent rank of each of `ranks`.
+        """Write the rows in input order, with the percent rank of each of `ranks`.
 
-        One join or sort in a pass: each takes what memory there is, and DuckDB gives up where
-        several of one query need more than the limit at the same time.
+        Each pass does one join or sort: each takes all available memory, and DuckDB gives up if
+        several in one query together exceed the limit.
         """
         held = [
             name for name in self.names.types if name in (*columns, "status") or self._is_key(name)
@@ -196,7 +196,7 @@ class JoinedScores:
     def _add(
         self, name: str, source: str, columns: list[str], join: str, before: Path | None
     ) -> Path:
-        """A file of `source` with columns of a joined relation; the file before is removed."""
+        """Write a file of `source` with columns of a joined relation; remove the previous file."""
         added = ", ".join([f"{SCORES}.*", *columns])
         file = self._copy(name, f"SELECT {added} FROM {source} AS {SCORES} LEFT JOIN {join}")
         if before is not None:
@@ -210,8 +210,8 @@ class JoinedScores:
     def _create_ranks(self, value: str, source: str) -> None:
         """Create the table `ranks`: distinct values, and the share of the others below each.
 
-        Values are counted first, so that ties are equal, and what is sorted is only as large as
-        there are distinct values: of 32-bit cosines far fewer than pairs.
+        Values are counted first, so that ties are equal and only distinct values are sorted: for
+        32-bit cosines, far fewer than pairs.
         """
         self.connection.execute(
             f"""CREATE TEMP TABLE ranks AS
@@ -241,8 +241,8 @@ class JoinedScores:
         values = ", ".join(_key("joined", key) for key in keys)
         there = " AND ".join(f"{_key('joined', key)} IS NOT NULL" for key in keys)
         rows = f"FROM {_view(number)} AS joined WHERE {there}"
-        # Groups of 64 bits, not of text: a third of the memory. Different keys with the same hash
-        # are told apart by the second query.
+        # Group by 64 bits, not by text: a third of the memory. The second query separates different
+        # keys with the same hash.
         repeated = f"SELECT hash({values}) AS hashed {rows} GROUP BY 1 HAVING count(*) > 1"
         if not self.connection.execute(f"{repeated} LIMIT 1").fetchall():
             return
@@ -283,17 +283,17 @@ def query(
 ) -> duckdb.DuckDBPyRelation:
     """Run one SELECT over the view `scores`; DESCRIBE, SUMMARIZE and SHOW are allowed, too.
 
-    `joins` are tables whose columns the view has too. Raises `InputError` for any other statement,
-    for several, for what DuckDB rejects, and for tables that cannot be joined.
+    `joins` are tables whose columns the view also has. Raises `InputError` for any other statement,
+    for several, for one that DuckDB rejects, and for tables that cannot be joined.
     """
     joined = JoinedScores.open(paths, joins, memory_limit)
     try:
         check_select(joined.connection, sql)
-        # Without joins it is left as it is: the tree of DuckDB does not hold every statement.
+        # Without joins the text is unchanged: DuckDB's tree cannot represent every statement.
         parsed = parse_query(joined.connection, sql, joined.names) if joins else Expression(sql)
         joined.prepare((), [parsed])
         relation: duckdb.DuckDBPyRelation = joined.connection.sql(parsed.sql)
-        # Only now does DuckDB see the values. Versions before 2 keep what they executed.
+        # DuckDB sees the values only now. Versions before 2 keep what they executed.
         run = "materialize" if hasattr(relation, "materialize") else "execute"
         relation = getattr(relation, run)()
     except duckdb.Error as error:
@@ -309,7 +309,7 @@ def _columns(connection: duckdb.DuckDBPyConnection, number: int) -> dict[str, st
 
 
 def _view(number: int) -> str:
-    """The score files alone, or a joined table alone."""
+    """Create a view of only the score files, or of one joined table."""
     return f"_joined_{number}" if number else SCORES_ALONE
 
 
@@ -318,7 +318,7 @@ def _partner(number: int) -> str:
 
 
 def _key(table: str, key: str) -> str:
-    """A key as text: a uid may be a number in one of two tables."""
+    """Return a key as text: a uid may be a number in one of two tables."""
     return f"{table}.{identifier(key)}::VARCHAR"
 
 

@@ -1,4 +1,4 @@
-"""Writes columns of a score table into the Lance data set whose pairs it scores."""
+"""Write columns of a score table into the Lance data set whose pairs it scores."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ncclean.storage.score_run import ScoreRun
 
 USUAL = ("status", "similarity", "neg_clip_loss", "noise_probability")
 _BATCH_ROWS = 65_536
-_UNFINISHED = f"{SCORE_PREFIX}unfinished_"  # columns that are being written
-_MARK = {b"ncclean": b"scores"}  # of a field, so that nobody else's column is replaced
+_UNFINISHED = f"{SCORE_PREFIX}unfinished_"  # columns being written
+_MARK = {b"ncclean": b"scores"}  # marks our fields, so that no other column is replaced
 
 
 @dataclass(frozen=True)
 class AnnotatedRows:
-    """The rows of a data set, those that have scores, the columns written and its new version."""
+    """The rows of a data set, those with scores, the columns written and its new version."""
 
     rows: int
     scored: int
@@ -39,12 +39,12 @@ class AnnotatedRows:
 def write_lance_scores(
     scores: Sequence[str], dataset: str, columns: Sequence[str] = (), progress: Progress = SILENT
 ) -> AnnotatedRows:
-    """Add columns of a score table to a data set, as `ncclean_NAME`; replace those of before.
+    """Add columns of a score table to a data set, as `ncclean_NAME`; replace earlier ones.
 
-    Rows are told by their `uid`; those without one by their place, in the order in which `score`
-    read them; a row without scores gets nulls. The data set gets new versions, and its old ones
-    stay. Raises `InputError` for columns that are not there, for a column of that name that
-    somebody else has written, for scores of other rows, and where a row has several scores.
+    Rows are matched by `uid`, or without one by their position in the order in which `score` read
+    them; a row without scores gets nulls. The data set gets new versions and keeps its old ones.
+    Raises `InputError` for missing columns, for a column of that name that something else wrote,
+    for scores of other rows, and if a row has several scores.
     """
     try:
         target = open_lance(dataset)
@@ -58,7 +58,7 @@ def write_lance_scores(
             progress.say("writing columns")
             _drop(target, [name for name in target.schema.names if name.startswith(_UNFINISHED)])
             target.add_columns(_values(connection, wanted, target.count_rows()))
-            # Old scores go when the new ones are there: of names alone, these take no time.
+            # Old scores are dropped once the new ones exist: renaming takes no time.
             _drop(target, [name for name in map(_written, wanted) if name in target.schema.names])
             target.alter_columns(
                 *({"path": f"{_UNFINISHED}{name}", "name": _written(name)} for name in wanted)
@@ -88,7 +88,7 @@ def _wanted(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> li
 
 
 def _check_names(target: Any, dataset: str, columns: Sequence[str]) -> None:
-    """Raise `InputError` if a column of a name to be written was not written by `annotate`."""
+    """Raise `InputError` if `annotate` did not write an existing column of a name to be written."""
     for field in target.schema:
         if field.name in map(_written, columns) and _MARK.items() - (field.metadata or {}).items():
             raise InputError(
@@ -98,7 +98,7 @@ def _check_names(target: Any, dataset: str, columns: Sequence[str]) -> None:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Whether values of a type are uids: what is written as text, lists and structs are not."""
+    """Check whether values of a type are uids: types written as text; lists and structs are not."""
     return not pa.types.is_nested(kind) and not pa.types.is_binary(kind)
 
 
@@ -147,9 +147,9 @@ def _number_rows(
 
 
 def _check_versions(scores: str, shards: Sequence[ShardRef], dataset: str) -> None:
-    """Raise `InputError` if rows have changed since they were scored, as the run's record says.
+    """Raise `InputError` if rows changed since they were scored, according to the run's record.
 
-    Of scores without a record beside them, that is not known.
+    Without a record beside the scores, this is unknown.
     """
     run = ScoreRun.load(ScoreLayout(stores.location(scores)))
     scored = {} if run is None else {one.name: one.version for one in run.done_shards()}
@@ -170,7 +170,10 @@ def _uids(dataset: str, count: int) -> Iterator[pa.RecordBatch]:
 
 
 def _check_matches(connection: duckdb.DuckDBPyConnection, dataset: str) -> int:
-    """The rows that have scores. Raises `InputError` for several of one row, or scores of none."""
+    """Count the rows that have scores.
+
+    Raises `InputError` for several of one row, or scores of none.
+    """
     ((pairs, rows, used, total),) = connection.execute(
         "SELECT count(*), count(DISTINCT position), count(DISTINCT place), "
         "(SELECT count(*) FROM scores) FROM matched"
@@ -191,7 +194,7 @@ def _check_matches(connection: duckdb.DuckDBPyConnection, dataset: str) -> int:
 def _values(
     connection: duckdb.DuckDBPyConnection, columns: Sequence[str], rows: int
 ) -> pa.RecordBatchReader:
-    """The columns for all rows in order, sorted outside memory."""
+    """Yield the columns for all rows in order, sorted on disk."""
     names = ", ".join(
         f"s.{identifier(name)} AS {identifier(_UNFINISHED + name)}" for name in columns
     )

@@ -1,9 +1,9 @@
-"""The places of a score table and its working files.
+"""Locate a score table and its working files.
 
 `--out scores.parquet` is one file with its working folder `scores.parquet.work` beside it; any
-other path is a folder of files with a hidden working folder inside. Working folders hold the
-record of the run, the list of its shards and the parts that are not in the table yet; readers of
-the table never look into them.
+other path is a folder of files with a hidden working folder inside. Working folders hold the record
+of the run, the list of its shards and the parts not yet in the table; readers of the table never
+look into them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ScoreLayout:
 
     @property
     def finalizing(self) -> UPath:
-        """Path of a file that is there while the files of the table do not go together."""
+        """Path of a file that exists while the files of the table are inconsistent."""
         return self.work / FINALIZING
 
     def part(self, shard: ShardRef) -> UPath:
@@ -59,8 +59,7 @@ class ScoreLayout:
         return self.work / shard.part_name
 
     def recorded_embeddings(self, folder: str | None) -> str | None:
-        """The folder of embeddings as the run's identity has it: by its name if it is beside the
-        table, with which it may move."""
+        """Return the run identity's folder of embeddings: relative if beside the table."""
         if folder is None:
             return None
         beside, _, name = stores.absolute(folder).rstrip("/").rpartition("/")
@@ -78,16 +77,16 @@ class ScoreLayout:
         return self.out if self.is_single_file else self.out / name
 
     def own_files(self, names: Iterable[str]) -> list[UPath]:
-        """Paths of the files of a folder's table, by names that anybody may have recorded.
+        """Return the paths of a folder table's files, from untrusted recorded names.
 
-        The one file of a table has whatever name it has been given since.
+        A single-file table may have been renamed since.
         """
         if self.is_single_file:
             return []
         return [self.out / name for name in names if _TABLE_FILE.fullmatch(name)]
 
     def recorded_files(self) -> Iterator[UPath]:
-        """Paths of all files that the run in the record may have written, except the record."""
+        """Yield all files that the recorded run may have written, except the record."""
         listed = ShardList.read(self.shard_list)
         shards = listed.shards.values() if listed is not None else ()
         yield from (self.part(one.ref) for one in shards)
@@ -99,10 +98,10 @@ class ScoreLayout:
         yield self.shard_list
 
     def taken(self) -> UPath | None:
-        """Path of an existing table that a new one would replace, None if there is none.
+        """Return the path of an existing table that a new one would replace; None if there is none.
 
-        Raises `InputError` if the place is a folder where the name asks for a file, or the other
-        way round.
+        Raises `InputError` if the place is a folder but the name is a file's, or the other way
+        round.
         """
         if stores.is_url(self.out):
             tables = stores.ask("list", self.out, tables_at, self.out)
@@ -126,12 +125,12 @@ class ScoreLayout:
 
 
 def written_embeddings(tables: Sequence[str]) -> list[str]:
-    """The folder of embeddings that the run of a table has written; none if it is not there."""
+    """Return the existing folder of embeddings that the run of a table wrote, or None."""
     if len(tables) > 1:
         return []
     layout = ScoreLayout(stores.location(tables[0]))
     path = layout.work / RUN
-    try:  # one request, where asking for the record would be several
+    try:  # one request; asking for the record would take several
         run = parse_json(read_text(str(path), LARGEST_RECORD), path)
         with reading(path):
             folder = run["identity"]["options"].get("embeddings")

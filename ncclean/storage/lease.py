@@ -1,7 +1,7 @@
-"""One writer of an output at a time: a file that names it, and that it renews while it lives.
+"""Allow one writer of an output at a time, named in a file that it renews while it lives.
 
-The lease of a process that died on this machine is over; elsewhere it is when nobody has renewed it
-for `LEASE_SECONDS`.
+The lease of a process that died on this machine ends with it; elsewhere it ends `LEASE_SECONDS`
+after the last renewal.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _held_here: set[str] = set()
 
 
 class Lease:
-    """The right to write to an output, which one process has until it releases it or dies."""
+    """The right to write to an output, which one process holds until it releases it or dies."""
 
     def __init__(self, path: UPath, advice: str = "wait for it, or use another --out") -> None:
-        """Take the lease at `path`, or wait until its holder has renewed it or let it run out.
+        """Take the lease at `path`, or wait until its holder has renewed it or let it expire.
 
-        Raises `InputError` with the host and the time of a holder that lives, and the `advice`.
+        Raises `InputError` with the host and the time of a live holder, and the `advice`.
         """
         self._path, self._advice = path, advice
         self._own = {"id": uuid.uuid4().hex, "host": socket.gethostname(), "pid": os.getpid()}
@@ -54,18 +54,18 @@ class Lease:
         self._renewal.start()
 
     def check(self) -> None:
-        """Raise `InputError` if another process has taken the lease over."""
+        """Raise `InputError` if another process has taken over the lease."""
         if self._lost is not None:
             raise self._lost
 
     def release(self) -> None:
-        """Give the lease back; its file goes."""
+        """Release the lease and remove its file."""
         if self._released.is_set():
             return
         self._released.set()
         self._renewal.join()
         _held_here.discard(str(self._own["id"]))
-        with contextlib.suppress(InputError):  # of a store that is away: then it runs out
+        with contextlib.suppress(InputError):  # the store is unreachable: the lease will expire
             held = self._read()
             if held is not None and held["id"] == self._own["id"]:
                 stores.remove_files([self._path])
@@ -75,7 +75,7 @@ class Lease:
         while not create(self._path, self._content()):
             held = self._read()
             if held is None:
-                continue  # it was released just now
+                continue  # it was just released
             first = first or held
             is_here = held["host"] == self._own["host"]
             if time.monotonic() - since > self._patience(held) or (is_here and not _is_alive(held)):
@@ -87,12 +87,12 @@ class Lease:
 
     def _take_over(self) -> None:
         self._write()
-        time.sleep(_TICK_SECONDS)  # whoever takes it over at the same time writes by then
+        time.sleep(_TICK_SECONDS)  # a simultaneous taker has written by then
         if (now := self._read()) is not None and now["id"] != self._own["id"]:
             raise self._refusal(now)
 
     def _patience(self, held: dict[str, Any]) -> float:
-        """Seconds to watch for a renewal: clocks of machines differ, so none is taken at once."""
+        """Return the seconds to watch for a renewal, at least some: clocks differ."""
         return 2 * RENEW_SECONDS if self._has_run_out(held) else LEASE_SECONDS
 
     def _has_run_out(self, held: dict[str, Any]) -> bool:
@@ -106,7 +106,7 @@ class Lease:
                     self._lost = self._refusal(held)
                     return
                 self._write()
-            except Exception as error:  # a store that is away for longer ends the run elsewhere
+            except Exception as error:  # a longer outage of the store ends the run elsewhere
                 logger.warning("the lease %s cannot be renewed: %s", self._path, error)
 
     def _content(self) -> bytes:
@@ -117,7 +117,7 @@ class Lease:
             aside.write_bytes(self._content())
 
     def _read(self) -> dict[str, Any] | None:
-        """The holder; None if there is none. Raises `InputError` for a file of somebody else."""
+        """Return the holder, or None. Raises `InputError` for another kind of file."""
         try:
             held: dict[str, Any] = json.loads(stores.read_bytes(self._path))
             int(held["pid"]), float(held["renewed"]), str(held["id"]), str(held["host"])

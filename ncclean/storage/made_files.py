@@ -1,11 +1,11 @@
-"""The files that a run has made, and removing them: never outside of the run's output.
+"""Track the files that a run made, and remove them: never outside the run's output.
 
-A record is a file that anybody may have written. What it lists is therefore only removed where the
-run itself would have put it: below the output, and through no link.
+A record is an untrusted file. What it lists is therefore only removed where the run itself would
+have put it: below the output, and through no link.
 
-The files of the table before, and of dropped shards, go once a new table is written. They are
-listed in a file first, so that whoever goes on after a kill removes them. As long as it is there,
-the files in the folder of the table do not go together.
+The files of the previous table, and of dropped shards, are removed once a new table is written.
+They are first listed in a file, so that a resumed run removes them after a kill. While that file
+exists, the files in the folder of the table are inconsistent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OwnPlace:
     work: UPath
 
     def holds(self, path: UPath) -> bool:
-        """Whether `path` lies in the run's own folder and is reached through no link."""
+        """Check whether `path` is in the run's own folder and reached through no link."""
         place = absolute(path)
         if ".." in str(path).split("/") or not any(
             is_within(place, absolute(owned)) for owned in (self.base, self.work)
@@ -53,7 +53,7 @@ class OwnPlace:
 
 @dataclass
 class MadeFiles:
-    """Files below `base`, a folder or a file, by names that stay right when it is moved."""
+    """Files below `base`, a folder or a file, by names that stay valid when it is moved."""
 
     base: UPath
     _names: dict[str, None] = field(default_factory=dict)
@@ -62,14 +62,14 @@ class MadeFiles:
         self._names.update(dict.fromkeys(names))
 
     def new_names(self, paths: Iterable[UPath | Path]) -> list[str]:
-        """Names of the paths not yet listed as made; paths outside of the output have none."""
+        """Return the names of paths not yet listed as made; paths outside the output have none."""
         base = absolute(self.base)
         places = [place for place in map(absolute, paths) if is_within(place, base)]
         names = dict.fromkeys(place[len(base) :].lstrip("/") or "." for place in places)
         return [name for name in names if name not in self._names]
 
     def paths(self) -> Iterator[UPath]:
-        """Paths of the files listed as made; names are not trusted, see `OwnPlace`."""
+        """Yield the paths of files listed as made; names are not trusted, see `OwnPlace`."""
         for name in self._names:
             if name == ".":
                 yield self.base
@@ -78,12 +78,12 @@ class MadeFiles:
 
 
 def absolute(path: UPath | Path | str) -> str:
-    """A unique absolute spelling of a path, whether or not it exists."""
+    """Return a unique absolute spelling of a path, whether or not it exists."""
     return str(path).rstrip("/") if stores.is_url(str(path)) else os.path.abspath(str(path))
 
 
 def remove_with_leftovers(paths: Iterable[UPath]) -> int:
-    """Delete files and their temporary leftovers; returns how many there were.
+    """Delete files and their temporary leftovers, not folders; return how many there were.
 
     Folders stay.
     """
@@ -99,20 +99,20 @@ def remove_with_leftovers(paths: Iterable[UPath]) -> int:
 
 
 def is_within(place: str, folder: str) -> bool:
-    """Whether an absolute path is a folder or lies in it."""
+    """Check whether an absolute path is a folder or inside it."""
     return place == folder or place.startswith(folder.rstrip("/") + "/")
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Names of files of the table, and numbers of shards whose embeddings go."""
+    """Names of obsolete table files, and numbers of shards whose embeddings are obsolete."""
 
     table: list[str]
     numbers: list[int]
 
     @classmethod
     def read(cls, path: UPath) -> Leftovers:
-        """Read what a run that was killed has left; names of files elsewhere are passed over."""
+        """Read what a killed run left; skip names of files elsewhere."""
         if not stores.present_files([path]):
             return cls([], [])
         fields = parse_json(read_text(str(path)), path)

@@ -1,7 +1,7 @@
-"""Scoring runs over parts of a corpus to one run over all of it.
+"""Merge scoring runs over parts of a corpus into one run over all of it.
 
-The shards of the merged run are done: their records are those of the runs, and its table is written
-from the rows of theirs. The result is a scoring run like any other.
+The shards of the merged run are done: it takes over the records of the runs, and writes its table
+from their rows. The result is a scoring run like any other.
 """
 
 from __future__ import annotations
@@ -40,12 +40,11 @@ def merge(
 ) -> ScoreSummary:
     """Merge scoring runs into one at `out`, calibrated over all of their pairs.
 
-    The shards are in the order of their urls if they are so in every run, otherwise run after run.
-    Embeddings stay where the runs wrote them.
+    The shards are sorted by url if every run's are, otherwise run after run. Embeddings stay where
+    the runs wrote them.
 
-    Raises `InputError` for an unfinished run, a shard that is in two of them and a shift that no
-    run knows; `ResumeError` for runs with another model, options or version, and where `out` holds
-    another run.
+    Raises `InputError` for an unfinished run, a shard in two of them and a shift that no run knows;
+    `ResumeError` for runs with another model, options or version, and if `out` holds another run.
     """
     begin = time.perf_counter()
     scored = [_scored(run) for run in runs]
@@ -73,7 +72,7 @@ def merge(
 
 
 def _scored(out: str) -> ScoreRun:
-    """Load a run all of whose shards are done. Raises `InputError` if there is none."""
+    """Load a run whose shards are all done. Raises `InputError` if there is none."""
     layout = ScoreLayout(stores.location(out))
     run = ScoreRun.load(layout)
     if run is None:
@@ -92,7 +91,7 @@ def _shards(run: ScoreRun) -> list[ShardRef]:
 
 
 def merged_identity(runs: Sequence[ScoreRun]) -> RunIdentity:
-    """The identity of the merged run. Raises as `merge` does for runs that do not go together."""
+    """Return the identity of the merged run. Raises as `merge` does for incompatible runs."""
     if not runs:
         raise InputError("name at least one run to merge")
     first = runs[0].identity

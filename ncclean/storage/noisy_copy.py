@@ -1,8 +1,7 @@
-"""Noise injected into embeddings: a share of the pairs gets captions of others, or of donors.
+"""Inject noise into embeddings: a share of the pairs gets captions of others, or of donors.
 
-What a score makes of pairs that are known to be mismatched can be seen on any corpus this way,
-without anybody's labels. The corpus's own noise stays in it and counts as clean, so that what is
-measured is a lower bound.
+This shows, on any corpus and without labels, how known mismatched pairs are scored. The corpus's
+own noise stays and counts as clean, so the measurement is a lower bound.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from ncclean.errors import InputError, ShardError
 from ncclean.storage.parts import write_embeddings
 
 _TRUTH = ("is_noisy", "noise_kind")
-_STREAM = 3  # of random numbers: the seed is that of `inject-noise` too
+_STREAM = 3  # of random numbers: `inject-noise` uses the same seed
 
 
 @dataclass(frozen=True)
 class NoisyCopy:
     """Two corpora in clip-retrieval's layout: `given` as it was, `noisy` with other captions.
 
-    Of the `pairs` in each, the share `moved` has another caption in `noisy`, and says so in
-    `is_noisy`; all others say that they are clean.
+    In `noisy`, the share `moved` of the `pairs` has another caption, marked by `is_noisy`; all
+    others are marked clean.
     """
 
     given: str
@@ -54,10 +53,10 @@ def write_noisy_copy(
 ) -> NoisyCopy:
     """Write a sample of a corpus twice below `folder`: as it is, and with wrong captions.
 
-    Captions of `share` of the pairs are permuted among them or, with `donors`, replaced by captions
-    of these, the kinds `ncr` and `donor` of `ncclean.data.noise`. A pair that gets an equal caption
-    is clean. Shards are taken whole, so that blocks are those of a scoring run. Raises `InputError`
-    if there are fewer than two pairs to exchange, or donors come from another model.
+    Captions of `share` of the pairs are permuted among them or, with `donors`, replaced by theirs:
+    the kinds `ncr` and `donor` of `ncclean.data.noise`. A pair that gets an equal caption is clean.
+    Shards are kept whole, so blocks are those of a scoring run. Raises `InputError` if fewer than
+    two pairs can be exchanged, or donors come from another model.
     """
     chosen = _read(shards, keys, pairs)
     kind = "donor" if donors else "ncr"
@@ -114,7 +113,7 @@ def write_noisy_copy(
 def _read(
     shards: Sequence[ShardRef], keys: tuple[str, str] | None, pairs: int
 ) -> list[EmbeddedPairs]:
-    """Every k-th shard, so that about `pairs` pairs come together; at least one shard."""
+    """Read every k-th shard, at least one, for about `pairs` pairs in total."""
     rows = sum(shard.rows[1] - shard.rows[0] for shard in shards if shard.rows is not None)
     step = max(1, -(-rows // pairs))
     usable: list[EmbeddedPairs] = []

@@ -1,4 +1,4 @@
-"""Parts: the rows of one shard, committed whole; and the embeddings that go with them."""
+"""Write parts, the rows of one shard, committed whole, and the embeddings that go with them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def embedding_files(folder: UPath, number: str) -> dict[str, UPath]:
 
 
 def remove_embedding_leftovers(folder: UPath, numbers: Iterable[str]) -> None:
-    """Remove what killed processes left of the embeddings of shards."""
+    """Remove what killed processes left of shards' embeddings."""
     names: dict[UPath, set[str]] = defaultdict(set)
     for number in numbers:
         for file in embedding_files(folder, number).values():

@@ -1,12 +1,12 @@
-"""Names and texts as SQL writes them; loads no DuckDB, which declarations do not need."""
+"""Quote names and texts for SQL; loads no DuckDB, which declarations do not need."""
 
 from __future__ import annotations
 
-_ZEROS = "0" * 20  # digits of the largest number that names are ordered by
+_ZEROS = "0" * 20  # digits of the largest number used for ordering names
 
 
 def quoted(text: str) -> str:
-    """A string literal of SQL; with NUL, which DuckDB's syntax trees lose, an expression."""
+    """Return a string literal of SQL; an expression if it has NUL, which DuckDB's trees lose."""
     literal = "'" + text.replace("'", "''") + "'"
     return "(" + literal.replace("\0", "' || chr(0) || '") + ")" if "\0" in text else literal
 
@@ -17,6 +17,6 @@ def identifier(name: str) -> str:
 
 
 def natural_order(text: str) -> str:
-    """SQL that orders a text as file managers do: numbers by their value, letters in any case."""
+    """Return SQL that orders a text as file managers do: numbers by value, letters in any case."""
     padded = f"regexp_replace(lower({text}), '([0-9]+)', '{_ZEROS}\\1', 'g')"
     return f"regexp_replace({padded}, '0*([0-9]{{{len(_ZEROS)}}})', '\\1', 'g'), {text}"

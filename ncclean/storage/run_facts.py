@@ -1,4 +1,4 @@
-"""The facts about a score table: the key-value metadata of its Parquet files."""
+"""Read the facts about a score table: the key-value metadata of its Parquet files."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class RunFacts:
     """The model, the calibration and the versions of a score table; None where not recorded.
 
     `mismatched` is the histogram of the null over the whole corpus. `groups` are those of
-    `calibrate_by`, the largest first. `several_runs` marks files that
-    were not calibrated together; facts that hold for one run only are then None. `audited` is a
-    calibration that was moved to the answers of an audit. `captions_cut` had more tokens than
-    `context_length`. `image_key` names the pictures that were scored, "" where they were taken by
-    their names, None for embeddings. `further` counts pictures and captions that no row is about.
+    `calibrate_by`, the largest first. `several_runs` marks files that were not calibrated together;
+    facts of a single run are then None. `audited` is a calibration moved to the answers of an
+    audit. `captions_cut` had more tokens than `context_length`. `image_key` names the scored
+    images, "" if they were chosen by their names, None for embeddings. `further` counts images and
+    captions that belong to no row.
     """
 
     model: str | None = None
@@ -65,12 +65,12 @@ class RunFacts:
 
     @property
     def tells_near_misses(self) -> bool:
-        """Whether `--words` was asked for and the estimator could tell."""
+        """Check whether `--words` was requested and the estimator could tell."""
         return is_usable(self.near_miss_rate)
 
     @property
     def tells_parts(self) -> bool:
-        """Whether `--caption-parts` was asked for and the estimator could tell."""
+        """Check whether `--caption-parts` was requested and the estimator could tell."""
         return is_usable(self.part_noise_rate)
 
     @property

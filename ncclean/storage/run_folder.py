@@ -1,4 +1,4 @@
-"""Files of a run in a folder that may hold other things: whole, listed, and moved into place."""
+"""Write files of a run into a folder that may hold others: whole, listed, and moved into place."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def open_record(
     """Open the run record of a command that owns its output folder.
 
     `run` is the identity of the run: its version, options and inputs. Raises `ResumeError` for the
-    folder of another run, `InputError` for one that holds files of no run.
+    folder of another run, `InputError` for one with files that belong to no run.
     """
 
     folder = stores.location(str(out))
@@ -63,13 +63,13 @@ def finished(record: RunRecord) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def written_aside(folder: Path, made: Callable[..., None]) -> Iterator[Path]:
-    """Yield an empty folder to write to; afterwards its files are recorded and moved into place.
+    """Yield an empty folder to write to; then record its files and move them into place.
 
-    `made` is told of them first.
-    JSON files come last: who sees a description may rely on what it describes.
+    `made` is told of them first. JSON files come last: a visible description implies that what it
+    describes exists.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f"{_ASIDE}*"):  # by a run that was killed
+    for left in folder.glob(f"{_ASIDE}*"):  # left by a killed run
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=folder) as name:
         aside = Path(name)

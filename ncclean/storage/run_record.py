@@ -1,13 +1,13 @@
-"""The record of a run: its identity, its progress, and the files that are its own.
+"""Record a run: its identity, its progress, and its own files.
 
 A record is `run.json`, which holds the command and the identity of the run: everything that its
-output depends on. Beside it lie the entries, a small file for each step that is done, and the lease
-of the process that writes. One rule holds for every command whose output exists already:
+output depends on. Beside it are the entries, a small file for each finished step, and the lease of
+the writing process. One rule holds for every command whose output exists already:
 
 - A run with the same identity resumes; another one is refused with every difference spelled out.
 - Files in the way that no record lists are refused.
-- `--overwrite` removes the files that the record lists and that lie in the output, nothing else,
-  and says how many.
+- `--overwrite` removes only the files that the record lists and that lie in the output, and says
+  how many.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class RunRecord:
     """The record of one run of `command`.
 
     `entries` are its steps in order, except those of the record itself; `resumed` says whether an
-    earlier run wrote the record. Names of files are kept relative to `base` (the output, a folder
-    or a file), so that they stay right when the output is moved. `files` names the files that
-    follow from an identity, so that a run over many shards need not list them one by one.
+    earlier run wrote the record. File names are relative to `base` (the output, a folder or a
+    file), so they stay valid when the output is moved. `files` names the files that follow from an
+    identity, so that a run over many shards need not list them one by one.
 
-    Who has opened a record is its only writer, see `Lease`.
+    The process that opened a record is its only writer, see `Lease`.
     """
 
     path: UPath
@@ -88,12 +88,12 @@ class RunRecord:
     ) -> RunRecord:
         """Begin a run, or resume the one that the record at `path` describes.
 
-        `base` is the folder of the record unless said otherwise. The files that `files` names must
-        not exist yet, and where there is no record, `taken` looks for other output in the way.
-        `compare` says how an earlier identity differs from this one.
+        `base` defaults to the folder of the record. The files that `files` names must not exist
+        yet, and without a record, `taken` looks for other output in the way. `compare` says how an
+        earlier identity differs from this one.
 
-        Raises `ResumeError` if the record is that of another run, and `InputError` if something
-        is in the way, another process is writing to the output or the record cannot be read.
+        Raises `ResumeError` if the record is another run's, and `InputError` if something is in the
+        way, another process is writing to the output or the record cannot be read.
         """
         now = values_without_secrets(json.loads(json.dumps(identity)))
         record = cls(path, command, now, base or path.parent, files)
@@ -129,7 +129,7 @@ class RunRecord:
         """Load the run record at `path`; None if it holds no run.
 
         Without `to_write`, nothing can be appended, and another process may write to it. Raises
-        `InputError` if it is the record of another command.
+        `InputError` if it is another command's record.
         """
         if not exists(path):
             return None
@@ -157,9 +157,9 @@ class RunRecord:
         files: Files = no_files,
         says: bool = True,
     ) -> None:
-        """Delete the files that the record lists, and the record; without a record, nothing.
+        """Delete the files that the record lists, and the record; do nothing without a record.
 
-        `says` logs how many files of an earlier run these were; a run that ends needs not.
+        `says` logs how many files of an earlier run there were; a finishing run need not.
         """
         if not exists(path):
             return
@@ -184,7 +184,7 @@ class RunRecord:
             self._made.add(names)
 
     def listed(self) -> Iterator[UPath]:
-        """Paths of the files of this run, whether written yet or not."""
+        """Yield the files of this run, whether written yet or not."""
         return self._listed(self.identity)
 
     def check(self) -> None:
@@ -205,7 +205,7 @@ class RunRecord:
         self.close()
 
     def _read(self) -> dict[str, Any] | None:
-        """Take in an earlier run's record; returns its identity, None if there is none."""
+        """Load an earlier run's record; return its identity, or None."""
         first, lines = self._recorded()
         if first is None:
             return None
@@ -231,7 +231,7 @@ class RunRecord:
         return identity
 
     def _adopt(self) -> None:
-        """Make a record of 0.3 one of this version."""
+        """Convert a record of 0.3 to this version."""
         if exists_now(self.path) or not (files := earlier_files(self.path)):
             return
         first, lines = self._recorded()
@@ -244,7 +244,7 @@ class RunRecord:
         stores.remove_files(files)
 
     def compact(self) -> None:
-        """Put the entries into the one file, for a run that has made all of many."""
+        """Move the entries into one file, for a finished run with many."""
         self.check()
         with reported(None), published(self.path) as aside:
             aside.write_bytes(self._run(self.identity, entries=[*self._recorded()[1]]))
@@ -290,7 +290,10 @@ class RunRecord:
             )
 
     def _listed(self, identity: Identity) -> Iterator[UPath]:
-        """Yield the files that the record lists in its place. Raises `InputError` if it is odd."""
+        """Yield the files that the record lists in its place.
+
+        Raises `InputError` if it is damaged.
+        """
         place = OwnPlace(self.base, self.path.parent)
         with self.reading():
             yield from filter(place.holds, self.files(identity))
@@ -301,7 +304,7 @@ class RunRecord:
         return reading(self.path)
 
     def _check_removed(self, before: Identity) -> None:
-        """Raise `InputError` if an interrupted removal has left files: to go on is to remove."""
+        """Raise `InputError` if an interrupted removal left files: they must be removed first."""
         left = stores.present_files(self._listed(before))
         if left:
             raise InputError(
@@ -332,7 +335,7 @@ def reading(path: UPath) -> Iterator[None]:
 
 
 def unreadable(path: UPath) -> InputError:
-    """The error for a file that is no record."""
+    """Return the error for a file that is not a record."""
     return InputError(
         f"{path} is not a record that this version of ncclean can read; choose another "
         "--out, or remove it with its output"
@@ -340,17 +343,17 @@ def unreadable(path: UPath) -> InputError:
 
 
 def exists(path: UPath) -> bool:
-    """Whether there is a run record at `path`, of this version or of 0.3."""
+    """Check whether there is a run record at `path`, of this version or of 0.3."""
     return exists_now(path) or bool(earlier_files(path))
 
 
 def exists_now(path: UPath) -> bool:
-    """Whether there is a run record of this version at `path`."""
+    """Check whether there is a run record of this version at `path`."""
     return bool(stores.ask("read", path, path.exists))
 
 
 def refusal(in_the_way: UPath, command: str) -> InputError:
-    """The error that refuses to replace a file that the command did not make."""
+    """Return the error that refuses to replace a file that the command did not make."""
     return InputError(
         f"{in_the_way} is in the way: no record lists it as made by `ncclean {command}`. Remove "
         "it, or choose another --out"

@@ -1,4 +1,4 @@
-"""Are these the shards that a table is about? img2dataset calls every corpus's first one 00000."""
+"""Check that shards are those of a table: img2dataset calls every corpus's first one 00000."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ncclean.errors import InputError, ShardError
 from ncclean.storage.catalog import columns_of, connect
 from ncclean.storage.tables import table_metadata
 
-_SAMPLES = 20  # the first ones of the first, a middle and the last shard
+_SAMPLES = 20  # from the start of the first, a middle and the last shard
 
 
 def as_scored(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRef]:
     """The shards that tables are about, with the names and the `image_key` that these have.
 
     Raises `InputError` if tables and shards differ in the uids of a few samples, or name other
-    pictures. Samples that the tables do not have are passed over, and so are shards that cannot be
-    read: what follows will say so. A corpus whose json has no uids cannot be told from another one
-    with the same names and keys.
+    images. Samples missing from the tables are skipped, as are unreadable shards: later steps
+    report them. A corpus whose json has no uids cannot be distinguished from another with the same
+    names and keys.
     """
     shards = _with_pictures(tables, shards)
     said = tables[0] if len(tables) == 1 else f"each of {' and '.join(tables[:3])}"
@@ -55,7 +55,7 @@ def as_scored(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRe
 
 
 def another_shard(url: str, table: str, key: str, here: str, there: str) -> InputError:
-    """The error for a shard that is not the one of a table, as the uids of a sample tell."""
+    """Return the error for a shard that, by a sample's uid, is not the table's."""
     return InputError(
         f"{url} is not the shard that {table} is about: sample {key} has the uid {here} in it, "
         f"and {there} there"
@@ -63,10 +63,10 @@ def another_shard(url: str, table: str, key: str, here: str, there: str) -> Inpu
 
 
 def captions_as_scored(tables: Sequence[str], caption_key: CaptionKeys = None) -> CaptionKeys:
-    """The caption keys to read samples by: those that tables were made with, if these say so.
+    """Return the caption keys to read samples by: those recorded in the tables, if any.
 
-    Raises `InputError` if `caption_key` names others, or tables differ: numbers of captions would
-    be those of other captions.
+    Raises `InputError` if `caption_key` names others, or tables differ: caption numbers would refer
+    to other captions.
     """
     asked = caption_keys(caption_key) or None
     for table in tables:
@@ -81,9 +81,9 @@ def captions_as_scored(tables: Sequence[str], caption_key: CaptionKeys = None) -
 
 
 def _scored_captions(table: str) -> tuple[str, ...] | None:
-    """The caption keys that a table has recorded: of images, for of vectors they name a column.
+    """Return the caption keys that a table records for images; for vectors they name a column.
 
-    Raises `InputError` for what are no keys.
+    Raises `InputError` for invalid keys.
     """
     metadata = table_metadata(table)
     text = metadata.get("caption_key") if "image_key" in metadata else None
@@ -100,9 +100,9 @@ def _said(keys: Sequence[str]) -> str:
 
 
 def picture_as_scored(tables: Sequence[str], image_key: str | None) -> str | None:
-    """The `image_key` that tables were made with, where they are about pictures.
+    """Return the `image_key` that tables were made with, if they are about images.
 
-    Raises `InputError` if another one is asked for.
+    Raises `InputError` if another one is requested.
     """
     recorded = {table_metadata(table).get("image_key") for table in tables}
     for key in recorded - {None}:
@@ -116,13 +116,13 @@ def picture_as_scored(tables: Sequence[str], image_key: str | None) -> str | Non
 
 
 def _with_pictures(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRef]:
-    """The shards with the image key of the tables, where these are about pictures."""
+    """Return the shards with the image key of the tables, if these are about images."""
     keys = {one: picture_as_scored(tables, one) for one in {shard.image_key for shard in shards}}
     return [dataclasses.replace(shard, image_key=keys[shard.image_key]) for shard in shards]
 
 
 def _uids(shard: ShardRef) -> dict[str, str]:
-    """The uids of the first samples by key, where the json has one."""
+    """Return the uids of the first samples by key, if the json has one."""
     uids: dict[str, str] = {}
     try:
         for sample in itertools.islice(read_samples(shard), _SAMPLES):

@@ -1,8 +1,8 @@
 """A scoring run: its identity, its list of shards, and which of them are done.
 
 A shard is done when its part is in place, or its rows are in the table and its record in
-`shards.parquet`; a part is the newer of the two. The list of shards may change from one command to
-the next: what is counted is the sum over the shards that are listed and done.
+`shards.parquet`; a part is the newer of the two. The list of shards may change between commands:
+counts are sums over the shards that are listed and done.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ class RunIdentity:
     version: str
 
     def to_json(self) -> dict[str, Any]:
-        """The identity but for its shards, which are listed apart."""
+        """Return the identity without its shards, which are listed separately."""
         return {"model": self.model, "options": self.options, "version": self.version}
 
 
 @dataclass(frozen=True)
 class ListChange:
-    """The numbers of shards that a command has added to a run, dropped from it and kept."""
+    """The numbers of shards that a command added to a run, dropped from it and kept."""
 
     new: int
     dropped: int
     kept: int
 
     def counts(self) -> str:
-        """The change in words; empty if there is none."""
+        """Describe the change in words; empty if there is none."""
         if not self.new and not self.dropped:
             return ""
         dropped = f", {self.dropped:,} dropped" if self.dropped else ""
@@ -76,19 +76,19 @@ class ListChange:
 class ScoreRun:
     """The state of a scoring run; `done` maps the names of scored shards to their statistics.
 
-    `open` begins a run or resumes one, as its only writer; `load` takes it as it is, to read.
+    `open` begins or resumes a run, as its only writer; `load` reads it as it is.
     """
 
     layout: ScoreLayout
     identity: RunIdentity  # with the shards as they are now
     done: dict[str, ShardStats] = field(default_factory=dict)
-    noise_shift: float | None = None  # of the estimator, once it has been estimated
+    noise_shift: float | None = None  # of the estimator, once estimated
     noise_deviation: float | None = None
     change: ListChange | None = None  # of an earlier list of shards, by the command that opened it
     listed: ShardList = field(default_factory=lambda: ShardList({}, 0, 1))
     scored_versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     _sums: Distributions = field(default_factory=Distributions)
-    # Of shards that broke off, apart: they are scored again.
+    # Broken shards, kept apart because they are scored again.
     _broken: dict[str, Distributions] = field(default_factory=dict)
     _record: RunRecord | None = None
 
@@ -101,13 +101,13 @@ class ScoreRun:
         overwrite: bool = False,
         drop_missing: bool = False,
     ) -> ScoreRun:
-        """Begin a scoring run, or resume the one whose output `layout` is.
+        """Begin a scoring run, or resume the one whose output is `layout`.
 
-        The list of shards may have grown, and be in another order. With `drop_missing`, shards of
-        the run that are no longer in it are dropped. A run that scored no pair, over a wrong path
-        for instance, gives way to another one. Shards that are not done may have changed: a user
-        may replace a broken shard and resume. Raises `ResumeError`, spelling out the differences,
-        for another run, and `InputError` if something is in the way.
+        The list of shards may have grown, or be in another order. With `drop_missing`, shards of
+        the run that are no longer in it are dropped. A run that scored no pair, for instance
+        because of a wrong path, gives way to another one. Unfinished shards may have changed: a
+        user may replace a broken shard and resume. Raises `ResumeError`, spelling out the
+        differences, for another run, and `InputError` if something is in the way.
         """
         run = cls(layout, identity)
         adopt_scores(layout)
@@ -143,9 +143,9 @@ class ScoreRun:
 
     @classmethod
     def load(cls, layout: ScoreLayout, *, to_write: bool = False) -> ScoreRun | None:
-        """Load the run whose output `layout` is; None if there is none.
+        """Load the run whose output is `layout`; None if there is none.
 
-        Without `to_write`, nothing can be recorded, and another process may go on with it.
+        Without `to_write`, nothing can be recorded, and another process may continue it.
         """
         adopt_scores(layout)
         record = RunRecord.load(layout.work / RUN, COMMAND, to_write=to_write)
@@ -179,12 +179,12 @@ class ScoreRun:
         return every
 
     def commit(self, shard: ShardRef, stats: ShardStats, distributions: Distributions) -> None:
-        """Take in a shard whose part is in place. Raises `InputError` if the lease is lost."""
+        """Add a shard whose part is in place. Raises `InputError` if the lease is lost."""
         self.check()
         self._take(ShardRecord(shard.name, shard.size, shard.version, stats, distributions))
 
     def take_over(self, runs: Iterable[ScoreRun]) -> None:
-        """Take in the shards of other runs that this one has not; see `finalize`."""
+        """Add the shards of other runs that this one lacks; see `finalize`."""
         pending = {shard.name for shard in self.pending()}
         for run in runs:
             for name, text in run.records():
@@ -213,14 +213,14 @@ class ScoreRun:
             )
 
     def captions_cut(self) -> tuple[int, int] | tuple[None, None]:
-        """Numbers of captions cut and of tokens they were cut at; None where no model read them."""
+        """Return how many captions were cut, and the token limit; None if no model read them."""
         read = [stats for stats in self.done.values() if stats.context_length is not None]
         if not read:
             return None, None
         return sum(stats.captions_cut for stats in read), cast(int, read[0].context_length)
 
     def further(self) -> FurtherMembers:
-        """Pictures and captions of all shards that no row is about."""
+        """Return the images and captions of all shards that belong to no row."""
         further = FurtherMembers()
         for stats in self.done.values():
             further += stats.further
@@ -231,7 +231,7 @@ class ScoreRun:
         return [shard for shard in self.identity.shards if shard.name in self.done]
 
     def pending(self) -> list[ShardRef]:
-        """Shards to score, in input order: those without a part, or whose tar was cut short."""
+        """Shards to score, in input order: those without a part, or whose tar was truncated."""
         return [
             shard
             for shard in self.identity.shards
@@ -247,7 +247,7 @@ class ScoreRun:
     def records(self) -> Iterator[tuple[str, str]]:
         """Yield the records of all shards that are done, each with its name, in any order.
 
-        They are read again: the run keeps only sums.
+        They are reread: the run keeps only sums.
         """
         in_parts = set()
         for name, record in records_in_parts(self.parts()):
@@ -258,7 +258,7 @@ class ScoreRun:
                 yield name, record
 
     def forget_dropped(self) -> None:
-        """Take the shards that were dropped out of the list, their parts before."""
+        """Drop shards from the list, after removing their parts."""
         dropped = [one.ref for one in self.listed.shards.values() if one.position is None]
         if not dropped:
             return
@@ -279,9 +279,9 @@ class ScoreRun:
             self._record = None
 
     def _check_free(self) -> None:
-        """Raise `InputError` for a file that is not the run's, where its table or parts would be.
+        """Raise `InputError` for a file in the place of the table or parts that is not the run's.
 
-        Without its list of shards, no table is.
+        Without its list of shards, no table is the run's.
         """
         listed = ShardList.read(self.layout.shard_list)
         if listed is None and (table := self.layout.taken()) is not None:
@@ -292,10 +292,10 @@ class ScoreRun:
             raise refusal(path, COMMAND)
 
     def _load(self) -> None:
-        """Read the list of shards, and what has been counted of those that are done.
+        """Read the list of shards, and the counts of those that are done.
 
-        The record of a shard that was dropped and came back with other bytes does not count; that
-        of a broken one does until it is scored again.
+        The record of a shard that was dropped and returned with other bytes does not count; that of
+        a broken one counts until it is scored again.
         """
         self.done, self.scored_versions, self._broken = {}, {}, {}
         self._sums = Distributions()
@@ -332,7 +332,7 @@ class ScoreRun:
         return sorted(present, key=lambda one: cast(int, one.position))
 
     def _refusals(self, drop_missing: bool) -> list[str]:
-        """Reasons why the list of shards must not become that of the command, a clause each."""
+        """Return why the command's list of shards must not become the run's, a clause each."""
         wanted = [shard.recorded() for shard in self.identity.shards]
         names = {shard.name for shard in wanted}
         present = {one.ref.name: one.ref for one in self._present()}
@@ -359,7 +359,7 @@ class ScoreRun:
         return clauses
 
     def _relist(self) -> None:
-        """Make the list of shards that of the command."""
+        """Replace the list of shards by the command's."""
         before, listed = self._present(), self.listed
         wanted = [shard.recorded() for shard in self.identity.shards]
         if [one.ref for one in before] == wanted and before:

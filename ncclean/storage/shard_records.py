@@ -1,4 +1,4 @@
-"""The records of the shards of a scoring run.
+"""Store the records of the shards of a scoring run.
 
 The part of a shard carries its record in its own Parquet metadata: a part in place says that the
 shard is done. Once the rows are in the table, `shards.parquet` holds the record instead. It lists
@@ -39,7 +39,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """A shard that was scored: its size and version then, and what was counted."""
+    """A scored shard: its size and version then, and its counts."""
 
     name: str
     size: int
@@ -53,7 +53,7 @@ class ShardRecord:
 
     @classmethod
     def from_json(cls, text: str) -> ShardRecord:
-        """Parse a record. Raises `ValueError`, `LookupError` or `TypeError` if it is none."""
+        """Parse a record. Raises `ValueError`, `LookupError` or `TypeError` if invalid."""
         fields = json.loads(text)
         return cls(
             str(fields["shard"]),
@@ -69,8 +69,8 @@ class Listed:
     """A shard in the list of a run.
 
     Its `number` stays the same when others come or go, and names its embeddings. `position` is its
-    place in the table, None once it is dropped, until the table is written without it. `file` of
-    the table holds its rows, None before.
+    place in the table; None for a dropped shard until the table is written without it. `file` is
+    the table file with its rows, None before.
     """
 
     number: int
@@ -81,7 +81,7 @@ class Listed:
 
 @dataclass
 class ShardList:
-    """The shards of a run by name, and how numbers are given and written."""
+    """The shards of a run by name; assigns and formats their numbers."""
 
     shards: dict[str, Listed]
     next_number: int
@@ -102,7 +102,7 @@ class ShardList:
         return cls(listed, int(stated[_NEXT]), int(stated[_DIGITS]))
 
     def write(self, path: UPath, records: Iterable[tuple[str, str]]) -> None:
-        """Publish the list with the records of shards, by name, whose rows are in the table."""
+        """Publish the list, with the records of shards, by name, whose rows are in the table."""
         metadata = {_NEXT: str(self.next_number), _DIGITS: str(self.digits)}
         missing = dict.fromkeys(self.shards)
         rows: list[dict[str, object]] = []
@@ -143,9 +143,9 @@ def records_in_list(path: UPath) -> Iterator[tuple[str, str]]:
 
 
 def records_in_parts(parts: Mapping[str, UPath]) -> Iterator[tuple[str, str]]:
-    """Yield the records of parts, given by the names of their shards; without one, none.
+    """Yield the records of parts, given by the names of their shards; nothing for missing parts.
 
-    Of each part, the footer is read, of a store hundreds at once.
+    Only the footer of each part is read; in a store, hundreds at once.
     """
     names = list(parts)
     for begin in range(0, len(names), _AT_ONCE):

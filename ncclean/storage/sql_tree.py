@@ -1,4 +1,4 @@
-"""DuckDB's tree of a statement, as JSON: no table is looked at."""
+"""Read DuckDB's syntax tree of a statement, as JSON, without reading tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Node = dict[str, Any]
 
 
 def parse(connection: duckdb.DuckDBPyConnection, sql: str) -> Node | None:
-    """DuckDB's syntax tree of SQL; None unless it is a SELECT."""
+    """Return DuckDB's syntax tree of SQL; None unless it is a SELECT."""
     rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
     tree: Node = json.loads(rows[0][0])
     return None if tree["error"] else tree
@@ -33,7 +33,7 @@ def nodes(tree: Any) -> Iterator[Node]:
 
 
 def names_in(connection: duckdb.DuckDBPyConnection, sql: str) -> set[str]:
-    """Names in an SQL expression that refer to columns or to fields of columns."""
+    """Return names in an SQL expression that refer to columns or to fields of columns."""
     references = (
         node
         for node in nodes(parse(connection, f"SELECT {sql}") or {})
@@ -43,7 +43,7 @@ def names_in(connection: duckdb.DuckDBPyConnection, sql: str) -> set[str]:
 
 
 def own_tables(statement: Node) -> Iterator[str]:
-    """Names that a statement gives to tables, aliases and common table expressions."""
+    """Return names that a statement defines: tables, aliases and common table expressions."""
     for node in nodes(statement):
         if "class" not in node:
             names = (node.get(key) for key in ("alias", "table_name", "key"))
@@ -51,7 +51,7 @@ def own_tables(statement: Node) -> Iterator[str]:
 
 
 def is_expression(tree: Node) -> bool:
-    """Whether a syntax tree is `SELECT expression` and nothing more."""
+    """Check whether a syntax tree is `SELECT expression` and nothing more."""
     statements = [statement["node"] for statement in tree["statements"]]
     return len(statements) == 1 and (
         len(statements[0].get("select_list", ())) == 1

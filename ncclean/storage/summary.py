@@ -1,4 +1,4 @@
-"""The result of a scoring run as the command line and `--json` show it."""
+"""Summarise a scoring run for the command line and `--json`."""
 
 from __future__ import annotations
 
@@ -22,28 +22,25 @@ from ncclean.storage.score_run import ScoreRun
 class ScoreSummary:
     """Counts over all shards, the corpus's noise rate, and the speed.
 
-    `samples_per_second` counts the samples of this invocation, reading to commit; `seconds` is
-    all of it, loading the model and finalizing included. `separation` is how often a matched pair
-    has a higher score than a mismatched one, as estimated with the noise rate; the score is
-    `calibrated_on`. `groups` are those of `calibrate_by`. `column_failures` counts the pairs for
-    which a function of `--columns` failed, `column_errors` says why on the first one.
-    `near_miss_rate` is the share of captions with a wrong word, where `has_words` says that other
-    words were tried. `audited` is the
-    number of answers by which the noise rate was measured and the calibration moved, None without
-    an audit. `fields_there` are fields of the first samples, if no pair had a caption.
-    `part_noise_rate` is the share of wrong parts, of captions that have several, where `has_parts`
-    says that they were compared; pairs mismatched altogether count in `noise_rate` alone.
-    `captions_cut` counts captions with more tokens than the model's `context_length`, None without
-    a model. `further_images` and `further_captions` count members that no row is about, by their
-    extensions or columns, and `split_keys` the samples whose keys end at the last dot of a name.
-    `other_names` counts image files found under another name than a table has, by what differs,
-    `caption_lines` text files of several lines that are one caption, and `turned` images that EXIF
-    had turned upright. `model` names the estimator, and `preprocessing` is what images went
-    through, as in `preprocess_cfg`. `foreign_languages` are those of captions that the model may
-    not know.
-    `shift_deviation` is that of the cosines on noise whose mean is the shift, None for others.
-    `times` are seconds by phase (`ncclean.scoring.stats.ShardStats`) over the shards of this
-    invocation and all of its workers; phases overlap.
+    `samples_per_second` counts the samples of this invocation, reading to commit; `seconds`
+    includes loading the model and finalizing. `separation` is how often a matched pair has a higher
+    score than a mismatched one, estimated with the noise rate; `calibrated_on` names the score.
+    `groups` are those of `calibrate_by`. `column_failures` counts the pairs for which a function of
+    `--columns` failed, `column_errors` has the first reason. `near_miss_rate` is the share of
+    captions with a wrong word, if `has_words` says that other words were tried. `audited` is the
+    number of answers that measured the noise rate and moved the calibration, None without an audit.
+    `fields_there` are fields of the first samples, if no pair had a caption. `part_noise_rate` is
+    the share of wrong parts in captions that have several, if `has_parts` says that they were
+    compared; wholly mismatched pairs count only in `noise_rate`. `captions_cut` counts captions
+    with more tokens than the model's `context_length`, None without a model. `further_images` and
+    `further_captions` count members that belong to no row, by their extensions or columns, and
+    `split_keys` the samples whose keys end at the last dot of a name. `other_names` counts image
+    files found under another name than a table has, by what differs, `caption_lines` text files of
+    several lines that are one caption, and `turned` images rotated by EXIF. `model` names the
+    estimator, and `preprocessing` is that of the images, as in `preprocess_cfg`.
+    `foreign_languages` are caption languages that the model may not know. `shift_deviation` is that
+    of the cosines on noise if their mean is the shift, else None. `times` are seconds by phase
+    (`ncclean.scoring.stats.ShardStats`) over this invocation's shards and workers; phases overlap.
     """
 
     rows: int

@@ -25,7 +25,7 @@ from ncclean.storage.parts import ROW_GROUP_ROWS, table_writer
 
 _ROWS_BY_SHARD = "rows_by_shard"
 _THREADS = 4
-_THREADS_OF_STORES = 16  # which mostly wait
+_THREADS_OF_STORES = 16  # mostly waiting
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ShardRows:
 
     @property
     def shard_file(self) -> str:
-        """The file that 0.3 has made of this shard alone."""
+        """Return the file that 0.3 made for this shard."""
         return ShardRef(self.shard, "", 0, "").part_name
 
 
@@ -68,7 +68,7 @@ class _Piece:
 def write_table_file(file: TableFile, calibration: Calibration, metadata: dict[str, str]) -> None:
     """Write one file of the table, its shards in order, with the metadata of the run.
 
-    Raises `InputError` if rows are gone, or are not as many as were scored.
+    Raises `InputError` if rows are missing, or not as many as were scored.
     """
     filled = read_rows(file.shards, lambda rows: fill_calibrated(rows, calibration))
     tables = _row_groups(filled)
@@ -114,7 +114,7 @@ def _row_groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _pieces(shards: Sequence[ShardRows]) -> Iterator[_Piece]:
-    """The places of rows of shards; those of one row group that follow one another are together."""
+    """Yield the places of shards' rows, joining consecutive ones of one row group."""
     last: _Piece | None = None
     tables: dict[str, _Rows] = {}
     for one in shards:
@@ -203,7 +203,7 @@ def _check_count(path: str, shard: str, stored: int, rows: int) -> None:
 
 
 def _schema(shards: Sequence[ShardRows]) -> pa.Schema:
-    """The Arrow schema of rows of which there are none."""
+    """Return the Arrow schema of an empty table."""
     for one in shards:
         with _opened(one) as file:
             return schema.run_schema(file.schema_arrow)
@@ -220,7 +220,7 @@ def _opened(one: ShardRows) -> pq.ParquetFile:
 
 @contextlib.contextmanager
 def _damaged(path: str) -> Iterator[None]:
-    """Turn errors while reading a table that was cut or changed into an `InputError`."""
+    """Turn errors while reading a truncated or changed table into an `InputError`."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:

@@ -1,7 +1,7 @@
-"""The Parquet files that a path, folder, glob or URL of a score table stands for.
+"""Find the Parquet files that a score table's path, folder, glob or URL stands for.
 
-What a store holds is listed, and then read from copies on this machine: `ncclean.base.local_copies`
-says why. Within `listed_once`, each path is listed once.
+Files in a store are listed, and then read from local copies: `ncclean.base.local_copies` says why.
+Within `listed_once`, each path is listed once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ncclean.base.regular_files import why_missing
 from ncclean.base.text_files import LARGEST_TEXT
 from ncclean.errors import InputError
 
-# In the working folder while the files of a table do not go together.
+# Exists in the working folder while the files of a table are inconsistent.
 FINALIZING = "finalizing"
 _listed: ContextVar[dict[str, list[ListedFile]] | None] = ContextVar("listed", default=None)
 
@@ -41,7 +41,7 @@ def listed_once() -> Iterator[None]:
 def listed_files(paths: Iterable[str]) -> list[ListedFile]:
     """Expand score files, folders, globs and URLs into Parquet files.
 
-    Raises `InputError` for a path that holds none.
+    Raises `InputError` for a path without any.
     """
     paths, known = list(paths), _listed.get()
     known = {} if known is None else known
@@ -63,9 +63,9 @@ def table_files(paths: Iterable[str]) -> list[str]:
 
 
 def local_tables(paths: Iterable[str]) -> list[str]:
-    """The Parquet files of a table on this machine, fetched if they are in a store.
+    """Return a table's Parquet files on this machine, fetching them from a store.
 
-    Raises `InputError` for a path that holds none, and for files that cannot be fetched.
+    Raises `InputError` for a path without any, and for files that cannot be fetched.
     """
     return local_copies(listed_files(paths))
 
@@ -85,7 +85,7 @@ def _files_at(path: str) -> list[ListedFile]:
 
 def _stored_files(place: UPath, is_pattern: bool) -> list[ListedFile]:
     system = place.fs
-    system.invalidate_cache(place.path)  # the hub's keeps listings whatever it is told
+    system.invalidate_cache(place.path)  # the hub's keeps listings regardless of its options
     if is_pattern:
         matches = system.glob(place.path, detail=True).values()
         files = sorted(_listed_file(system.unstrip_protocol(one["name"]), one) for one in matches)
@@ -112,7 +112,7 @@ def _listed_file(url: str, facts: Mapping[str, Any]) -> ListedFile:
 
 
 def _check_whole(folders: Iterable[UPath]) -> None:
-    """Raise `InputError` for a folder whose files do not go together."""
+    """Raise `InputError` for a folder whose files are inconsistent."""
     for folder in folders:
         if any(one.name == FINALIZING for one in stores.listing(folder / WORKING_FOLDER)):
             raise _in_the_making(folder)
@@ -140,7 +140,7 @@ def listed(folder: UPath, pattern: str) -> list[UPath]:
 
 
 def table_metadata(path: str) -> dict[str, str]:
-    """Key-value metadata of a table, those of its first file, without oversized values.
+    """Return key-value metadata of a table's first file, without oversized values.
 
     Raises `InputError` if it cannot be read.
     """
