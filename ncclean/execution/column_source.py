@@ -1,4 +1,4 @@
-"""The protocol of further columns: one class for each kind of them."""
+"""The protocol of further columns, with one class for each kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EncoderFacts:
     """The properties of an encoder that column sources read.
 
     `dim` is the width of its embeddings; `estimator` the model that also encodes other captions,
-    None where embeddings are scored; `corpus` what a pass over all embeddings has gathered.
+    None when embeddings are scored; `corpus` the facts gathered by a pass over all embeddings.
     """
 
     dim: int
@@ -36,16 +36,16 @@ class EncoderFacts:
 class ColumnSource(Protocol):
     """Computes further columns of the table."""
 
-    flag: ClassVar[str]  # of the command line, which asks for it
-    options: ClassVar[tuple[str, ...]]  # that `identity` says more about than their values do
+    flag: ClassVar[str]  # the command-line option for it
+    options: ClassVar[tuple[str, ...]]  # options that `identity` describes better than their values
     follows_scores: ClassVar[bool]  # whether it needs the scores of the shard's blocks
 
     @classmethod
     @abstractmethod
     def of(cls, options: ScoreOptions) -> ColumnSource | None:
-        """The source of the further columns that the options ask for, None if they ask for none.
+        """Return the source of the further columns that the options request, or None.
 
-        Raises `InputError` if what it needs cannot be loaded.
+        Raises `InputError` if something it needs cannot be loaded.
         """
         ...
 
@@ -64,7 +64,7 @@ class ColumnSource(Protocol):
         """Raise `InputError` if the columns cannot be computed from what the encoder provides."""
 
     def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> Sequence[str]:
-        """Texts that cost as much to encode as what the source encodes beside these captions."""
+        """Texts to encode in addition to these captions, at the same cost."""
         return ()
 
     def of_batch(self, batch: PairBatch, failures: ColumnFailures) -> Values:

@@ -1,8 +1,8 @@
-"""Columns beside those of the scores: functions, heads, signals, words and canonical similarity.
+"""Columns besides the scores: functions, heads, signals, words and canonical similarity.
 
-Each is a `ColumnSource`; a new one is a class and a line in `SOURCES`. Their values are those of
-the pairs that can be scored. One that cannot be computed is null and counted; it costs neither the
-pair's scores nor the shard.
+Each is a `ColumnSource`; a new one is a class and a line in `SOURCES`. They have values for the
+scorable pairs. A value that cannot be computed is null and counted; it costs neither the pair's
+scores nor the shard.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ncclean.scoring.stats import ColumnFailures
 
 
 class CanonicalColumn(ColumnSource):
-    """Computes `canonical_similarity`; null where a half of the corpus was too small."""
+    """Computes `canonical_similarity`; null if a half of the corpus was too small."""
 
     flag = "--canonical"
     options = ()
@@ -43,13 +43,13 @@ class CanonicalColumn(ColumnSource):
         return cls() if options.canonical else None
 
     def identity(self) -> Mapping[str, Any]:
-        """Nothing: the column depends on no version but that of ncclean."""
+        """Return nothing: the column depends only on ncclean's version."""
         return {}
 
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """(m,) cosines within the directions that images and captions of the other half share."""
+        """Return (m,) cosines within the directions shared by both sides of the other half."""
         projections = encoder.corpus.projections
         if projections is None:
             return {}
@@ -75,9 +75,9 @@ SOURCES: tuple[type[ColumnSource], ...] = (
 
 
 class ColumnSources:
-    """All column sources of a run. Travels to workers with everything that they need.
+    """All column sources of a run; sent to workers with everything they need.
 
-    Raises `InputError` for what cannot be loaded, and for names that are taken.
+    Raises `InputError` for anything that cannot be loaded, and for taken names.
     """
 
     def __init__(self, options: ScoreOptions) -> None:
@@ -119,15 +119,15 @@ class ColumnSources:
             source.check(encoder)
 
     def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> list[str]:
-        """Texts that cost as much as what all sources encode beside these captions."""
+        """Texts that all sources encode in addition to these captions, at the same cost."""
         return [text for source in self.sources for text in source.further_texts(captions, encoder)]
 
     def add_to(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None = None
     ) -> None:
-        """Add (m,) further columns to a shard, with `scores` those of the sources that need them.
+        """Add (m,) further columns to a shard; `scores` are for the sources that need them.
 
-        A source finds the values of those before it there.
+        A source finds the values of earlier sources there.
         """
         for source in self.sources:
             if source.follows_scores == (scores is not None):
@@ -136,7 +136,7 @@ class ColumnSources:
 
 @dataclass
 class BatchColumns:
-    """The columns that are computed batch by batch, of pairs in any order."""
+    """The columns that are computed batch by batch, for pairs in any order."""
 
     columns: ColumnSources
     failures: ColumnFailures = field(default_factory=ColumnFailures)
@@ -154,7 +154,7 @@ class BatchColumns:
         self._values.append(values)
 
     def in_order(self) -> Values:
-        """The columns of all batches so far, in the order of the pairs."""
+        """Return the columns of all batches so far, in the order of the pairs."""
         if not self._values:
             return {}
         order = pa.array(np.argsort(np.concatenate(self._places), kind="stable"))

@@ -1,9 +1,9 @@
-"""Facts gathered from a corpus before it is scored, with which every pair is compared.
+"""Gather facts from a corpus before scoring, with which every pair is compared.
 
-From embeddings the pool of `ncclean.scoring.pool` and the projections of
-`ncclean.scoring.canonical`, which take a pass over all of them; from captions the word classes of
-`ncclean.data.learnt_word_classes` and the boilerplate of `ncclean.data.text_signals`, which take a
-sample. They lie with the run, whose workers read them; a run that grows keeps them.
+From embeddings come the pool of `ncclean.scoring.pool` and the projections of
+`ncclean.scoring.canonical`, by a pass over all of them; from a sample of captions come the word
+classes of `ncclean.data.learnt_word_classes` and the boilerplate of `ncclean.data.text_signals`.
+They are stored with the run, whose workers read them; a growing run keeps them.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from ncclean.storage.array_files import ArrayFolder, Arrays
 
 _POOL, _CANONICAL = "pool", "canonical"
 WORD_CLASSES, BOILERPLATE = "word-classes.txt", "boilerplate.txt"
-_SHARDS = 64  # to take captions from, if all have the same number of them
+_SHARDS = 64  # to take captions from, if shards are equally large
 
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """Facts gathered from the corpus, None where they were not asked for.
+    """Facts gathered from the corpus, None if not requested.
 
-    `projections` are those for the pairs of either half, each fitted on the other one.
+    `projections` are for the pairs of either half, each fitted on the other half.
     """
 
     pool: Pool | None = None
@@ -87,10 +87,10 @@ def gather_facts(
     options: ScoreOptions,
     overwrite: bool,
 ) -> str | None:
-    """Compute facts about the whole corpus, such as the pool, that options need and the run lacks.
+    """Compute the facts about the whole corpus that options need and the run lacks.
 
-    The pool has the pairs whose sample has the smallest hash, captions of one image in their
-    order: the same for every order of the shards. Raises `InputError` if no pair can be read.
+    The pool has the pairs whose sample has the smallest hash, captions of one image in their order:
+    the same for every order of the shards. Raises `InputError` if no pair can be read.
     """
     folder = ArrayFolder(str(work))
     if overwrite:
@@ -105,7 +105,7 @@ def gather_facts(
         try:
             pairs = read_pairs(shard, keys, dim=dim)
         except ShardError:
-            continue  # it is named when it is its turn to be scored
+            continue  # reported when it is scored
         if not pairs.ok.any():
             continue
         if wants_pool and options.pool is not None:
@@ -122,10 +122,10 @@ def gather_facts(
 def gather_word_classes(
     work: UPath, shards: Sequence[ShardRef], caption_key: CaptionKeys, overwrite: bool
 ) -> str | None:
-    """Learn the word classes of a run that has none yet, and say what they are.
+    """Learn the word classes of a run that has none yet, and log them.
 
-    The captions are the first ones of shards in the order of their names' hashes, the same for
-    every order of the shards.
+    The captions are the first ones of shards in the order of their names' hashes, so the order of
+    the shards does not matter.
     """
     path = work / WORD_CLASSES
     if not overwrite and stores.ask("read", path, path.exists):
@@ -140,9 +140,9 @@ def gather_word_classes(
 def gather_boilerplate(
     work: UPath, shards: Sequence[ShardRef], caption_key: CaptionKeys, overwrite: bool
 ) -> str | None:
-    """Learn the boilerplate of the captions of a run that has none yet, and say how much it is.
+    """Learn the boilerplate of the captions of a run that has none yet, and log how much it is.
 
-    From the same captions as word classes.
+    Uses the same captions as word classes.
     """
     path = work / BOILERPLATE
     if not overwrite and stores.ask("read", path, path.exists):
@@ -162,7 +162,7 @@ def _write_lines(path: UPath, lines: Iterable[str]) -> None:
 
 
 def _captions(shards: Sequence[ShardRef], caption_key: CaptionKeys) -> Iterator[str]:
-    """Captions of shards in the order of a hash, the first of each; broken shards have none."""
+    """Yield captions of shards in hash order, the first of each; broken shards have none."""
 
     def digest(shard: ShardRef) -> bytes:
         return hashlib.blake2b(shard.name.encode(), digest_size=8).digest()
@@ -174,7 +174,7 @@ def _captions(shards: Sequence[ShardRef], caption_key: CaptionKeys) -> Iterator[
 
 
 def _save(folder: ArrayFolder, fact: str, arrays: Arrays) -> None:
-    """Under a name of its content: nodes keep copies, and a run may begin anew."""
+    """Save facts under a name of their content: nodes keep copies, and a run may restart."""
     digest = hashlib.blake2b(digest_size=8)
     for array in arrays.values():
         digest.update(np.ascontiguousarray(array).data)
@@ -220,7 +220,7 @@ def _add(moments: tuple[Moments, Moments], pairs: EmbeddedPairs, shard: str) -> 
 
 
 def _drawn(pairs: EmbeddedPairs, size: int) -> Arrays:
-    """The pairs of a shard that may be in the pool."""
+    """Return the pairs of a shard that may be in the pool."""
     ok = pairs.facts.filter(pairs.ok)
     numbers = sample_numbers(ok.column("uid").to_pylist())
     captions = np.asarray(ok.column("caption_number")).astype(np.uint64)

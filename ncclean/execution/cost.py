@@ -1,4 +1,4 @@
-"""The cost of a scoring job, from a few measured figures: hours, bytes, requests, memory.
+"""Estimate the cost of a scoring job from a few measured figures: hours, bytes, requests, memory.
 
 The defaults are the figures of docs/scale.md. `ncclean score --dry-run` measures the speed of the
 model on the machine at hand.
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ncclean.runners.process_runner import clock_share
 
-# Assumed for captions and URLs of the web. Rendered captions compress to 63 bytes a row, simulated
-# rows with a URL to 67 (docs/scale.md).
+# Assumed for web captions and URLs. Rendered captions compress to 63 bytes a row, simulated rows
+# with a URL to 67 (docs/scale.md).
 SCORE_BYTES_PER_PAIR = 190.0
 # Measured with 100,000 shards (docs/scale.md).
 _LIST_BYTES_PER_SHARD = 5_000.0
@@ -31,9 +31,9 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """`worker_hours` is the sum over workers (GPU-hours on GPUs), `hours` what a clock shows.
+    """`worker_hours` is the sum over workers (GPU-hours on GPUs), `hours` the elapsed time.
 
-    A shard is one worker's, so no more than `busy_workers` have anything to do at once.
+    A shard belongs to one worker, so at most `busy_workers` work at once.
     """
 
     pairs: int
@@ -51,7 +51,7 @@ class Cost:
 
 
 def embedding_bytes(pairs: int, dim: int) -> int:
-    """Bytes of both embeddings of pairs, in float16; ids and captions come on top."""
+    """Return the bytes of both float16 embeddings of pairs; ids and captions are extra."""
     return 2 * 2 * pairs * dim
 
 

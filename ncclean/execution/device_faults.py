@@ -1,4 +1,4 @@
-"""Errors of a device: which are its own, and memory that does not suffice."""
+"""Recognise errors of a device, and adapt to insufficient memory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _DEVICE = re.compile(
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Whether an error is the device's: of CUDA, its libraries or memory, and not of the pairs."""
+    """Check whether an error is the device's (CUDA, its libraries or memory), not the pairs'."""
     kinds: tuple[type[Exception], ...] = (torch.OutOfMemoryError,)
-    if hasattr(torch, "AcceleratorError"):  # of torch 2.8
+    if hasattr(torch, "AcceleratorError"):  # since torch 2.8
         kinds += (torch.AcceleratorError,)
     return isinstance(error, kinds) or (
         isinstance(error, RuntimeError) and _DEVICE.search(str(error)) is not None
@@ -33,17 +33,17 @@ def is_device_error(error: BaseException) -> bool:
 
 
 class BatchSize:
-    """The size of batches. It is halved, for the rest of the run, where memory runs out."""
+    """The batch size, which is halved for the rest of the run when memory runs out."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._halving = threading.Lock()
 
     def fit(self, work: Callable[[int], T], first: Callable[[], T] | None = None) -> T:
-        """Call `work` with the size, again with half of it whenever memory runs out.
+        """Call `work` with the size, and with half of it whenever memory runs out.
 
-        `first` is the first attempt, if it has begun already. Raises `torch.OutOfMemoryError`
-        where a batch of one is too large.
+        `first` is the first attempt, if it has already begun. Raises `torch.OutOfMemoryError` if a
+        batch of one is too large.
         """
         while True:
             size = self.size
@@ -59,24 +59,24 @@ class BatchSize:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         with self._halving:
-            if self.size == size:  # else another thread has done so
+            if self.size == size:  # unless another thread has done so
                 self.size = size // 2
                 logger.warning(
                     "out of memory at --batch-size %d; going on with %d", size, self.size
                 )
 
 
-# Parameters of mallopt(3). Larger mappings than 32 MiB are not allowed for the second.
+# Parameters of mallopt(3). The second may not exceed 32 MiB.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES, _LARGEST_BYTES = 256 << 20, 32 << 20
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep up to 256 MiB of freed memory for the next batch; elsewhere do nothing.
+    """Make glibc keep up to 256 MiB of freed memory for the next batch; elsewhere do nothing.
 
-    Else blocks of some hundred kilobytes, as batches and activations take, are asked for and given
-    back again and again, and the system clears each page that it gives: a tenth of the processor
-    time of `score` with a small model. What the environment says (`MALLOC_...`) stays.
+    Otherwise blocks of some hundred kilobytes, such as batches and activations, are repeatedly
+    allocated and freed, and the system clears each page it gives: a tenth of `score`'s processor
+    time with a small model. Settings in the environment (`MALLOC_...`) take precedence.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return

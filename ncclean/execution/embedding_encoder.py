@@ -1,4 +1,4 @@
-"""The encoder of embeddings: a CLIP model has made the vectors already, they are only read."""
+"""The encoder of embeddings, which only reads vectors that a CLIP model made earlier."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from ncclean.models.request import ModelRequest
 from ncclean.scoring.pool import Pool
 from ncclean.storage.grouping import names_in
 
-# What the cosines of the blocks that are scored at once may take on a CPU.
+# Memory on a CPU for the cosines of the blocks scored at once.
 _BLOCKS_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingRequest:
-    """Embeddings to score: `identity` says what is known of their model, `dim` their width.
+    """Embeddings to score: `identity` has what is known of their model, `dim` their width.
 
     `keys` are the names of image and caption vectors, see `ncclean.data.embeddings.units`; `model`
-    is the one that made them, where it can be had.
+    is the one that made them, if available.
     """
 
     identity: ModelIdentity
@@ -61,11 +61,11 @@ class EmbeddingRequest:
         scale: float | ModelRequest,
         device: str = "auto",
     ) -> EmbeddingRequest:
-        """Build the request that scores shards of embeddings, as wide as the first readable one.
+        """Build the request to score shards of embeddings, as wide as the first readable one.
 
-        `scale` is what cosines are multiplied by in a softmax, or the model that has it; the model
-        is loaded here, once. The device `auto` is the CPU: there is no model to compute. Raises
-        `InputError` if no shard can be read, `ModelError` for the model.
+        `scale` is the factor of cosines in a softmax, or the model that has it; the model is loaded
+        once, here. The device `auto` is the CPU, as no model computes. Raises `InputError` if no
+        shard can be read, `ModelError` for the model.
         """
         device = "cpu" if device == "auto" else device
         chosen = vector_keys(shards, keys)
@@ -74,14 +74,14 @@ class EmbeddingRequest:
         except ShardError as error:
             raise InputError(f"no embeddings can be read: {error}") from error
         if isinstance(scale, ModelRequest):
-            # Of the model that has the scale, which is not known to have made the embeddings.
+            # This is the model with the scale, which may not have made the embeddings.
             identity = dataclasses.replace(scale.load().identity, precision="", preprocessing="")
             return cls(identity=identity, keys=chosen, dim=dim, device=device, model=scale)
         identity = ModelIdentity("embeddings", "", "", "", scale, dim=dim)
         return cls(identity=identity, keys=chosen, dim=dim, device=device)
 
     def result_options(self) -> Mapping[str, Any]:
-        """No further options: embeddings are scored as they are."""
+        """Return no further options: embeddings are scored as they are."""
         return {"compile": False}
 
     def open(self, options: ScoreOptions, columns: ColumnSources) -> EmbeddingEncoder:
@@ -89,12 +89,12 @@ class EmbeddingRequest:
         return EmbeddingEncoder(self, options, columns)
 
     def absolute(self) -> EmbeddingRequest:
-        """The request with absolute paths, for a worker whose working folder is another one."""
+        """Return the request with absolute paths, for a worker with another working folder."""
         return dataclasses.replace(self, model=self.model and self.model.absolute())
 
 
 class EmbeddingEncoder:
-    """Reads shards of embeddings in order, each while the one before is scored."""
+    """Reads shards of embeddings in order, each while the previous one is scored."""
 
     def __init__(
         self, request: EmbeddingRequest, options: ScoreOptions, columns: ColumnSources
@@ -107,7 +107,7 @@ class EmbeddingEncoder:
 
     @property
     def identity(self) -> ModelIdentity:
-        """The model that computed the embeddings, as far as it is known."""
+        """Return the model that computed the embeddings, as far as known."""
         return self._request.identity
 
     @property
@@ -122,13 +122,13 @@ class EmbeddingEncoder:
 
     @property
     def blocks_at_once(self) -> int:
-        """Number of blocks scored concurrently: one a core, as a block is too short to split."""
+        """Number of blocks scored concurrently: one per core, as a block is too short to split."""
         if not self.device.startswith("cpu"):
             return 1
         return min(self._cores, _BLOCKS_BYTES // (4 * self._options.block_size**2))
 
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
-        """Read each shard; yields a function that completes it with its users' columns."""
+        """Read each shard; yield a function that completes it with its user columns."""
         finished = 0
         with ThreadPoolExecutor(1, "ncclean-read") as reader:
             ahead = [reader.submit(self._read, shard) for shard in shards[:1]]
@@ -179,7 +179,7 @@ class EmbeddingEncoder:
         )
 
     def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
-        """The mean cosine on noise of the model that `--scale` names.
+        """Return the mean cosine on noise of the model that `--scale` names.
 
         Raises `InputError` if no model is known.
         """
@@ -230,7 +230,7 @@ class EmbeddingEncoder:
         return encoded
 
     def _batches(self, pairs: EmbeddedPairs) -> Iterator[tuple[range, PairBatch]]:
-        """The pairs that have vectors, for functions of `--columns`, and their places."""
+        """Return the pairs that have vectors, for functions of `--columns`, and their places."""
         facts = pairs.facts.filter(pa.array(pairs.ok))
         captions = facts.column("text").to_pylist()
         image, text = (torch.from_numpy(side).float() for side in (pairs.image, pairs.text))
@@ -250,6 +250,6 @@ def _constant(vectors: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def _random_pool(size: int, dim: int) -> Pool:
-    """A pool of random vectors, as large as that of a run, to measure the speed with."""
+    """Return a pool of random vectors, as large as a run's, to measure the speed with."""
     vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1)
     return Pool(vectors, vectors, np.arange(size, dtype=np.uint64))

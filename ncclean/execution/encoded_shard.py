@@ -1,6 +1,6 @@
-"""A shard after its encoder: what is known of each row, and the vectors of the scorable pairs.
+"""A shard after its encoder: facts about each row, and the vectors of the scorable pairs.
 
-Both encoders, of images and of embeddings, end here; everything after does not know which it was.
+Both encoders, of images and of embeddings, end here; later code does not know which it was.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Values = dict[str, pa.Array]
 
 @dataclass(kw_only=True)
 class EncodedShard:
-    """n rows in input order, of which m are pairs that can be scored.
+    """n rows in input order, of which m are scorable pairs.
 
-    `name` is that of the shard in the run; a file of embeddings may hold the rows of several, named
-    in the facts. `facts` are (n,) columns of the score table, `text` among them; `ok` is (n,), true
+    `name` is the shard's in the run; a file of embeddings may hold rows of several shards, named in
+    the facts. `facts` are (n,) columns of the score table, `text` among them; `ok` is (n,), true
     for the m pairs. `image` and `text` are (m, d), of length 1. `metadata` has n rows of the fields
     that the options name. `images` are (m,) numbers of the images, None if all differ;
     `image_signals` those of each pair. `values` are (m,) further columns that the encoder computed
-    batch by batch, `failures` the pairs without them. `captions_cut` of the captions have more
-    tokens than `context_length`, None without a model. `further` counts pictures and captions that
-    no row is about. `error` says why the shard broke off, `seconds` how long encoding took.
+    batch by batch, `failures` the pairs without them. `captions_cut` captions have more tokens than
+    `context_length`, None without a model. `further` counts images and captions that belong to no
+    row. `error` says why the shard broke off, `seconds` how long encoding took.
     """
 
     name: str
@@ -51,13 +51,13 @@ class EncodedShard:
     times: dict[str, float] = field(default_factory=dict)
 
     def of_pairs(self, fact: str) -> list[Any]:
-        """(m,) values of a column, for the pairs that can be scored."""
+        """Return (m,) values of a column, for the scorable pairs."""
         values: list[Any] = self.facts[fact].filter(pa.array(self.ok)).to_pylist()
         return values
 
     @property
     def captions(self) -> list[str | None]:
-        """(m,) captions of the pairs that can be scored; None if the input has none."""
+        """Return (m,) captions of the scorable pairs; None if the input has none."""
         return self.of_pairs("text")
 
 

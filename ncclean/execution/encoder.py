@@ -1,4 +1,4 @@
-"""The protocol of encoders: what turns the shards of a source into `EncodedShard`s."""
+"""The protocol of encoders, which turn the shards of a source into `EncodedShard`s."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ncclean.execution.encoded_shard import EncodedShard
 from ncclean.execution.shift import NoiseShift
 from ncclean.models.estimator import ModelIdentity
 
-# The rest of a shard's encoding, to be called in another thread. Raises what went wrong.
+# The rest of a shard's encoding, to be called in another thread. Raises its errors.
 Completion = Callable[[], EncodedShard]
 Encoding = Generator[tuple[int, Completion], None, None]  # with the number of the shard
 OnProgress = Callable[[int], None]
@@ -46,7 +46,7 @@ class Encoder(Protocol):
 
     @property
     def batch(self) -> BatchSize:
-        """The size of its batches, which shrinks where the device runs out of memory."""
+        """The size of its batches, which shrinks if the device runs out of memory."""
         ...
 
     @property
@@ -56,14 +56,14 @@ class Encoder(Protocol):
 
     @property
     def blocks_at_once(self) -> int:
-        """Number of blocks to score concurrently: more than one where cores are idle."""
+        """Number of blocks to score concurrently: more than one if cores are idle."""
         ...
 
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
         """Yield for each shard a function that completes its encoding while others are read.
 
-        They come with the number of the shard, in any order.
-        `on_progress` receives the number of samples so far.
+        Each comes with the shard's number, in any order. `on_progress` receives the number of
+        samples so far.
         """
         ...
 
@@ -80,7 +80,7 @@ class Encoder(Protocol):
 
 
 class EncoderRequest(Protocol):
-    """All that is needed to open an encoder, here or on a node."""
+    """Everything needed to open an encoder, here or on a node."""
 
     @property
     def device(self) -> str:
@@ -96,5 +96,5 @@ class EncoderRequest(Protocol):
         ...
 
     def absolute(self) -> EncoderRequest:
-        """The request with absolute paths, for a worker whose working folder is another one."""
+        """Return the request with absolute paths, for a worker with another working folder."""
         ...

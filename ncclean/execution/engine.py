@@ -1,7 +1,7 @@
 """The protocol of engines: this process, or the workers of a Ray cluster, score a run's shards.
 
-An engine holds a loaded model on each of its workers for as long as the run takes. A command
-without a model, whose tasks are plain functions, has a `ncclean.runners.runner.Runner` instead.
+An engine keeps a model loaded on each of its workers for the whole run. A command without a model,
+whose tasks are plain functions, has a `ncclean.runners.runner.Runner` instead.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class ShardTask:
     shard: ShardRef
 
     def absolute(self) -> ShardTask:
-        """The task with absolute paths, for a worker whose working folder is another one."""
+        """Return the task with absolute paths, for a worker with another working folder."""
         return dataclasses.replace(self, shard=self.shard.absolute())
 
 
 @dataclass(frozen=True)
 class ShardOutcome:
-    """The result of a shard whose rows are written: all that a worker sends back."""
+    """The result of a shard whose rows are written: everything a worker sends back."""
 
     stats: ShardStats
     distributions: Distributions
@@ -49,7 +49,7 @@ OnDone = Callable[[ShardRef, ShardOutcome], None]
 
 @dataclass(frozen=True)
 class PartWriter:
-    """Writes the rows and embeddings of a shard where they belong. Travels to the workers."""
+    """Writes the rows and embeddings of a shard to their places; sent to the workers."""
 
     work: str
     embeddings: str | None
@@ -74,17 +74,17 @@ class PartWriter:
         return ShardOutcome(result.stats, result.distributions)
 
     def absolute(self) -> PartWriter:
-        """The writer with absolute paths, for a worker whose working folder is another one."""
+        """Return the writer with absolute paths, for a worker with another working folder."""
         embeddings = None if self.embeddings is None else absolute(self.embeddings)
         return dataclasses.replace(self, work=absolute(self.work), embeddings=embeddings)
 
 
 class Engine(Protocol):
-    """Scores shards with one model. Results do not depend on which engine it is."""
+    """Scores shards with one model; results are the same for every engine."""
 
     @property
     def identity(self) -> ModelIdentity:
-        """The model that scores, once it is loaded. Raises `ModelError` if it cannot be."""
+        """The model that scores, once loaded. Raises `ModelError` if it cannot be."""
         ...
 
     def run(
@@ -96,8 +96,8 @@ class Engine(Protocol):
     ) -> None:
         """Score and write every shard; call `on_done` after each.
 
-        A shard that cannot be scored has an outcome with an error and never stops the others. A
-        failed write ends the run, and so does an exception of `on_done`.
+        An unscorable shard has an outcome with an error and never stops the others. A failed write
+        ends the run, as does an exception of `on_done`.
         """
         ...
 
@@ -110,7 +110,7 @@ class Engine(Protocol):
         ...
 
     def runner(self) -> Runner:
-        """The runner of tasks without a model, such as writing the table; no shard is scored."""
+        """Return the runner of tasks without a model, such as writing the table."""
         ...
 
     def close(self) -> None:

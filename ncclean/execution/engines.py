@@ -1,4 +1,4 @@
-"""The engine that a run asks for, opened."""
+"""Open the engine that a run requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def open_engine(
     columns: ColumnSources,
     cluster: ClusterOptions | None,
 ) -> Iterator[Engine]:
-    """Yield an engine that scores in this process or on a Ray cluster; its workers stop at the end.
+    """Yield an engine that scores here or on a Ray cluster; stop its workers at the end.
 
     Raises `ModelError` if the model cannot be loaded, `InputError` if there is no cluster at the
     address or a column cannot be computed.

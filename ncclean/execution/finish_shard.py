@@ -1,6 +1,6 @@
-"""From an encoded shard to its part: further columns, scores, the table, and its statistics.
+"""Turn an encoded shard into its part: further columns, scores, the table, and statistics.
 
-Keeps nothing and writes nothing, so it can be run again after any failure.
+Keeps and writes nothing, so it can be rerun after any failure.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ShardEmbeddings:
 
 @dataclass
 class ShardResult:
-    """The rows of a shard, and what finalize and the summary need to know of it."""
+    """The rows of a shard, and the facts that finalize and the summary need."""
 
     table: pa.Table
     stats: ShardStats
@@ -72,7 +72,7 @@ class ShardScoring:
         facts = dict(shard.facts)
         if self.options.calibrate_by is not None:
             metadata = dict(zip(shard.metadata.column_names, shard.metadata.columns, strict=True))
-            # Of the places, a field of the corpus with the same name is meant.
+            # For a place column, a corpus field of the same name takes precedence.
             own = {name for name in schema.PLACE_COLUMNS if name in metadata}
             columns = {name: fact for name, fact in facts.items() if name not in own}
             known = {**metadata, **columns, **self._rows(values, shard.ok)}
@@ -104,10 +104,10 @@ class ShardScoring:
         return ShardResult(table, stats, scores.distributions, embeddings)
 
     def scores(self, shard: EncodedShard, groups: pa.Array | None = None) -> BlockScores:
-        """Score the pairs of several shards, each in blocks of its own.
+        """Score the pairs of several shards, each in its own blocks.
 
-        A file of embeddings may hold several shards of images: their blocks are those of the
-        shards. `groups` are (n,) labels.
+        A file of embeddings may hold several image shards, whose pairs then have separate blocks.
+        `groups` are (n,) labels.
         """
         ok = pa.array(shard.ok)
         names = shard.facts["shard"].filter(ok).dictionary_encode()
@@ -145,11 +145,11 @@ class ShardScoring:
         return every
 
     def failed(self, reason: str) -> ShardResult:
-        """The result of a shard in which no pair could be scored."""
+        """Return the result of a shard in which no pair could be scored."""
         return failed_result(reason, self.columns)
 
     def _rows(self, values: Values, ok: np.ndarray) -> Values:
-        """The (n,) further columns from the values of the m scorable pairs; null without them."""
+        """Spread (m,) further columns of the scorable pairs over (n,) rows; null without them."""
         return {
             name: scattered(values.get(name, pa.nulls(int(ok.sum()), kind)), ok, kind)
             for name, kind in self.columns.types.items()
@@ -163,7 +163,7 @@ def _counts(values: pa.ChunkedArray) -> dict[str, int]:
 def failed_result(
     reason: str, columns: ColumnSources, error: BaseException | None = None
 ) -> ShardResult:
-    """The result of a shard in which no pair could be scored; `error` is what this process met."""
+    """Return the result of a shard without scored pairs; `error` is what this process met."""
     trace = ""
     if error is not None:
         lines = traceback.format_exception(error)[-_TRACED:]
@@ -183,7 +183,7 @@ def score_table(
     columns = dict(facts)
     for name, values in scores.columns.items():
         columns[name] = scattered(values, ok, schema.SCORES.field(name).type)
-    for column in schema.SCORES:  # what finalize fills in, and scores of a shard without pairs
+    for column in schema.SCORES:  # columns for finalize, and scores of a shard without pairs
         columns.setdefault(column.name, pa.nulls(len(ok), column.type))
     kinds = schema.with_further(pa.field(name, array.type) for name, array in further.items())
     columns |= further
@@ -198,7 +198,7 @@ def check_counts(table: pa.Table, stats: ShardStats) -> None:
 
 
 def exported(table: pa.Table, image: torch.Tensor, text: torch.Tensor) -> ShardEmbeddings:
-    """(m, d) embeddings of a table's scored rows, as they are written beside it."""
+    """Return (m, d) embeddings of a table's scored rows, as written beside it."""
     ok = table.filter(pc.equal(table.column("status"), SkipReason.OK.value))
     metadata = ok.select(list(schema.EMBEDDING_METADATA_COLUMNS)).rename_columns(
         schema.EMBEDDING_METADATA.names

@@ -1,4 +1,4 @@
-"""Captions in languages that the model may not know: they look wrong and need not be so."""
+"""Find captions in languages that the model may not know: they look wrong but may be right."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from ncclean.errors import InputError
 from ncclean.scoring.vague_rate import ForeignLanguage
 from ncclean.storage.tables import table_files
 
-_CAPTIONS = 2_000  # of the sample
-_PIECES, _ROWS = 32, 1_000  # row groups that it is taken from, and rows read of each
+_CAPTIONS = 2_000  # in the sample
+_PIECES, _ROWS = 32, 1_000  # row groups to sample, and rows read of each
 _CONFIDENT = 0.6  # the detector is seldom wrong above this probability
 _FEWEST, _LEAST_SHARE = 20, 0.05  # captions of a language
-# Captions look wrong more often by so much; and as often as this where none are in English.
+# Captions must look wrong this much more often; or this often if none are in English.
 _MORE, _USUAL = 0.2, 0.3
 
 
 def foreign_languages(table: str) -> list[ForeignLanguage]:
-    """The languages in which captions look wrong more often than in English, frequent first.
+    """Return languages whose captions look wrong more often than English ones, frequent first.
 
-    Nothing without a language detector, or without captions and noise probabilities in the table.
+    Returns none without a language detector, or if the table lacks captions and noise
+    probabilities.
     """
     try:
         detector = LanguageDetector()
@@ -50,7 +51,7 @@ def foreign_languages(table: str) -> list[ForeignLanguage]:
 
 
 def _sample(table: str) -> tuple[list[str], np.ndarray]:
-    """Captions of pairs with scores, from all over a table, and their noise probabilities."""
+    """Sample captions of scored pairs from all over a table, with their noise probabilities."""
     pieces = pa.concat_tables(_pieces(table), promote_options="default")
     pieces = pieces.take(
         np.linspace(0, max(len(pieces) - 1, 0), min(len(pieces), _CAPTIONS), dtype=int)

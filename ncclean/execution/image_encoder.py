@@ -1,4 +1,4 @@
-"""The encoder of images and their captions: shards through a CLIP model."""
+"""The encoder of images and their captions, which runs shards through a CLIP model."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class ImageRequest:
         return ImageEncoder(self.model.load(), options, columns)
 
     def absolute(self) -> ImageRequest:
-        """The request with absolute paths, for a worker whose working folder is another one."""
+        """Return the request with absolute paths, for a worker with another working folder."""
         return ImageRequest(self.model.absolute())
 
 
 @dataclass
 class _Shard:
-    """A shard that is read: its images that wait for a batch, and what has become of others."""
+    """A shard being read: its images waiting for a batch, and the results of the others."""
 
     columns: BatchColumns
     held: list[Images] = field(default_factory=list)
@@ -94,9 +94,9 @@ class _Batch:
 
 
 class ImageEncoder:
-    """Encodes images while the next ones are decoded, and captions when a shard's images are done.
+    """Encodes images while the next are decoded, and captions when a shard's images are done.
 
-    Raises `InputError` for a column that this model cannot give.
+    Raises `InputError` for a column that this model cannot provide.
     """
 
     blocks_at_once = 1  # the image tower keeps all cores busy
@@ -129,7 +129,7 @@ class ImageEncoder:
         )
 
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
-        """Encode the images of each shard; yields a function that encodes its captions."""
+        """Encode the images of each shard; yield a function that encodes its captions."""
         keep_freed_memory()
         feed = ShardFeed(
             self._settings(), self._options.decode_threads, self.batch.size, self.estimator.device
@@ -218,12 +218,12 @@ class ImageEncoder:
 
         try:
             started = self.estimator.start_image(pixels)
-        except Exception as error:  # which is the shard's, or the device's
+        except Exception as error:  # the shard's or the device's error
             started = functools.partial(_raise, error)
         return functools.partial(self.batch.fit, in_pieces, started)
 
     def _finish(self, batch: _Batch, feed: ShardFeed) -> None:
-        """Wait for a batch, compute the columns that need it, and give its images back."""
+        """Wait for a batch, compute the columns that need it, and release its images."""
         shard = batch.shard
         try:
             if shard.error is None:
@@ -281,7 +281,7 @@ class ImageEncoder:
         if shard.rejected:
             rows = rows.without(shard.rejected)
         if shard.batches:
-            # Samples whose members were interleaved come out of order; rows restore it.
+            # Samples with interleaved members come out of order; rows restore it.
             order = torch.tensor(np.argsort(shard.rows), device=self.estimator.device)
             image = _checked(torch.cat(shard.batches)[order], "images")
         else:
@@ -319,7 +319,7 @@ class ImageEncoder:
 
 
 def _checked(embeddings: torch.Tensor, what: str) -> torch.Tensor:
-    """Embeddings of a shard; raises `ShardError`, so that those of others are still scored."""
+    """Check a shard's embeddings; raise `ShardError`, so that other shards are still scored."""
     try:
         return finite_embeddings(embeddings, what)
     except ModelError as error:

@@ -1,8 +1,8 @@
-"""The injection of noise: shards to the same shards with known noise.
+"""Inject noise: copy shards, with known noise.
 
-Two passes. The first indexes every shard: its captions and where images lie, and reads the
-captions of donors. With the number of pairs known, the noise is planned; the second pass copies the
-shards with it. Both take a shard at a time, in any order and by any number of processes.
+There are two passes. The first indexes the captions and image places of every shard, and reads the
+captions of donors. Once the number of pairs is known, the noise is planned; the second pass copies
+the shards with it. Both take a shard at a time, in any order and in any number of processes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from ncclean.storage.injection import (
     summarize,
 )
 
-# `synth` has stream 0: with one seed, noise in what it rendered would meet the same pairs again.
+# `synth` has stream 0: with the same seed, noise would otherwise hit the pairs it made noisy.
 _STREAM = 1
 
 
@@ -74,9 +74,9 @@ def inject_noise(
 ) -> NoiseSummary:
     """Copy shards with injected noise, resuming an interrupted run.
 
-    `new_file` is where a noise file goes, see `ncclean.data.noise_files`.
-    Raises `InputError` or `ResumeError` before anything is written if the request cannot be met.
-    Shards that break off do not raise: what can be read is treated as usual, the rest is copied.
+    `new_file` is the path for a noise file, see `ncclean.data.noise_files`. Raises `InputError` or
+    `ResumeError` before writing anything if the request cannot be met. A broken shard does not
+    raise: its readable part is treated as usual, and the rest is copied.
     """
     begin = time.perf_counter()
     _check_apart(out, identity, new_file)
@@ -110,7 +110,7 @@ class _Planned:
 
 
 def _plan(run: Injection, workers: Runner, progress: Progress) -> _Planned:
-    """Plan the noise of the whole corpus. Indexes what is not indexed."""
+    """Plan the noise of the whole corpus, indexing what is not yet indexed."""
     identity = run.identity
     _read_shards(run, "index", index_shard, workers, progress)
     _read_shards(run, "donors", read_captions, workers, progress)
@@ -148,7 +148,7 @@ def _plan(run: Injection, workers: Runner, progress: Progress) -> _Planned:
                 images=own if len(own) > len(images) else None,
             )
     except InputError:
-        run.forget()  # nothing is written yet, and the mended command is another run
+        run.forget()  # nothing is written yet, and a corrected command is another run
         raise
     run.record_plan(plan.planned)
     return _Planned(plan, np.searchsorted(images, samples), own, places)
@@ -161,7 +161,7 @@ def _read_shards(
     workers: Runner,
     progress: Progress,
 ) -> None:
-    """Keep the tables of the shards, or of the `donors`, that are not kept yet."""
+    """Store the tables of those shards, or `donors`, that have none yet."""
     shards, of_donors = run.sources(name), " of donors" if name == "donors" else ""
     places = [run.working_file(name, number) for number in range(len(shards))]
     missing = [number for number, place in enumerate(places) if kept_table(place, []) is None]
@@ -178,7 +178,7 @@ def _read_shards(
 def _write_all(
     run: Injection, workers: Runner, planned: _Planned, pending: list[int], progress: Progress
 ) -> tuple[int, dict[str, str]]:
-    """Write the pending shards; returns the samples written, and why shards could not be."""
+    """Write the pending shards; return the samples written, and why shards could not be."""
     expected = estimate_samples([run.identity.shards[number] for number in pending])
     progress.say(f"{counted(len(pending), 'shard')} to write, about {expected:,} samples")
     moved = gather_moved(
@@ -239,7 +239,7 @@ def _moved_images(run: Injection, plan: NoisePlan, starts: np.ndarray) -> pa.Tab
 
 
 def _tables(run: Injection, name: str, columns: list[str]) -> Iterator[pa.Table]:
-    """The tables of all shards, or of all `donors`."""
+    """Read the tables of all shards, or of all `donors`."""
     return (_table(run, name, number, columns) for number in range(len(run.sources(name))))
 
 
@@ -252,7 +252,7 @@ def _table(run: Injection, name: str, number: int, columns: list[str]) -> pa.Tab
 
 
 def _check_apart(out: UPath, identity: InjectionIdentity, new_file: UPath | None) -> None:
-    """Raise `InputError` if the output would overwrite the input, or a noise file either."""
+    """Raise `InputError` if the output or a noise file would overwrite the input."""
     inputs = {stores.canonical(shard.url) for shard in (*identity.shards, *identity.donors)}
     targets = [str(Injection(out, identity).shard(shard)) for shard in identity.shards]
     for target in targets:
@@ -271,9 +271,9 @@ def write_shard(
     target: str,
     caption_key: str | None,
 ) -> ShardRecord | str:
-    """Write and publish a shard with noise; returns a sentence if its bytes cannot be read.
+    """Write and publish a shard with noise; return a sentence if its bytes cannot be read.
 
-    Of its index the columns `FACTS` are needed.
+    Needs the columns `FACTS` of its index.
     """
     pairs = pairs_of(index)["row"].to_numpy()
     rows = pairs[is_first(pairs)].tolist()
@@ -306,7 +306,7 @@ def _local(
 
 @contextlib.contextmanager
 def _compressing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
-    """A sink that compresses if the name says so; the same bytes whenever it is written."""
+    """Return a sink that compresses if the name says so, always to the same bytes."""
     if not name.endswith((".gz", ".tgz")):
         yield file
         return
@@ -315,7 +315,7 @@ def _compressing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
 
 
 def pack_images(shard: ShardRef, caption_key: str | None, images: pa.Table, target: UPath) -> None:
-    """Copy images of a compressed shard, which has no random access, to a file of their own."""
+    """Copy images of a compressed shard, which has no random access, to a separate file."""
     with published(target) as aside, _local(shard, caption_key) as source, aside.open("wb") as sink:
         out = RangeWriter(sink)
         out.read_from(source)

@@ -1,6 +1,6 @@
-"""The local engine: shard after shard through one encoder, in this process.
+"""The local engine: one shard after another through one encoder, in this process.
 
-Three shards are under way at a time: one is encoded, the one before it gets its columns and
+Three shards are in progress at a time: one is encoded, the previous one gets its columns and
 scores, and the one before that is written.
 """
 
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 class LocalEngine:
     """Scores shards in order in this process.
 
-    A shard that cannot be scored becomes a result with an error; it never stops the others. With
-    `raises`, an error that the shard's own data does not explain is raised instead, for another
-    worker may do better. An error of the device ends the run in any case, as `DeviceError`.
-    Raises `InputError` if a column cannot be computed from what the encoder gives.
+    An unscorable shard becomes a result with an error; it never stops the others. With `raises`, an
+    error that the shard's own data does not explain is raised instead, as another worker may
+    succeed. An error of the device always ends the run, as `DeviceError`. Raises `InputError` if a
+    column cannot be computed from what the encoder provides.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LocalEngine:
 
     @contextmanager
     def _scoring(self, corpus: CorpusFacts) -> Iterator[ShardScoring]:
-        """Finish shards, several blocks at once where that is faster."""
+        """Return the scoring that finishes shards, several blocks at once if that is faster."""
         scoring = ShardScoring(
             options=self._options,
             columns=self._columns,
@@ -150,8 +150,8 @@ class LocalEngine:
 def one_behind(name: str) -> Iterator[Callable[[Callable[[], None]], None]]:
     """Yield a function that runs calls in a background thread, one at a time.
 
-    The next call waits for the one before, so that memory and a crash's loss stay small. What a
-    call raised is raised at the next one, or at the end.
+    A call waits for the previous one, so memory and the loss by a crash stay small. An error of a
+    call is raised at the next one, or at the end.
     """
     last: Future[None] | None = None
 

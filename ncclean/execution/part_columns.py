@@ -1,4 +1,4 @@
-"""`--caption-parts`: each sentence of a caption against the image, and known foreign sentences."""
+"""`--caption-parts`: compare each sentence of a caption with the image, and known foreign ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ncclean.models.estimator import Estimator
 from ncclean.scoring.caption_parts import PAIR_SCORE, PART_SCORE, Parts, part_distributions
 from ncclean.scoring.columns import BlockScores
 
-# A text of so many characters for each token of the context is likely to fit into it.
+# A text with this many characters per token of the context probably fits into it.
 _CHARACTERS_A_TOKEN = 4
 
 
@@ -42,11 +42,11 @@ class PartColumns(ColumnSource):
         return cls(options.seed) if options.caption_parts else None
 
     def identity(self) -> Mapping[str, Any]:
-        """The version of the library that tells sentences apart."""
+        """Return the version of the library that finds sentences."""
         return {"caption_parts": f"sentences, sentencex {version('sentencex')}"}
 
     def check(self, encoder: EncoderFacts) -> None:
-        """Raise `InputError` for embeddings: no model is there to encode parts of captions."""
+        """Raise `InputError` for embeddings: there is no model to encode parts of captions."""
         if encoder.estimator is None:
             raise InputError(
                 "--caption-parts encodes sentences, which takes a model: score the images instead "
@@ -108,7 +108,7 @@ class PartColumns(ColumnSource):
         starts: Sequence[Sequence[int]],
         several: Any,
     ) -> Values:
-        """(n,) columns, from (row, texts, cosines, log-odds) of the captions with several parts."""
+        """Return (n,) columns from (row, texts, cosines, log-odds) of several-part captions."""
         worst = [caption.strip() for caption in captions]
         numbers, similarity, mean = np.zeros(len(captions), np.int32), whole.copy(), whole.copy()
         log_odds: list[Sequence[float | None]] = [[None]] * len(captions)
@@ -139,10 +139,10 @@ class PartColumns(ColumnSource):
 
 @dataclass
 class _Texts:
-    """Texts whose tokens were counted, and the embeddings of those that were encoded thereby.
+    """Texts whose tokens were counted, and the embeddings of those encoded on the way.
 
-    Tokenizing takes a quarter of the time, so that a text which may well be a part is tokenized
-    once, for its count and its embedding.
+    Tokenizing takes a quarter of the time, so a text that may well be a part is tokenized once, for
+    both its count and its embedding.
     """
 
     estimator: Estimator
@@ -152,7 +152,7 @@ class _Texts:
     _encoded: list[torch.Tensor] = field(default_factory=list)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int | None]:
-        """The tokens of texts before cutting."""
+        """Count the tokens of texts before truncation."""
         unknown = [text for text in dict.fromkeys(texts) if text not in self.counts]
         likely = _CHARACTERS_A_TOKEN * self.estimator.context_length
         long = [text for text in unknown if len(text) > likely]
@@ -177,6 +177,6 @@ class _Texts:
 
 
 def _numbered(texts: Sequence[str]) -> np.ndarray:
-    """(P,) numbers that are equal for equal texts."""
+    """Return (P,) numbers that are equal for equal texts."""
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The Ray engine: shards on the workers of a cluster, one loaded estimator on each.
+"""The Ray engine: shards on the workers of a cluster, with one loaded estimator on each.
 
 `ray_workers` holds the workers, `ray_shards` assigns shards to them, `ray_cluster` connects.
 """
@@ -26,8 +26,8 @@ from ncclean.runners.runner import Runner
 class RayEngine:
     """Scores shards on a Ray cluster. Closing it releases the workers.
 
-    Raises `InputError` if there is no cluster at the address. Where no node is large enough for a
-    worker it says so and waits: an autoscaler may bring one.
+    Raises `InputError` if there is no cluster at the address. If no node is large enough for a
+    worker, it says so and waits: an autoscaler may add one.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class RayEngine:
         columns: ColumnSources,
         cluster: ClusterOptions | None = None,
     ) -> None:
-        for module in columns.modules:  # which the nodes need not have
+        for module in columns.modules:  # the nodes need not have them
             ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         self._cluster = cluster or ClusterOptions()
         self._connected = connect(self._cluster.address)
@@ -87,7 +87,7 @@ class RayEngine:
         run.until_done()
 
     def runner(self) -> Runner:
-        """Tasks on the cluster, whose workers, which hold its cores, are released."""
+        """Return a runner of tasks on the cluster, after releasing its workers and their cores."""
         self._pool.release_all()
         return RayTasks(self._cluster.address, None)
 

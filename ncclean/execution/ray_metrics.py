@@ -1,4 +1,4 @@
-"""The view of a worker on Ray for those who watch: Ray's metrics, and the log of its process."""
+"""Expose a Ray worker's work: Ray's metrics, and the log of its process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 class WorkerMetrics:
     """Counts the work of one worker; Ray adds the node to each metric.
 
-    What is logged goes to the log of the worker's process, with the worker and its place; each
-    retry of an access to a store is logged, and counted.
+    Messages go to the log of the worker's process, with the worker and its place; each retry of a
+    store access is logged and counted.
     """
 
     def __init__(self, worker: str, place: str) -> None:
@@ -42,7 +42,7 @@ class WorkerMetrics:
 
     @contextlib.contextmanager
     def of_shard(self, shard: ShardRef, outcomes: Sequence[ShardOutcome]) -> Iterator[None]:
-        """Count the shard that is scored in the context, whose outcome is then in `outcomes`."""
+        """Count the shard scored within the context, whose outcome is then in `outcomes`."""
         try:
             yield
         except Exception as error:
@@ -60,12 +60,12 @@ class WorkerMetrics:
 
     @staticmethod
     def _count(counter: Counter, value: float, **tags: str) -> None:
-        if value > 0:  # Ray refuses to add nothing
+        if value > 0:  # Ray rejects increments of 0
             counter.inc(value, tags)
 
 
 class _Counting(logging.Handler):
-    """Counts what is logged."""
+    """Counts logged messages."""
 
     def __init__(self, counter: Counter) -> None:
         super().__init__(logging.WARNING)

@@ -1,8 +1,8 @@
-"""One scoring run on the workers of a cluster: which shard is where, and its outcome.
+"""Run one scoring run on the workers of a cluster: where each shard is, and its outcome.
 
-A shard's reference travels to a worker and its statistics travel back; workers read shards and
-write parts themselves. Two shards are kept on each worker, so that one is read while the other is
-computed. This module decides what to do with a shard whose worker failed or died.
+A shard's reference is sent to a worker, which returns its statistics; workers read shards and write
+parts themselves. Each worker has two shards, so that it reads one while computing the other. This
+module decides what to do with a shard whose worker failed or died.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ncclean.runners.ray_cluster import one_line
 
 logger = logging.getLogger(__name__)
 
-# A shard fails for good when two different workers failed it, or the only one three times.
+# A shard fails for good when two different workers, or the only one three times, failed it.
 _WORKERS_FAILED = 2
 _ATTEMPTS = 3
-# The end of a node is known some seconds after that of its workers.
+# The loss of a node is known some seconds after that of its workers.
 _GONE_SECONDS = 5.0
-# A shard is given to a second worker when nothing else is left and it has taken this long.
+# A shard goes to a second worker if nothing else is left and it has taken this long.
 STRAGGLER_FACTOR = 3.0
 STRAGGLER_SECONDS = 30.0
 
 
 class ShardRun:
-    """Scores `tasks` on the workers of a pool; `names` are the shards as the caller knows them."""
+    """Scores `tasks` on the workers of a pool; `names` are the caller's names of the shards."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ShardRun:
         self._on_progress = on_progress
         self._waiting = deque(tasks)
         self._names = {task.number: name for task, name in zip(tasks, names, strict=True)}
-        self._suspects: deque[ShardTask] = deque()  # failed once; they run alone, at the end
+        self._suspects: deque[ShardTask] = deque()  # failed once; each runs alone, at the end
         self._left = {task.number for task in tasks}
         self._failed_on: defaultdict[int, list[str]] = defaultdict(list)
         # Shards that were alone on a worker that died, whose node may have left.
@@ -64,7 +64,10 @@ class ShardRun:
         self._samples = 0
 
     def until_done(self) -> None:
-        """Wait until every shard is scored or has failed for good. Raises what ends the run."""
+        """Wait until every shard is scored or has failed for good.
+
+        Raises errors that end the run.
+        """
         while self._left:
             self._assign()
             self._fit_workers()
@@ -75,7 +78,7 @@ class ShardRun:
             self._on_progress(self._samples)
 
     def _fit_workers(self) -> None:
-        """Start workers for what waits; in the tail of the run, give back all idle ones but one."""
+        """Start workers for waiting shards; at the run's end, release all idle ones but one."""
         busy = [worker for worker in self._pool.usable if worker.running]
         waiting = len(self._waiting) + len(self._suspects) + len(self._dead)
         if not waiting:
@@ -98,7 +101,7 @@ class ShardRun:
                     self._submit(worker, straggler)
 
     def _suspect_for(self, worker: Worker) -> ShardTask | None:
-        """A shard that has failed, and that no other worker is a better judge of."""
+        """Return a failed shard that no other worker could judge better."""
         for task in list(self._suspects):
             if task.number not in self._left:  # another worker was quicker
                 self._suspects.remove(task)
@@ -114,7 +117,7 @@ class ShardRun:
         return bool({worker.name, str(worker.place)} & set(self._failed_on[task.number]))
 
     def _straggler(self) -> ShardTask | None:
-        """A shard that takes far longer than the others, and that only one worker has."""
+        """Return a shard that takes far longer than the others, and is on a single worker."""
         if not self._seconds:
             return None
         median = self._seconds[len(self._seconds) // 2]
@@ -136,7 +139,7 @@ class ShardRun:
             self._done(task, answer)
         elif answer is None:
             self._waiting.appendleft(task)
-        elif isinstance(answer, DeviceError):  # a new process on the device does no better
+        elif isinstance(answer, DeviceError):  # a new process on the device would do no better
             self._blame(call, task, str(call.worker.place), answer)
         elif isinstance(answer, RayTaskError):
             self._blame(call, task, call.worker.name, answer)
@@ -146,7 +149,7 @@ class ShardRun:
             self._suspects.append(task)
 
     def _judge_the_dead(self) -> None:
-        """A shard that was alone on a worker that died is to blame, unless the node has left."""
+        """Blame a shard that was alone on a worker that died, unless the node has left."""
         nodes, now = self._pool.watch.nodes(), time.monotonic()
         for entry in list(self._dead):
             since, call, task, error = entry
@@ -160,7 +163,7 @@ class ShardRun:
                 self._blame(call, task, call.worker.name, error)
 
     def _blame(self, call: Call, task: ShardTask, worker: str, error: Exception) -> None:
-        """Note that a shard failed on a worker; give it to another one, unless two have failed."""
+        """Note that a shard failed on a worker; retry on another, unless two have failed."""
         failed_on = self._failed_on[task.number]
         failed_on.append(worker)
         if len(set(failed_on)) < _WORKERS_FAILED and len(failed_on) < _ATTEMPTS:

@@ -1,8 +1,8 @@
-"""The workers on a Ray cluster: the actor that scores shards, and the pool of them.
+"""The workers on a Ray cluster: the actor that scores shards, and the pool of actors.
 
-A worker is one process for as long as it lives: one that dies, or whose device fails, is replaced
-by another one, wherever there is room. The pool has as many as were asked for, or as the cluster
-has room for by now, and parks those that cannot load the model or only fail.
+A worker is one process: if it dies, or its device fails, another one replaces it wherever there is
+room. The pool has as many as requested, or as the cluster currently has room for, and parks those
+that cannot load the model or only fail.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from ncclean.runners.ray_cluster import SAY_SECONDS, TICK_SECONDS, Watch, get, o
 logger = logging.getLogger(__name__)
 
 SHARDS_PER_WORKER = 2
-# A worker that fails so many shards, without a success in between, gets no more.
+# A worker that fails this many shards in a row gets no more.
 _FAILURES_IN_A_ROW = 3
-# What a worker may take beyond its peak while it loads: images that wait, a batch, two shards.
+# Memory of a worker beyond its peak while loading: waiting images, a batch, two shards.
 _MEMORY_MARGIN = 2 << 30
 
 
 class Place(NamedTuple):
-    """The node and the GPUs of a worker, and how to name them to a person."""
+    """The node and the GPUs of a worker, and their names for people."""
 
     node: str
     gpus: str
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Loaded:
-    """Facts that a worker tells when it has loaded the model; `memory` in bytes, at most."""
+    """Facts that a worker reports when it has loaded the model; `memory` in bytes, at most."""
 
     identity: ModelIdentity
     device: str
@@ -75,14 +75,14 @@ class ShardWorker:
         self._metrics = WorkerMetrics(name, str(self.place()))
 
     def place(self) -> Place:
-        """The node and GPUs of this worker; answers while the model is being loaded."""
+        """Return the node and GPUs of this worker, even while the model is loading."""
         context = ray.get_runtime_context()
         gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
         return Place(context.get_node_id(), gpus, ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def load(self) -> Loaded:
         """Load the estimator. Raises `ModelError`."""
-        # Ray says with OMP_NUM_THREADS how many cores are this worker's.
+        # Ray sets OMP_NUM_THREADS to this worker's number of cores.
         encoder = self._request.open(self._options, self._columns)
         self._engine = LocalEngine(encoder, self._options, self._columns, raises=True)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
@@ -91,7 +91,7 @@ class ShardWorker:
     def score(self, task: ShardTask, writer: PartWriter) -> ShardOutcome:
         """Score one shard on this worker and write its part.
 
-        Raises `DeviceError`, `InputError` if the part cannot be written, and whatever else the
+        Raises `DeviceError`, `InputError` if the part cannot be written, and other errors that the
         shard's data do not explain.
         """
         outcomes: list[ShardOutcome] = []
@@ -125,17 +125,17 @@ class Worker:
 
 @dataclass(eq=False)
 class Call:
-    """A method that runs on a worker, and since when; `task` is the shard that it scores."""
+    """A method running on a worker, with its start; `task` is the shard that it scores."""
 
     worker: Worker
     method: str
     since: float
     task: ShardTask | None = None
-    alone: bool = False  # no other shard shares the worker: its death is this shard's doing
+    alone: bool = False  # the worker has no other shard, so this one caused its death
 
 
 class WorkerPool:
-    """Workers of `gpus` and `cpus` each: `wanted` of them, or as many as there is room for."""
+    """Workers of `gpus` and `cpus` each: `wanted` of them, or as many as fit."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class WorkerPool:
 
     @property
     def usable(self) -> list[Worker]:
-        """The workers that are not parked, whether they have started or not."""
+        """The workers that are not parked, started or not."""
         return [worker for worker in self.workers if not worker.is_parked]
 
     @property
@@ -172,11 +172,11 @@ class WorkerPool:
         return [worker for worker in self.usable if worker.loaded is not None]
 
     def is_healthy(self, worker: Worker) -> bool:
-        """Whether the last shard on the worker's device was a success, or none has failed."""
+        """Check that the last shard on the worker's device succeeded, or that none has failed."""
         return worker.place is None or not self._failures[worker.place]
 
     def grow(self, most: int) -> None:
-        """Start missing workers: as many as asked for or as find room, but `most` at most."""
+        """Start missing workers: as many as requested or as fit, but `most` at most."""
         parked = len(self.workers) - len(self.usable)
         wanted = min(most, self._wanted or max(1, self._room() - parked))
         if self.watch.head_is_silent:  # starting a worker would block
@@ -213,11 +213,11 @@ class WorkerPool:
         return call
 
     def answers(self) -> Iterator[tuple[Call, Any]]:
-        """The calls that ended within a tick, with what they returned or raised.
+        """Return the calls that ended within a tick, with what they returned or raised.
 
-        None stands for the answer of a call that ended with its worker for no fault of its own.
-        Raises what ends the run: a cluster that has died, an output that cannot be written, or
-        the last error where all workers had to be parked.
+        None is the answer of a call that ended with its worker through no fault of its own. Raises
+        errors that end the run: a dead cluster, an output that cannot be written, or the last error
+        once all workers are parked.
         """
         self._say_who_waits()
         if not self.calls:
@@ -236,7 +236,7 @@ class WorkerPool:
     def _heard(self, call: Call, answer: Any) -> Iterator[tuple[Call, Any]]:
         """Draw conclusions about the worker of a call that has ended."""
         worker = call.worker
-        if worker not in self.workers:  # it has been given back
+        if worker not in self.workers:  # already released
             return
         if isinstance(answer, NccleanError | RayTaskError):
             self.watch.answered()
@@ -246,7 +246,7 @@ class WorkerPool:
                 yield from self._failed(worker, answer)
         elif isinstance(answer, RayError):
             if not isinstance(answer, ObjectLostError):
-                if self.watch.died(answer):  # else it is said every second
+                if self.watch.died(answer):  # otherwise logged every second
                     logger.warning("worker %s died (%s)", worker, one_line(answer))
                 yield from self._without(worker, answer)
         else:
@@ -260,7 +260,7 @@ class WorkerPool:
         yield call, answer
 
     def _begin(self, worker: Worker, loaded: Loaded) -> Iterator[tuple[Call, Any]]:
-        """Take a worker that has loaded the model into use, if its model is that of the others."""
+        """Start using a worker that has loaded the model, if its model is that of the others."""
         self.identity = self.identity or loaded.identity
         if loaded.identity != self.identity:
             error = ModelError(
@@ -272,14 +272,14 @@ class WorkerPool:
         if self._needs["GPU"] and loaded.device == "cpu":
             logger.warning("torch sees no GPU in worker %s: it computes on its CPUs", worker)
         worker.loaded = loaded
-        # Of the next workers; no more than the nodes have, or none of them would start.
+        # For later workers; no more than the nodes have, or none would start.
         largest = max((has.get("memory", 0) for has in self.watch.nodes().values()), default=0)
         self._needs["memory"] = float(int(min(loaded.memory + _MEMORY_MARGIN, largest)))
 
     def _failed(self, worker: Worker, error: NccleanError | RayError) -> Iterator[tuple[Call, Any]]:
-        """Replace a worker whose device failed; park one that cannot be expected to do better.
+        """Replace a worker whose device failed; park one unlikely to do better.
 
-        A parked worker keeps its place, so that Ray has to put its successor somewhere else.
+        A parked worker keeps its place, so Ray must place its successor elsewhere.
         """
         place = worker.place or Place("", "", "")
         self._failures[place] += 1
@@ -299,7 +299,7 @@ class WorkerPool:
             ) from error
 
     def _without(self, worker: Worker, answer: Any = None) -> Iterator[tuple[Call, Any]]:
-        """Let a worker go; `answer` is that of what else runs on it."""
+        """Remove a worker; its other calls get `answer`."""
         self.release(worker)
         for reference, call in list(self.calls.items()):
             if call.worker is worker:
@@ -307,7 +307,7 @@ class WorkerPool:
                 yield call, answer
 
     def release(self, worker: Worker) -> None:
-        """Stop a worker, and give back what it holds."""
+        """Stop a worker, and release its resources."""
         self.workers.remove(worker)
         ray.kill(worker.handle)
 
@@ -318,7 +318,7 @@ class WorkerPool:
         self.calls.clear()
 
     def load(self) -> ModelIdentity:
-        """The identity of the model, from the first worker that has loaded it.
+        """Return the identity of the model, from the first worker that has loaded it.
 
         Raises `ModelError` if no worker can load it.
         """
@@ -329,7 +329,7 @@ class WorkerPool:
         return self.identity
 
     def on_any(self, method: str, *args: object) -> Any:
-        """Call a method on a worker that has loaded the model, on another one if that one fails."""
+        """Call a method on a worker that has loaded the model, trying another if that fails."""
         while True:
             self.load()
             call = self.call(self.ready[0], method, *args)
@@ -339,7 +339,7 @@ class WorkerPool:
                         return answer
 
     def _say_who_waits(self) -> None:
-        """Say, while no worker is ready, whether they wait for room or load the model."""
+        """Log, while no worker is ready, whether they wait for room or load the model."""
         if self.ready or not self.usable:
             self._said = time.monotonic()
         if time.monotonic() - self._said < SAY_SECONDS:
@@ -354,7 +354,7 @@ class WorkerPool:
 
 
 def _environment() -> dict[str, str]:
-    """The variables that a worker takes over from this process."""
+    """Return the environment variables that a worker takes over from this process."""
     variables = {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000")}
     if FOLDER_VARIABLE in os.environ:
         variables[FOLDER_VARIABLE] = os.environ[FOLDER_VARIABLE]

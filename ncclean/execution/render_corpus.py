@@ -1,4 +1,4 @@
-"""Rendering a corpus and its held-out sets into a folder, whose record tells what was written."""
+"""Render a corpus and its held-out sets into a folder, recording what was written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HELD_OUT = "heldout"
 
 @dataclass(frozen=True)
 class RenderedCorpus:
-    """`seconds` is the rendering of the shards, without the held-out sets."""
+    """A rendered corpus; `seconds` excludes the held-out sets."""
 
     out: str
     shards: int
@@ -40,11 +40,10 @@ def render(
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> RenderedCorpus:
-    """Render a synthetic corpus and its held-out sets; an interrupted run starts anew.
+    """Render a synthetic corpus and its held-out sets; an interrupted run restarts.
 
-    Raises `InputError` if a shard is there already that no rendering made, `ResumeError` if the
-    folder holds another corpus. `held_out` images are in each held-out set; `run` is the identity
-    of the run.
+    Raises `InputError` if a shard exists that no rendering made, `ResumeError` if the folder holds
+    another corpus. `held_out` images are in each held-out set; `run` is the identity of the run.
     """
     with _open(out, run, overwrite) as record:
         done = finished(record)

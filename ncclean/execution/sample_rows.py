@@ -1,4 +1,4 @@
-"""The rows of a shard of images: each sample with each of its captions, and what is known of it."""
+"""The rows of a shard of images: each sample with each of its captions, and their facts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def place_of(row: Whole, caption: Whole) -> Whole:
 
 
 def row_of(place: int) -> int:
-    """The number of the sample of a pair at this place."""
+    """Return the number of the sample of a pair at this place."""
     return place >> 16
 
 
@@ -44,7 +44,7 @@ class Row:
 
     @property
     def status(self) -> SkipReason:
-        """The sample's if its image or all of it cannot be used, else the caption's."""
+        """The sample's status if its image or all of it is unusable, else the caption's."""
         return self.caption.status if self._is_of_caption else self.sample.status
 
     @property
@@ -58,7 +58,7 @@ class Row:
         return is_usable or (has_reason and self.sample.status in OF_CAPTIONS)
 
     def field(self, name: str) -> object:
-        """A field of the sample, or of a list in it the value of this caption."""
+        """Return a field of the sample, or its value for this caption if it is a list."""
         return of_caption(self.sample.metadata, name, self.caption.number)
 
     @property
@@ -72,7 +72,7 @@ def captions_of(sample: Sample) -> list[Caption]:
 
 
 def images_of_rows(scorable: Sequence[Row]) -> np.ndarray:
-    """(n,) number of each pair's image, counting only images that have a pair."""
+    """Return (n,) each pair's image number, counting only images that have a pair."""
     begins = np.array(
         [row.sample is not before.sample for before, row in pairwise(scorable)], dtype=np.int64
     )
@@ -87,13 +87,13 @@ def facts_of_rows(
 ) -> dict[str, pa.Array]:
     """(n,) values of all columns but the scores, such as uid, caption and status, by name.
 
-    `samples` are all of the shard, and `late_metadata` fields of theirs, by row, that were read
-    after they had passed.
+    `samples` are all of the shard, and `late_metadata` their fields, by row, that were read after
+    them.
     """
     for row, metadata in late_metadata.items():
         fields = samples[row].sample.metadata
         fields.update({name: value for name, value in metadata.items() if name not in fields})
-        place = samples[row].sample.place  # the json does not lie with the others
+        place = samples[row].sample.place  # the json is not beside the other members
         samples[row].sample.place = place._replace(sample_offset=None, sample_size=None)
     captions = [row.caption for row in rows]
     places = [row.sample.place for row in rows]
@@ -131,9 +131,9 @@ def facts_of_rows(
 
 
 def repeated(rows: Sequence[Row]) -> tuple[pa.Array, pa.Array]:
-    """The rows of the table, in order: numbers in `rows`, and how many samples later each is.
+    """Return the table's rows in order: numbers in `rows`, and how many samples later each is.
 
-    A sample stands for those that are `alike`; several captions of one stay together.
+    A sample represents those that are `alike`; several captions of one stay together.
     """
     _, first, captions = np.unique(
         np.array([row.sample.row for row in rows], np.int64), return_index=True, return_counts=True
@@ -147,7 +147,7 @@ def repeated(rows: Sequence[Row]) -> tuple[pa.Array, pa.Array]:
 
 
 def fields_of(records: Sequence[dict[str, object]], names: Iterable[str]) -> dict[str, pa.Array]:
-    """Columns for the json fields of these names, as far as records have them."""
+    """Return columns for the json fields of these names, as far as records have them."""
     columns: dict[str, pa.Array] = {}
     for name in names:
         values = [record.get(name) for record in records]
@@ -174,7 +174,7 @@ def strings(values: list[str | None] | list[str]) -> pa.Array:
 
 
 def _as_it_is(path: str | None) -> str | None:
-    """A path, unless it is not UTF-8: another name would be that of another file."""
+    """Return a path, unless it is not UTF-8: a changed name would be another file's."""
     return path if path is not None and utf8(path) == path else None
 
 

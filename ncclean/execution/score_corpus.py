@@ -1,4 +1,4 @@
-"""Scoring a corpus: shards to parts, parts to a calibrated score table."""
+"""Score a corpus: shards to parts, parts to a calibrated score table."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ from ncclean.storage.tables import table_metadata
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
 # minutes on a digit that no threshold needs.
 _SHIFT_TOLERANCE = 1e-3
-_LITTLE_NOISE = 0.1  # below it, no language of many captions is unknown to the model
-_SHARDS_ASKED = 10  # for the fields that they have
+_LITTLE_NOISE = 0.1  # below this rate, no common language of captions is unknown to the model
+_SHARDS_ASKED = 10  # inspected for their fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreCorpus:
-    """A scoring run: which pairs, what is computed of them, and where the table goes.
+    """A scoring run: its pairs, what is computed for them, and where the table goes.
 
     `cluster` is the Ray cluster that does the work, None for this process.
     """
@@ -80,8 +80,8 @@ class ScoreCorpus:
     def run(self, progress: Progress = SILENT) -> ScoreSummary:
         """Score all pairs of the shards and write the final table, resuming an interrupted run.
 
-        Raises `InputError`, `ModelError` or `ResumeError` before anything is computed if the
-        request cannot be met. Broken shards do not raise: they are named in the summary.
+        Raises `InputError`, `ModelError` or `ResumeError` before computing anything if the request
+        cannot be met. Broken shards do not raise: the summary names them.
         """
         begin = time.perf_counter()
         if not self.overwrite:
@@ -95,7 +95,8 @@ class ScoreCorpus:
             progress.say(f"loading {self.request.model.model}")
         with (
             open_engine(self.request, self.options, columns, self.cluster) as engine,
-            # Only now that the model is there may --overwrite remove what is hard to make again.
+            # --overwrite may remove results that are expensive to recompute only once the model is
+            # there.
             closing(self._open(engine.identity, columns)) as run,
         ):
             pending = run.pending()
@@ -162,7 +163,7 @@ class ScoreCorpus:
         )
 
     def _gather_corpus_facts(self, progress: Progress) -> None:
-        """Gather what every pair is compared with, before anything is scored."""
+        """Gather the facts with which every pair is compared, before anything is scored."""
         options, request = self.options, self.request
         if isinstance(request, ImageRequest) and options.learns_words:
             progress.say("learning word classes from the captions")
@@ -189,7 +190,7 @@ class ScoreCorpus:
     def _score(
         self, pending: list[ShardRef], run: ScoreRun, engine: Engine, progress: Progress
     ) -> tuple[int, Counter[str]]:
-        """Score the pending shards; returns the number of their samples and seconds by phase."""
+        """Score the pending shards; return the number of their samples and seconds by phase."""
         times: Counter[str] = Counter()
         if not pending:
             progress.say("nothing left to score: all shards are done")
@@ -237,11 +238,11 @@ def calibrate_again(
     cluster: ClusterOptions | None = None,
     progress: Progress = SILENT,
 ) -> ScoreSummary:
-    """Calibrate a finished score table again, with another shift or by the answers of an audit.
+    """Recalibrate a finished score table, with another shift or by the answers of an audit.
 
-    Needs neither model nor shards. `answers` are the file of an audit, `audit` one that has been
-    measured. Where a calibration is moved, shift and weight stay as they are unless `calibration`
-    says otherwise. Raises `InputError` if nothing has been scored at `out`.
+    Needs neither model nor shards. `answers` is the file of an audit, `audit` a measured one. If a
+    calibration is moved, shift and weight stay unless `calibration` says otherwise. Raises
+    `InputError` if nothing has been scored at `out`.
     """
     begin = time.perf_counter()
     layout = ScoreLayout(stores.location(out))
@@ -268,7 +269,7 @@ def calibrate_again(
 
 
 def _as_before(calibration: CalibrationOptions, table: str) -> CalibrationOptions:
-    """The calibration with the shift, weight and score of the table, where it has the defaults."""
+    """Replace defaults of the calibration by the table's shift, weight and score."""
     metadata = table_metadata(table)
     if calibration.shift == "auto":
         source = metadata.get("shift_source", "")
@@ -300,7 +301,7 @@ def _finalize(
     progress: Progress,
     audit: Audit | None = None,
 ) -> Calibration:
-    """Fit what depends on the whole corpus, and write the final table."""
+    """Fit the facts that depend on the whole corpus, and write the final table."""
     calibration = calibrate(run, options.shift, options.osa_function, options.calibrate_on)
     if audit is not None:
         calibration = moved(calibration, audit)

@@ -1,4 +1,4 @@
-"""`ncclean score --dry-run`: the size of the job, and what it would take."""
+"""`ncclean score --dry-run`: estimate the size of the job and its cost."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _TEXTS_TRIED = 512
 class ScorePlan:
     """The estimate of `--dry-run`: the size of the job and its hours.
 
-    `samples_per_second` is one worker's, as measured here on one batch; `worker_hours` is the sum
-    over `workers`, of which `busy_workers` have a shard at once; `hours` is what a clock would
-    show. `further_texts`, such as sentences, are encoded beside each of the first captions, and
-    their time is in the speed. `cut_share` of these captions have more tokens than the model's
+    `samples_per_second` is one worker's, measured here on one batch; `worker_hours` is the sum over
+    `workers`, of which `busy_workers` have a shard at once; `hours` is the elapsed time.
+    `further_texts`, such as sentences, are encoded with each of the first captions, and the speed
+    includes their time. `cut_share` of these captions have more tokens than the model's
     `context_length`; both are None for embeddings.
     """
 
@@ -63,7 +63,7 @@ def plan(
 ) -> ScorePlan:
     """Estimate pairs, bytes and hours of a scoring run, from the first samples and one batch.
 
-    The model is tried on this machine, also where other machines will do the work.
+    The model is tried on this machine, even if others will do the work.
     """
     pairs = estimate_samples(shards)
     columns = ColumnSources(options)
@@ -101,7 +101,7 @@ def plan(
 
 
 def _first_captions(shards: Sequence[ShardRef], options: ScoreOptions) -> list[str]:
-    """The first captions of the first shard; none of one that cannot be read."""
+    """Return the first captions of the first shard; none if it cannot be read."""
     captions: list[str] = []
     with contextlib.suppress(ShardError):
         samples = read_samples(shards[0], options.caption_key)
@@ -118,7 +118,7 @@ def _further_texts(
     if not texts or encoder.estimator is None:
         return 0.0, 0.0
     tried = texts[:_TEXTS_TRIED]
-    encoder.estimator.encode_text(tried[: encoder.batch_size], encoder.batch_size)  # to warm up
+    encoder.estimator.encode_text(tried[: encoder.batch_size], encoder.batch_size)  # warm-up
     start = time.perf_counter()
     encoder.estimator.encode_text(tried, encoder.batch_size)
     of_each = (time.perf_counter() - start) / len(tried)
@@ -126,7 +126,7 @@ def _further_texts(
 
 
 def _cut(captions: Sequence[str], estimator: Estimator | None) -> dict[str, Any]:
-    """`cut_share` and `context_length` of captions."""
+    """Return `cut_share` and `context_length` of captions."""
     if estimator is None:
         return {}
     cut = estimator.cut(estimator.count_tokens(captions)) if captions else {}

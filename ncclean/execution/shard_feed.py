@@ -1,7 +1,7 @@
-"""Shards from worker processes that read and decode them, as many as there are decoders.
+"""Read and decode shards in worker processes, as many as there are decoders.
 
-What is at hand of the first shards comes first, so that a model that is slower than its decoders
-gets shard after shard; a faster one gets blocks of several shards as they come.
+Images of the first shards come first, so that a model slower than its decoders gets shard after
+shard; a faster one gets blocks of several shards as they arrive.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ _CPU = torch.device("cpu")
 _BLOCK_IMAGES = 64  # at most
 _MOST_READERS = 4
 _BLOCKS_PER_READER = 2
-_SILENT_SECONDS = 900.0  # of a reader that waits for nothing but what it reads, as for a dead disk
-_CHANCES = 5  # of a shard whose readers the system ends
+_SILENT_SECONDS = 900.0  # for a reader that waits only for its source, such as a dead disk
+_CHANCES = 5  # of a shard whose readers the system kills
 
 
 @dataclass
 class Images:
-    """(n, 3, H, W) uint8 images of a shard, in memory that `release` gives back."""
+    """(n, 3, H, W) uint8 images of a shard, in memory that `release` frees."""
 
     block: Block
     pixels: torch.Tensor
 
     def __len__(self) -> int:
-        """The number of images, with those that are still encoded."""
+        """Return the number of images, including those still encoded."""
         return len(self.block.rows) + len(self.block.encoded)
 
 
 class _Again(Enum):
-    """A shard is read from its beginning again; what has been read of it does not count."""
+    """A shard is reread from its beginning; what has been read of it does not count."""
 
     AGAIN = "again"
 
 
 AGAIN = _Again.AGAIN
-# Images of a shard, or all else about it, or why it cannot be read; with its number.
+# Images of a shard, or all its other data, or why it cannot be read; with its number.
 Parts = Generator[tuple[int, Images | ShardRows | Exception | _Again], None, None]
 
 
@@ -73,7 +73,7 @@ class _Reader:
         self.filling: set[int] = set()  # blocks that it may fill
 
     def read(self, number: int, asked: ReadShard) -> None:
-        """Begin with a shard."""
+        """Begin reading a shard."""
         self.number, self.asked, self.said = number, asked, 0
         if not asked.carefully:
             self.failures = 0
@@ -81,23 +81,23 @@ class _Reader:
 
     @property
     def is_careful(self) -> bool:
-        """Whether it reads a shard that another one has died of."""
+        """Check whether it reads a shard that killed another reader."""
         return self.asked is not None and self.asked.carefully
 
     def fill(self, block: int) -> None:
-        """Let it fill a block."""
+        """Allow it to fill a block."""
         self.heard = time.monotonic()
         self.filling.add(block)
         self.worker.send(block)
 
 
 class ShardFeed:
-    """Reads shards by worker processes, with `decoders` of them and their threads together."""
+    """Reads shards in worker processes, which have `decoders` threads in total."""
 
     def __init__(
         self, settings: ReaderSettings, decoders: int, batch_size: int, device: torch.device = _CPU
     ) -> None:
-        """`device` is where the images go; to a GPU, they are uploaded from where they are."""
+        """Set up the feed; `device` is where images go, uploaded directly if it is a GPU."""
         self._settings, self._decoders, self._batch = settings, decoders, batch_size
         self._device = device
         self._waited = 0.0
@@ -105,7 +105,7 @@ class ShardFeed:
     def read(self, shards: Sequence[ShardRef]) -> Parts:
         """Yield the images of each shard, then its rows or why there are none, with its number.
 
-        Images are to be given back with `release`.
+        Free images with `release`.
         """
         readers = min(len(shards), self._decoders, _MOST_READERS)
         if not readers:
@@ -121,7 +121,7 @@ class ShardFeed:
             stack.callback(self._arena.close)
             if self._device.type == "cuda" and pin(self._arena.blocks):
                 stack.callback(unpin, self._arena.blocks)
-            # Else each reader would import them for itself.
+            # Otherwise each reader would import them itself.
             tokenize = self._settings.tokenize
             tokenizer = [type(tokenize.tokenizer).__module__] if tokenize is not None else []
             SERVER.imports(shard_reader.__name__, *tokenizer)
@@ -146,7 +146,7 @@ class ShardFeed:
             if not ready:
                 for reader in busy:
                     if reader.filling and time.monotonic() - reader.heard > _SILENT_SECONDS:
-                        reader.worker.end()  # which is noticed in the next round
+                        reader.worker.end()  # noticed in the next round
                 continue
             reader = next(one for one in busy if one.worker.connection in ready)
             reader.heard = time.monotonic()
@@ -179,10 +179,10 @@ class ShardFeed:
             yield number, message
 
     def _replace(self, reader: _Reader, error: Exception) -> ShardError | None:
-        """Another reader in place of one that has failed goes on with its shard, carefully.
+        """Replace a failed reader by another, which continues its shard carefully.
 
-        If it dies as well, the next one ends before the sample that it died of; one that the system
-        has ended may have been innocent, and gets another chance. Returns an error if that does not
+        If it dies as well, the next one stops before the fatal sample; a reader killed by the
+        system may have been innocent, and gets another chance. Returns an error if that does not
         help either.
         """
         how = str(error) if isinstance(error, WorkerDied) else f"failed: {error!r}"
@@ -206,21 +206,21 @@ class ShardFeed:
         return None
 
     def times_since_last(self, of_reader: Mapping[str, float]) -> dict[str, float]:
-        """Seconds that the readers have been waited for since the last call.
+        """Return the seconds spent waiting for readers since the last call.
 
-        They are shared out as the reader of a shard waited itself: for the store, and for decoders.
+        They are divided as the shard's reader itself waited: for the store, and for decoders.
         """
         waited, self._waited = self._waited, 0.0
         whole = sum(of_reader.values()) or 1.0
         return {phase: waited * seconds / whole for phase, seconds in of_reader.items()}
 
     def release(self, images: Images) -> None:
-        """Give the memory of images back: they have been used."""
+        """Free the memory of used images."""
         self._free.append(images.block.number)
         self._grant()
 
     def _grant(self) -> None:
-        """Let readers fill the blocks that are free, those of the first shards first."""
+        """Let readers fill the free blocks, those of the first shards first."""
         for reader in sorted(self._readers, key=lambda one: one.number or 0):
             while (
                 self._free

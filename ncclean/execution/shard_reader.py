@@ -1,7 +1,7 @@
 """A worker process that reads shards, decodes their images, and counts their tokens.
 
-Images go to memory that it shares with its parent, in blocks; all else about a shard follows once,
-as columns: the parent does nothing for a single pair.
+Images go to memory that it shares with its parent, in blocks; all other data of a shard follow
+once, as columns: the parent does nothing for a single pair.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ from ncclean.workers.worker import (
     trust,
 )
 
-# Of a processor, for one image or sample: of the largest images, a decoder takes some three. An
-# image that takes longer than the first is tried with others, then alone, before it is given up.
+# Processor seconds for one image or sample: a decoder takes about three for the largest images. An
+# image that exceeds the first limit is tried with others, then alone, before it is given up.
 _SECONDS, _SECONDS_TOGETHER, _SECONDS_ALONE = 1.5, 0.5, 4.0
 
 
 @dataclass(frozen=True)
 class ReaderSettings:
-    """Settings of a reader for all shards. `arena` is the number and the shape of blocks.
+    """Settings of a reader for all shards; `arena` is the number and the shape of blocks.
 
-    `fields` of the samples are wanted as columns, and `with_pairs` the captions and fields of each
-    block. Without `tokenize`, the parent tokenizes.
+    `fields` of the samples are requested as columns, and with `with_pairs` the captions and fields
+    of each block. Without `tokenize`, the parent tokenizes.
     """
 
     preprocessing: Preprocessing
@@ -80,11 +80,10 @@ class ReaderSettings:
 
 @dataclass(frozen=True)
 class Block:
-    """Images of a shard in a block of the arena. `rows` are (n,) numbers of their samples.
+    """Images of a shard in a block of the arena; `rows` are (n,) numbers of their samples.
 
-    `encoded` are JPEGs that are decoded elsewhere, by the numbers of theirs. `samples` have been
-    read so far. `pairs` have the place in the shard, the caption and the fields of each, where they
-    are wanted.
+    `encoded` are JPEGs decoded elsewhere, by their numbers. `samples` have been read so far.
+    `pairs` have the place in the shard, the caption and the fields of each, if requested.
     """
 
     number: int
@@ -99,8 +98,8 @@ class ShardRows:
     """Columns and facts of a shard once it has been read.
 
     `facts` are (n,) columns of the score table, of which m rows can be scored: `images` are (m,)
-    numbers of their images, and `image_signals` (m,) signals of them. `tokens` are those of the m
-    captions. `metadata` has n rows of the fields that are wanted.
+    numbers of their images, and `image_signals` (m,) their signals. `tokens` are those of the m
+    captions. `metadata` has n rows of the requested fields.
     """
 
     facts: dict[str, pa.Array]
@@ -114,7 +113,7 @@ class ShardRows:
     waited: dict[str, float] = field(default_factory=dict)
 
     def without(self, rejected: Mapping[int, ImageRejected]) -> ShardRows:
-        """The rows if images, named by the numbers of their samples, cannot be used either."""
+        """Return the rows if images, given by the numbers of their samples, are unusable, too."""
         status = np.array(self.facts["status"].to_pylist(), dtype=object)
         error = np.array(self.facts["error"].to_pylist(), dtype=object)
         is_ok = status == SkipReason.OK.value
@@ -124,7 +123,7 @@ class ShardRows:
             image = rejected[int(rows[place])]
             status[place], error[place] = image.reason.value, str(image)
         changed = {"status": strings(status.tolist()), "error": strings(error.tolist())}
-        # Images are numbered as they were encoded: without those that are rejected.
+        # Images are numbered as encoded: without rejected ones.
         _, images = np.unique(self.images[kept], return_inverse=True)
         return replace(
             self,
@@ -137,10 +136,10 @@ class ShardRows:
 
 @dataclass(frozen=True)
 class ReadShard:
-    """A shard to be read.
+    """A shard to read.
 
-    With `carefully`, because a reader has died of it, each sample is read and said by itself, and
-    decoded in a process of its own. `most` is how many samples to read, and `why` no more.
+    With `carefully`, because a reader died of it, each sample is read and announced separately, and
+    decoded in its own process. `most` limits the number of samples, and `why` is the reason.
     """
 
     shard: ShardRef
@@ -150,7 +149,7 @@ class ReadShard:
 
 
 def main(connection: Connection, descriptors: Sequence[int]) -> None:
-    """Read the shards that the parent names, until it ends the connection."""
+    """Read the shards that the parent names, until it closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         parent = Parent(connection)
@@ -168,7 +167,7 @@ def main(connection: Connection, descriptors: Sequence[int]) -> None:
 
 
 class ShardReader:
-    """Reads one shard after the other, into blocks that the parent has set free."""
+    """Reads one shard after another, into blocks that the parent has freed."""
 
     def __init__(self, settings: ReaderSettings, arena: Arena, parent: Parent) -> None:
         self.free: list[int] = []
@@ -185,7 +184,7 @@ class ShardReader:
         )
 
     def read(self, asked: ReadShard) -> None:
-        """Send the images of a shard, then its rows, or the error that it cannot be read with."""
+        """Send the images of a shard, then its rows, or the error that stopped reading."""
         shard = asked.shard
         trust(not asked.carefully)
         limit_seconds(_SECONDS_ALONE if asked.carefully else self._seconds)
@@ -195,7 +194,7 @@ class ShardReader:
             decode = functools.partial(decode_samples, decoder=_ForkingDecoder(self._decoder))
             stream = DecodedSamples(samples, decode, 0)
         else:
-            # Of one thread, others only take the core: unless what it reads must be waited for.
+            # With one thread, others only compete for the core, unless reading must wait.
             alone = self._settings.threads == 1 and not is_url(shard.url)
             stream = DecodedSamples(samples, self._decode, 0 if alone else self._settings.threads)
         try:
@@ -270,7 +269,7 @@ class ShardReader:
         }
 
     def _free_block(self) -> int:
-        """The next block that is free; waits for one."""
+        """Return the next free block; wait for one."""
         while not self.free:
             self.free.append(self._parent.receive())
         return self.free.pop()
@@ -283,7 +282,7 @@ class ShardReader:
         count: int,
         tokens: TokenCache | None,
     ) -> ShardRows:
-        limit_seconds(0)  # for our own code, which takes as long as there are rows
+        limit_seconds(0)  # for our own code, which takes time in proportion to the rows
         late = stream.samples.late_metadata
         rows = [Row(one, caption) for one in samples for caption in captions_of(one.sample)]
         scorable = [row for row in rows if row.status is SkipReason.OK]
@@ -308,7 +307,7 @@ class ShardReader:
 
 
 class _Watched:
-    """Samples whose reading is progress, and with care is said before: which one is fatal."""
+    """Samples whose reading counts as progress and, with care, is announced: which one is fatal."""
 
     def __init__(self, samples: Samples, parent: Parent, asked: ReadShard) -> None:
         self._samples, self._parent, self._asked = samples, parent, asked
@@ -331,17 +330,17 @@ class _Watched:
 
 
 class _ForkingDecoder:
-    """Decodes images in forks of this process, several in each as long as they live."""
+    """Decodes images in forks of this process, several in each as long as it lives."""
 
     def __init__(self, decoder: ImageDecoder) -> None:
         self._decoder = decoder
 
     def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
-        """Decode images; in place of one, an `ImageRejected` that says how its decoder ended."""
+        """Decode images; a failed one becomes an `ImageRejected` with the end of its decoder."""
         seconds = _SECONDS_TOGETHER if len(images) > 1 else _SECONDS_ALONE
         try:
             return in_a_fork(functools.partial(self._decoder.decode_many, images), seconds)
-        except Exception as error:  # of its end, or its memory
+        except Exception as error:  # how it ended, or its memory
             if len(images) > 1:
                 return [one for image in images for one in self.decode_many([image])]
             what = f"its decoder {error}" if isinstance(error, WorkerDied) else repr(error)

@@ -1,4 +1,4 @@
-"""The noise shift of the estimator that scores, as every engine estimates it."""
+"""Estimate the noise shift of the scoring estimator, in the same way for every engine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from ncclean.models.estimator import Estimator
 from ncclean.models.shift_cache import cached_shift
 from ncclean.scoring.osa import AllPairsMean, estimate_shift
 
-# Raise it when `estimate_shift` gives other numbers for the same model: kept ones are then void.
+# Increase it when `estimate_shift` gives other numbers for the same model: cached ones are then
+# void.
 _VERSION = 1
-# A model of ViT-B-32's size may take this many noise images and captions each, a smaller one
-# more at the same cost: its cosines often scatter more.
+# Noise images and captions, each, for a model of ViT-B-32's size; a smaller one may take more at
+# the same cost, as its cosines often scatter more.
 _SAMPLE, _PARAMETERS = 128, 151_000_000
 _LARGEST_SAMPLE = 4096
 
@@ -25,7 +26,7 @@ class NoiseShift(NamedTuple):
 
 
 def noise_shift(estimator: Estimator, seed: int, tolerance: float) -> NoiseShift:
-    """The estimator's cosines on noise, from the user's cache if they are there.
+    """Return the estimator's cosines on noise, from the user's cache if present.
 
     See `ncclean.scoring.osa.estimate_shift`.
     """
@@ -43,6 +44,6 @@ def noise_shift(estimator: Estimator, seed: int, tolerance: float) -> NoiseShift
 
 
 def sample_size(parameters: int) -> int:
-    """Limits on the noise images and noise captions to average over, by the model's parameters."""
+    """Return limits on the number of noise images and captions, by the model's parameters."""
     affordable = _SAMPLE * _PARAMETERS // max(parameters, 1)
     return min(max(affordable, _SAMPLE), _LARGEST_SAMPLE)

@@ -28,7 +28,10 @@ class HeadColumns(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> HeadColumns | None:
-        """Load the heads of `--head`. Raises `InputError` for another file or a repeated name."""
+        """Load the heads of `--head`.
+
+        Raises `InputError` for an invalid file or a repeated name.
+        """
         heads: dict[str, EmbeddingHead] = {}
         for text in options.head or ():
             name, equals, path = text.partition("=")
@@ -60,7 +63,7 @@ class HeadColumns(ColumnSource):
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """(m,) outputs of each head on the image embeddings of a shard."""
+        """Return (m,) outputs of each head on the image embeddings of a shard."""
         image = shard.image.float()
         return {name: arrow_array(head(image), pa.float32()) for name, head in self.heads.items()}
 
@@ -92,7 +95,7 @@ class ImageSignals(ColumnSource):
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """The image signals that the decoder measured; null for a pair without them."""
+        """Return the image signals that the decoder measured; null for a pair without them."""
         measured = shard.image_signals or ()
         return {
             name: pa.array([None if one is None else one[name] for one in measured], kind)

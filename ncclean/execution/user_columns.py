@@ -26,14 +26,14 @@ _LONGEST_REASON = 300
 
 @dataclass(frozen=True)
 class _Function:
-    """A function of `--columns`, by the name it was given."""
+    """A function of `--columns`, by its given name."""
 
     name: str
     call: ColumnFunction
     declared: Declared
 
     def __call__(self, batch: PairBatch, failures: ColumnFailures) -> Values:
-        """(n,) values of each column; pair by pair where the batch as a whole fails."""
+        """Return (n,) values of each column, computed singly if the batch fails."""
         try:
             return self._values(batch)
         except Exception:
@@ -102,7 +102,7 @@ class UserColumns(ColumnSource):
         return {"columns": [f"{one.name} {one.declared.version}" for one in self.functions]}
 
     def of_batch(self, batch: PairBatch, failures: ColumnFailures) -> Values:
-        """Call the users' functions on a batch; a failure makes nulls and is counted."""
+        """Call the user's functions on a batch; a failure gives nulls and is counted."""
         values: Values = {}
         for function in self.functions:
             values |= function(batch, failures)
@@ -130,7 +130,7 @@ def _load_function(name: str) -> _Function:
 
 
 def _imported(module: str) -> Any:
-    """The module; the working folder counts, as it does for `python -m`."""
+    """Import a module, also from the working folder, as `python -m` does."""
     here = os.getcwd()
     if here in sys.path or "" in sys.path:
         return importlib.import_module(module)

@@ -1,8 +1,8 @@
-"""`--words`: each word of a caption against others of its class, and known near misses.
+"""`--words`: compare each word of a caption with others of its class, and known near misses.
 
-For each caption the few exchanges that seem to gain most are encoded, and one that is drawn at
-random: a caption of which it is known that one word is wrong. The scores of those are the null of
-near misses, as the captions of other pairs are the null of mismatches.
+For each caption, the few exchanges that seem to gain most are encoded, and one drawn at random: a
+caption known to have one wrong word. The scores of the latter are the null of near misses, as the
+captions of other pairs are the null of mismatches.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ROWS_AT_A_TIME = 4096
 
 @dataclass(frozen=True)
 class _Checked:
-    """The exchanges of a caption: of which word, for which, with their guessed gains."""
+    """The exchanges of a caption: the word, its replacement, and the estimated gain of each."""
 
     row: int
     places: Sequence[Place]
@@ -57,9 +57,9 @@ class _Checked:
 
 @dataclass(frozen=True)
 class WordChecks(ColumnSource):
-    """`--words`: the check of each word of a class, `per_caption` exchanges a caption.
+    """The check of each word of a class (`--words`), with `per_caption` exchanges a caption.
 
-    `classes` is None for those that were learnt from the corpus.
+    `classes` is None for those learnt from the corpus.
     """
 
     classes: WordClasses | None
@@ -84,7 +84,7 @@ class WordChecks(ColumnSource):
 
     @functools.cached_property
     def version(self) -> str:
-        """A digest of the word classes; of classes from the corpus, which way they are learnt."""
+        """A digest of the word classes; for those of the corpus, the version of learning."""
         if self.classes is None:
             return f"{FROM_CORPUS} {VERSION}"
         text = repr(self.classes.classes).encode()
@@ -95,7 +95,7 @@ class WordChecks(ColumnSource):
         return {"words": self.version, "words_per_caption": self.per_caption}
 
     def check(self, encoder: EncoderFacts) -> None:
-        """Raise `InputError` for embeddings: no model is there to encode changed captions."""
+        """Raise `InputError` for embeddings: there is no model to encode changed captions."""
         if encoder.estimator is None:
             raise InputError(
                 "--words encodes altered captions, which takes a model: score the images instead "
@@ -103,7 +103,7 @@ class WordChecks(ColumnSource):
             )
 
     def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> Sequence[str]:
-        """A text for each exchange of captions that have a word to try, and for each drawn one."""
+        """A text for each exchange of captions with a word to try, and for each drawn one."""
         classes = self.classes
         tried = [text for text in captions if classes is None or classes.places(text)]
         return [f"{text} {number}" for text in tried for number in range(self.per_caption + 1)]
@@ -113,8 +113,8 @@ class WordChecks(ColumnSource):
     ) -> Values:
         """Look for a wrong word in each caption; null for a caption without words of the classes.
 
-        With `--caption-parts`, in the worst part of each.
-        The scores of pairs and of known near misses join the shard's distributions.
+        With `--caption-parts`, looks in the worst part of each. The scores of pairs and of known
+        near misses join the shard's distributions.
         """
         estimator = encoder.estimator
         assert scores is not None
@@ -178,7 +178,7 @@ class WordChecks(ColumnSource):
         shard: str,
         estimator: Estimator,
     ) -> Iterator[_Checked]:
-        """The captions that have a word of a class, with their exchanges."""
+        """Return the captions that have a word of a class, with their exchanges."""
         vectors, number_of = self._word_vectors(classes, estimator)
         digest = hashlib.blake2b(shard.encode(), digest_size=8).digest()
         rng = np.random.default_rng([self.seed, int.from_bytes(digest, "little")])
@@ -201,7 +201,8 @@ class WordChecks(ColumnSource):
                 exchanges = Exchanges(
                     np.array([place.start for place in places]), fit[to] - fit[instead_of]
                 )
-                # A word that the estimator cannot tell from the right one is no error that it sees.
+                # The estimator cannot see an error in a word that it cannot tell from the right
+                # one.
                 apart = (vectors[to] - vectors[instead_of]).norm(dim=1).cpu().numpy()
                 drawn = _drawn(apart, rng.random())
                 yield _Checked(
@@ -211,7 +212,7 @@ class WordChecks(ColumnSource):
     def _word_vectors(
         self, classes: WordClasses, estimator: Estimator
     ) -> tuple[torch.Tensor, dict[str, int]]:
-        """(w, d) embeddings of the words by themselves, and the number of each."""
+        """Return (w, d) embeddings of the single words, and the number of each."""
         words = list(classes)
         if estimator.identity not in self._vectors:
             self._vectors.clear()
@@ -222,7 +223,7 @@ class WordChecks(ColumnSource):
 def _checked_texts(
     shard: EncodedShard, estimator: Estimator, batch_size: int
 ) -> tuple[list[str], torch.Tensor]:
-    """The texts to look for wrong words in, and their (m, d) embeddings."""
+    """Return the texts in which to look for wrong words, and their (m, d) embeddings."""
     captions, text = [caption or "" for caption in shard.captions], shard.text
     if "worst_part" not in shard.values:
         return captions, text
@@ -243,7 +244,7 @@ def _told(
     vectors: torch.Tensor,
     number_of: Mapping[str, int],
 ) -> set[tuple[str, int]]:
-    """The classes, each with a form, whose words the estimator does not fail to tell apart.
+    """Return the classes, each with a form, whose words the estimator can distinguish.
 
     `image` (n, d) belongs to the places of n captions, `vectors` (w, d) to the words.
     """
@@ -268,16 +269,16 @@ def _told(
 
 
 def _drawn(weights: np.ndarray, uniform: float) -> int:
-    """The place of one of the weights, drawn in proportion to them by a number in [0, 1).
+    """Draw an index in proportion to the weights, by a number in [0, 1).
 
-    In float64: the sum of float32 weights can be above the last of their running sums.
+    Uses float64: the sum of float32 weights can exceed the last of their running sums.
     """
     reached = np.cumsum(weights, dtype=np.float64)
     return min(int(np.searchsorted(reached, uniform * reached[-1])), len(weights) - 1)
 
 
 def _columns(count: int, by_row: Mapping[str, Mapping[int, object]]) -> dict[str, pa.Array]:
-    """(n,) arrays of the columns of the parts from values by row; null without one."""
+    """Return (n,) columns of the parts from values by row; null without one."""
     return {
         name: pa.array([by_row.get(name, {}).get(row) for row in range(count)], kind)
         for name, kind in schema.WORD_TYPES.items()
@@ -289,7 +290,7 @@ def _histogram(scores: np.ndarray) -> Histogram:
 
 
 def _quantile(histogram: Histogram, share: float) -> float:
-    """The value below which a share of what a histogram holds lies; -1 of an empty one."""
+    """Return the value below which a share of a histogram lies; -1 if it is empty."""
     if not histogram.size:
         return -1.0
     below = np.cumsum(histogram.counts) / histogram.size
