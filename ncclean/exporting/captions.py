@@ -1,4 +1,4 @@
-"""The captions of an exported sample: those kept, what replaces them, and what was there before."""
+"""The captions of an exported sample: those kept, their replacements, and the originals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NOTHING = dict.fromkeys(TRUTH)
 
 @dataclass(frozen=True)
 class ExportedCaptions:
-    """The captions that a sample is exported with.
+    """The captions with which a sample is exported.
 
-    `texts` are the final ones by number, the best first, and `originals` these before they were
-    mended. `others` are the captions that are not kept. `is_only` tells that the sample has one
-    caption, whatever its number.
+    `texts` are the final ones by number, the best first, and `originals` the same before mending.
+    `others` are the captions not kept. `is_only` says that the sample has one caption, whatever its
+    number.
     """
 
     texts: Mapping[int, str]
@@ -32,19 +32,19 @@ class ExportedCaptions:
 
     @property
     def best(self) -> str:
-        """The caption of those that read but one."""
+        """The caption for readers of only one."""
         return next(iter(self.texts.values()))
 
     @property
     def mended(self) -> dict[int, str]:
-        """The texts that replace others, by number."""
+        """The replacement texts, by number."""
         return {n: text for n, text in self.texts.items() if text != self.originals[n]}
 
     def fields(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """The caption fields of a json: the best, all kept ones, the others, those before.
+        """Return the caption fields of a json: the best, all kept ones, the others, the originals.
 
-        `metadata` are the sample's own fields: truth that it has for each caption follows the kept
-        ones, and says what is true of mended ones; what was true before is in `original_` fields.
+        `metadata` are the sample's own fields: truth stated per caption is reordered like the kept
+        ones, and updated for mended ones; the previous truth goes to `original_` fields.
         """
         mended = self.mended
         before: dict[str, Any] = {}
@@ -61,7 +61,7 @@ class ExportedCaptions:
     def record(
         self, record: dict[str, Any], metadata: Mapping[str, Any], caption_key: CaptionKeys
     ) -> dict[str, Any]:
-        """The object of a json with these captions, an only one also where it was read from."""
+        """Return a json object with these captions; an only one also replaces its source."""
         if self.is_only and self.mended:
             names = caption_keys(caption_key)
             for path in (*(name for name in list(record) if name.lower() in names), *names):
@@ -71,7 +71,7 @@ class ExportedCaptions:
 
 
 def exported_captions(sample: Sample, choice: Choice) -> ExportedCaptions | None:
-    """The captions of a chosen sample; None if it lacks one that was selected."""
+    """Return the captions of a chosen sample; None if it lacks a selected one."""
     texts = {caption.number: caption.text for caption in sample.captions if caption.text}
     if choice.numbers is None:
         if not texts:
@@ -89,11 +89,11 @@ def exported_captions(sample: Sample, choice: Choice) -> ExportedCaptions | None
 def exported_truth(
     fields: Mapping[str, Any], originals: Mapping[int, str], mended: Mapping[int, str]
 ) -> dict[str, list[Any]]:
-    """The truth that a sample has, of each of the exported captions, in their order.
+    """Return a sample's truth about each of the exported captions, in order.
 
-    `originals` are these captions before any was mended, by number. Where one was, what was true
-    before is in fields of the same names that begin with `original_`; truth that is one for all
-    captions stays as it is otherwise.
+    `originals` are these captions before any was mended, by number. If one was, the previous truth
+    goes to fields prefixed by `original_`; otherwise truth stated once for all captions is
+    unchanged.
     """
     names = [n for n in TRUTH if isinstance(fields.get(n), list) or (n in fields and mended)]
     before = [{n: of_caption(fields, n, number) for n in TRUTH} for number in originals]
@@ -110,11 +110,11 @@ def exported_truth(
 def truth_after(
     fields: Mapping[str, Any], number: int, original: str, mended: str
 ) -> dict[str, Any]:
-    """The truth of caption `number` after it was mended; null where it is not known.
+    """Return the truth of caption `number` after mending; null if unknown.
 
-    Of another text than a part of the original nothing is known. Without its noisy sentence a
-    caption is clean. A noisy sentence that stayed has another number, and what is wrong with all of
-    a caption is wrong with the rest. Which sentence a wrong word was in is not known.
+    Nothing is known of a text that is not a part of the original. Without its noisy sentence a
+    caption is clean. A remaining noisy sentence has another number, and noise in the whole caption
+    affects the rest. Which sentence had a wrong word is unknown.
     """
     truth = {name: of_caption(fields, name, number) for name in TRUTH}
     left = _sentences(mended)
@@ -127,7 +127,7 @@ def truth_after(
         return _NOTHING if truth["noise_kind"] == _OF_A_WORD else truth
     if sentences[part] in left:
         return {**truth, "noisy_part": left.index(sentences[part])}
-    # Of a sentence above the context, a window may have stayed.
+    # A window of a sentence longer than the context may remain.
     if any(sentence in sentences[part] for sentence in left if sentence not in sentences):
         return _NOTHING
     return {**_NOTHING, "is_noisy": False}

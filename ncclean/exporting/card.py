@@ -1,4 +1,4 @@
-"""The card of a data set, its `README.md`, beside what is exported of it."""
+"""Copy the card of a data set, its `README.md`, to an export."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ncclean.exporting.out_layout import PARQUET, OutLayout, Targets
 
 CARD = "README.md"
 _HEAD = re.compile(r"---\s*\n(.*?\n)---\s*(\n|$)", re.S)
-# What `load_dataset` holds against the files, or finds them by: they are others now.
+# Fields by which `load_dataset` checks or finds the files, which differ now.
 _COUNTS, _FILES = "dataset_info", "configs"
 
 
 def exported_card(layout: OutLayout) -> str | None:
-    """The card beside the input as it goes with the output; None if there is none.
+    """Adapt the card beside the input to the output; return None if there is none.
 
-    Its `dataset_info` states sizes, and columns, of the data set before. The files that it names
-    are found by patterns in Parquet, and are others elsewhere.
+    Its `dataset_info` states sizes and columns of the original data set, and patterns find the
+    files it names in Parquet; in other forms, the files have other names.
     """
     if not layout.root or not stores.present_files([stores.location(layout.root) / CARD]):
         return None
@@ -38,7 +38,7 @@ def exported_card(layout: OutLayout) -> str | None:
     if head is None:
         return text
     try:
-        compose_yaml(head[1], CARD)  # within bounds: aliases may stand for anything
+        compose_yaml(head[1], CARD)  # within limits: aliases may expand to anything
         fields = yaml.safe_load(head[1])
     except (yaml.YAMLError, InputError, ValueError):
         return text
@@ -52,7 +52,7 @@ def exported_card(layout: OutLayout) -> str | None:
 
 
 def _with_patterns(value: Any, layout: OutLayout) -> Any:
-    """A value of a card with a pattern for each Parquet file: it may become several files."""
+    """Replace each Parquet file in a card's value by a pattern: it may become several files."""
     if isinstance(value, dict):
         return {name: _with_patterns(inner, layout) for name, inner in value.items()}
     if isinstance(value, list):
@@ -79,7 +79,7 @@ def write_card(targets: Targets) -> None:
 
 
 def written_card(targets: Targets, digest: str | None) -> Iterator[UPath]:
-    """Yield the card of an output, if it is the one that was written."""
+    """Yield the card of an output, if it is the one written."""
     places = stores.present_files([targets.out / CARD]) if digest is not None else []
     yield from (place for place in places if _digest(stores.read_bytes(place)) == digest)
 

@@ -1,4 +1,4 @@
-"""The part of a shard that a selection takes: samples, captions, and columns added to them."""
+"""Choose what a selection takes from a shard: samples, captions, and columns to add."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ncclean.storage.quoting import identifier
 
 @dataclass(slots=True)
 class Choice:
-    """The part of a sample that a selection takes: how often, which captions, and what is added.
+    """The part of a sample that a selection takes: how often, which captions, and added columns.
 
-    `numbers` are those of its captions, the best first; None where the sample has but one. `mended`
-    are the texts that replace captions, and `fields` the columns to add, by number of the caption.
-    `place` is offset and size of the sample in its tar, where the selection has them.
+    `numbers` are those of its captions, the best first; None if the sample has only one. `mended`
+    are the texts that replace captions, and `fields` the columns to add, by caption number. `place`
+    is offset and size of the sample in its tar, if the selection has them.
     """
 
     copies: int = 0
@@ -37,16 +37,16 @@ class Choice:
 
     @property
     def changes_captions(self) -> bool:
-        """Whether the captions do not stay as they are."""
+        """Check whether any caption changes."""
         return self.numbers is not None or bool(self.mended)
 
     @property
     def is_changed(self) -> bool:
-        """Whether the sample gets other captions or further fields."""
+        """Check whether the sample gets other captions or further fields."""
         return self.changes_captions or any(self.fields.values())
 
     def fields_of(self, numbers: Container[int] | None = None) -> dict[str, Any]:
-        """The fields to add: those of the best caption, or of the best of `numbers`."""
+        """Return the fields to add: those of the best caption, or of the best of `numbers`."""
         if numbers is None or len(self.fields) < 2:
             return next(iter(self.fields.values()), {})
         return next((added for number, added in self.fields.items() if number in numbers), {})
@@ -56,7 +56,7 @@ Choices = dict[str, dict[str, Choice]]  # by key, then by uid
 
 
 def choice_of(choices: Choices, sample: Sample, shard: str) -> Choice | None:
-    """The choice that is about a sample of a shard, which the selection calls by this name."""
+    """Return the choice for a sample of a shard, under its name in the selection."""
     of_key = choices.get(sample.key)
     if of_key is None:
         return None
@@ -74,7 +74,7 @@ def open_choices(
 ) -> Iterator[Callable[[Segment], Choices]]:
     """Open a selection and the scores to add, once for all input shards of a task.
 
-    Yields a function that reads the choices of a shard.
+    Yields a function that reads the choices for a shard.
     """
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(contextlib.closing(open_selection(selection, fixes)))
@@ -122,11 +122,11 @@ def _add_fields(
     number = "caption_number" if "caption_number" in there else "0"
     uid = "uid" if "uid" in there else "NULL"
     names = ", ".join(map(identifier, columns))
-    # As Arrow, whose values need no packages that DuckDB asks for, such as for times of a zone.
+    # As Arrow, whose values do not need the packages that DuckDB uses, such as for time zones.
     table: pa.Table = scores.sql(
         f"SELECT key, {uid}, {number}, {names} FROM scores WHERE shard = ? ORDER BY row DESC",
         params=[shard],
-    ).to_arrow_table()  # the first row of a key that occurs twice wins
+    ).to_arrow_table()  # the first row of a repeated key wins
     values = [[_plain(one.type, value) for value in python_values(one)] for one in table.columns]
     for key, of, caption, *added in zip(*values, strict=True):
         for one, choice in choices.get(key, {}).items():
@@ -141,7 +141,7 @@ def _add_fields(
 
 
 def _plain(kind: pa.DataType, value: Any) -> Any:
-    """A value as a json has it; numbers of 32 bits in their shortest decimal form."""
+    """Convert a value for json; 32-bit numbers get their shortest decimal form."""
     if isinstance(value, float):
         if not math.isfinite(value):
             return None

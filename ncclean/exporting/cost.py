@@ -1,4 +1,4 @@
-"""`ncclean export --dry-run`: what an export would take, measured on one input shard."""
+"""`ncclean export --dry-run`: estimate the cost of an export by measuring one input shard."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from ncclean.storage.tables import listed
 class ExportPlan:
     """The estimate of `--dry-run`: the size of an export and its hours.
 
-    `bytes_read` counts shards of object stores, compressed ones and those of other layouts whole,
+    `bytes_read` counts shards in object stores, compressed ones and those of other layouts in full,
     as often as a task takes samples from them. `processor_hours` is the sum over the `workers`, of
-    which `busy_workers` have a shard to write at once, `hours` what a clock would show; both are of
-    the shards that are not done yet. `memory_bytes` is what this process took for one task.
+    which `busy_workers` have a shard to write at once, `hours` the elapsed time; both are for the
+    unfinished shards. `memory_bytes` is what this process used for one task.
     """
 
     samples: int
@@ -65,7 +65,7 @@ def plan(
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> ExportPlan:
-    """Estimate an export from its first input shard, which is exported to a temporary folder.
+    """Estimate an export by exporting its first input shard to a temporary folder.
 
     Raises `InputError` for a selection that does not fit the shards, or that is empty.
     """
@@ -114,7 +114,7 @@ def plan(
 
 
 def _first_shard(options: ExportOptions, task: ExportTask) -> tuple[ShardReport, float, float]:
-    """Export the samples of the first input shard: the report, seconds, seconds of a processor."""
+    """Export the first input shard's samples; return report, seconds, and processor seconds."""
     with scratch_folder() as folder:
         name = f"trial{PARQUET}" if options.layout.table.startswith(".") else "trial"
         options = dataclasses.replace(options, out=str(folder / name))

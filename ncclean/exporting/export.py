@@ -1,4 +1,4 @@
-"""A selection written out: shards of the selected samples, or DataComp's uid file."""
+"""Write out a selection: shards of the selected samples, or DataComp's uid file."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _COMMAND = "export"
 
 @dataclass
 class ExportSummary:
-    """Counts of what was written: shards, samples and bytes, with those of an earlier run.
+    """Counts of what was written: shards, samples and bytes, including an earlier run's.
 
-    `missing` counts selected samples that the input does not have, by input shard; `errors` are
-    input shards that could not be read. `mended_lost` are mended captions that a file of uids
-    cannot hold. `layout` is what was written, `uids` for a file of uids. `shifted` captions were
-    shifted back, None without `--fix`. `further_images` are pictures beside those of the samples,
-    for which the layout has no place. `walked` are shards that were written anew since they were
-    scored: samples were searched in them.
+    `missing` counts selected samples that the input lacks, by input shard; `errors` are input
+    shards that could not be read. `mended_lost` counts mended captions, which a file of uids cannot
+    hold. `layout` is what was written, `uids` for a file of uids. `shifted` captions were shifted
+    back, None without `--fix`. `further_images` counts images besides those of the samples, for
+    which the layout has no place. `walked` are shards rewritten since they were scored: samples
+    were searched in them.
     """
 
     shards: int
@@ -85,20 +85,20 @@ def export_shards(
 
     Members are copied byte for byte; keys and order stay. `columns` of the score files `scores`,
     and of the tables `join` joined to them, are added to each sample's json; `repeat` writes a
-    sample as often as its weight says, the mean weight once. Of a selection of several captions
-    (named `caption_key`) an image's best becomes its caption, and its json has all of them; see
-    `ncclean.exporting.captions`. `fixes` are the decisions of `ncclean explain` that shift captions
-    back; they win over the selection. Each shard is one task of `runner`, by default in this
-    process; finished shards of an interrupted export are kept. Raises `InputError` for a selection
-    that does not fit the shards, or tables that cannot be joined, `ResumeError` if `out` holds
-    another export.
+    sample as often as its weight says, once for the mean weight. If several captions of an image
+    are selected (named `caption_key`), the best becomes its caption, and its json has all of them;
+    see `ncclean.exporting.captions`. `fixes` are the decisions of `ncclean explain` that shift
+    captions back; they override the selection. Each shard is one task of `runner`, by default in
+    this process; finished shards of an interrupted export are kept. Raises `InputError` for a
+    selection that does not fit the shards, or tables that cannot be joined, `ResumeError` if `out`
+    holds another export.
     """
     out = stores.location(str(out))  # the caller's may cache its listings
     tasks, repeats = plan_selection(
         selection, shards, samples_per_shard, repeat=repeat, fixes=fixes, group_of=layout.group_of
     )
     targets = Targets(layout, out, digits_of(tasks), tuple(task.group for task in tasks))
-    files = dict(enumerate(map(str, targets.data())))  # none where images are files
+    files = dict(enumerate(map(str, targets.data())))  # none for image files
     tasks = [dataclasses.replace(task, file=files.get(task.number, "")) for task in tasks]
     options = ExportOptions(
         selection=selection,
@@ -150,7 +150,7 @@ def export_shards(
 
 
 def _done(targets: Targets, tasks: Sequence[ExportTask]) -> set[int]:
-    """Numbers of the tasks that have been done, and what they wrote is there, or the table of it.
+    """Return the numbers of finished tasks whose output, or the table of it, exists.
 
     Statistics are published last.
     """
@@ -173,7 +173,7 @@ def _done(targets: Targets, tasks: Sequence[ExportTask]) -> set[int]:
 
 
 def _taken(targets: Targets) -> UPath | None:
-    """Find what lies in the way of an export: a shard, or with other layouts any visible file."""
+    """Find what is in the way of an export: a shard, or with other layouts any visible file."""
     if targets.is_file:
         return next(iter(stores.present_files([targets.out])), None)
     out, pattern = targets.out, "*.tar" if targets.layout.name == TARS.name else "*"
@@ -182,7 +182,7 @@ def _taken(targets: Targets) -> UPath | None:
 
 
 def _shared(work: UPath, file: str) -> str:
-    """The joined scores where workers see them: beside what they write."""
+    """Return the joined scores where workers see them: beside their output."""
     with published(work / SCORES) as aside:
         shutil.copyfile(file, aside)
     return str(work / SCORES)
@@ -197,7 +197,7 @@ def _check_visible(path: UPath) -> None:
 
 
 def _names(table: JoinedScores, columns: Sequence[str]) -> list[str]:
-    """The columns as the table calls them. Raises `InputError` for one that is not there."""
+    """Return columns under the table's names. Raises `InputError` for a missing one."""
     names = []
     for column in columns:
         name = table.names.named(column)
@@ -208,7 +208,7 @@ def _names(table: JoinedScores, columns: Sequence[str]) -> list[str]:
 
 
 def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> ExportSummary:
-    """Write what is made of all tasks, and sum up their statistics."""
+    """Write the output made from all tasks, and sum up their statistics."""
     out, layout = str(targets.out), targets.layout.name
     summary = ExportSummary(shards=len(tasks), samples=0, bytes=0, out=out, layout=layout)
     every = [json.loads(stores.read_bytes(targets.stats(task.number))) for task in tasks]
@@ -218,7 +218,7 @@ def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> Export
         summary.further_images += stats.get("further_images", 0)
         summary.walked += [one for one in stats.get("walked", ()) if one not in summary.walked]
         summary.errors |= stats["errors"]
-        for name, count in stats["missing"].items():  # once, of a shard that is in two tasks
+        for name, count in stats["missing"].items():  # once, for a shard in two tasks
             summary.missing[name] = max(count, summary.missing.get(name, 0))
     written = [stores.location(task.file) for task in tasks if task.file]
     names = {path.name for path in (*written, *(targets.stats(task.number) for task in tasks))}
@@ -246,7 +246,7 @@ def _join_rows(
     every: Sequence[Mapping[str, Any]],
     summary: ExportSummary,
 ) -> None:
-    """Make the tables of images, without the rows of those that another task replaced."""
+    """Write the tables of images, without rows of images that another task replaced."""
     columns: dict[int, dict[str, None]] = {}
     for stats in every:
         for table, names in stats.get("columns", {}).items():
@@ -267,7 +267,7 @@ def _join_files(
     every: Sequence[Mapping[str, Any]],
     runner: Runner,
 ) -> None:
-    """Give Parquet files that are loaded together one schema, or make one file of them."""
+    """Give Parquet files that are loaded together one schema, or join them."""
     configs: dict[str, list[tuple[ExportTask, pa.Schema]]] = {}
     for task, stats in zip(tasks, every, strict=True):
         if "schema" in stats:
@@ -293,7 +293,7 @@ def _join_files(
 
 
 def _conform(file: str, schema: pa.Schema) -> None:
-    """Write a Parquet file anew under a schema that has its columns: loaders take the first's."""
+    """Rewrite a Parquet file under a schema that includes its columns: loaders use the first's."""
     path = stores.location(file)
     if schema_of(path).equals(schema, True):
         return

@@ -1,4 +1,4 @@
-"""The identity of an export, and the files that an export of one identity may write."""
+"""The identity of an export, and the files that an export with that identity may write."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CONTENTS = {
 def export_identity(
     options: ExportOptions, join: Sequence[str], tasks: list[ExportTask], samples_per_shard: int
 ) -> dict[str, Any]:
-    """The options and inputs of an export, and the number of its shards."""
+    """Return the options and inputs of an export, and the number of its shards."""
     segments, layout = [segment for task in tasks for segment in task.segments], options.layout
     groups = Counter(task.group for task in tasks)
     keys = [one.shard.image_key for one in segments if one.shard.image_key is not None]
@@ -47,7 +47,7 @@ def export_identity(
         "samples_per_shard": samples_per_shard,
         "scores": list(options.scores),
         "columns": list(options.columns),
-        **({"join": list(join)} if join else {}),  # records from before there were joins lack it
+        **({"join": list(join)} if join else {}),  # absent from records older than joins
         "repeats": options.repeats,
         **({"caption_key": options.caption_key} if options.caption_key else {}),
         **({"image_key": keys[0]} if keys else {}),
@@ -64,9 +64,9 @@ def export_identity(
 
 
 def _contents(options: ExportOptions, join: Sequence[str]) -> dict[str, str]:
-    """Digests of the tables that are exported: a corrected caption changes no size.
+    """Digest the exported tables: a corrected caption changes no size.
 
-    Scores are large, and told by their footers.
+    Score files are large, so their footers are digested.
     """
     tables = [*options.scores, *(JoinedFile.parse(one).path for one in join)]
     return {
@@ -77,9 +77,9 @@ def _contents(options: ExportOptions, join: Sequence[str]) -> dict[str, str]:
 
 
 def compare_exports(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences, less those that follow from the others.
+    """Return the differences, without those implied by others.
 
-    A layout is told by its name. A digest tells a person nothing: its noun is enough.
+    A layout is described by its name. A digest is meaningless to people: its noun is enough.
     """
     left_out = {*_DERIVED, "input", "layout", "contents"}
     earlier, later = (
@@ -97,14 +97,14 @@ def compare_exports(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
         for name, noun in _CONTENTS.items()
         if old.get(name) != new.get(name) and earlier.get(name) == later.get(name)
     ]
-    # Its digest has the numbers of selected samples too.
+    # Its digest includes the numbers of selected samples.
     if not clauses and before["input"] != now["input"]:
         clauses.append("the input shards have other content")
     return clauses
 
 
 def files_of(out: UPath, identity: Mapping[str, Any]) -> Iterator[UPath]:
-    """Every file that an export with this identity may write, but for its record."""
+    """Return every file that an export with this identity may write, except its record."""
     targets = Targets.of_json(out, identity)
     yield from targets.data()
     for number in range(identity["written_shards"]):

@@ -1,7 +1,7 @@
-"""Lists of the image files of an export, with their rows, written before the files are.
+"""List the image files of an export, with their rows, before writing them.
 
-What a killed run has left can be removed by them, two images of one path are found, and at the end
-the table of all rows is made of them.
+The lists serve to remove what a killed run left, to find two images with one path, and to make the
+table of all rows at the end.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _SCHEMA = {
     "task": pa.int64(), "sample": pa.int64(), "table": pa.int64(), "file": pa.string(),
     "digest": pa.binary(),
 }  # fmt: skip
-# Disks that do not tell large from small letters, or two spellings of an accent, have one file.
+# File systems that ignore letter case or accent encoding hold one file for both spellings.
 _SAME_FILE = "lower(nfc_normalize(file))"
 
-Entry = tuple[int, int, str, bytes]  # sample of the task, its table, its image, digest of that
+Entry = tuple[int, int, str, bytes]  # the task's sample, its table, its image, the image's digest
 
 
 def digest_of(image: bytes) -> bytes:
-    """Digest by which images of one path are compared."""
+    """Return the digest by which images with the same path are compared."""
     return hashlib.blake2b(image, digest_size=16).digest()
 
 
 def list_path(targets: Targets, task: int, batch: int) -> UPath:
-    """The list of a batch of a task's files."""
+    """Return the path of the list of a batch of a task's files."""
     return targets.work / f"{targets.name(task)}_files-{batch:05d}{PARQUET}"
 
 
@@ -57,7 +57,7 @@ def write_list(
     rows: Sequence[tuple[Entry, ExportedRow]],
     types: Mapping[str, pa.DataType],
 ) -> None:
-    """Write the list of a batch: rows as they will be in a table of Parquet, else as JSON."""
+    """Write the list of a batch: rows as in a table of Parquet, else as JSON."""
     columns = [[task] * len(rows), *zip(*(entry for entry, _ in rows), strict=True)]
     arrays = [pa.array(one, kind) for one, kind in zip(columns, _SCHEMA.values(), strict=True)]
     fields = [pa.field(name, kind) for name, kind in _SCHEMA.items()]
@@ -102,10 +102,10 @@ def caption_file(image: str) -> str:
 
 
 def replaced_images(targets: Targets) -> Mapping[int, dict[str, int]]:
-    """Return the images that another task's image of the same path replaced.
+    """Return the images replaced by another task's image with the same path.
 
-    By task, their paths with the number of samples. Tasks see their own files only; what lies at
-    the path at the end tells whose image it is.
+    They are paths by task, with the number of samples. A task sees only its own files; the file
+    finally at the path tells whose image it is.
     """
     replaced: dict[int, dict[str, int]] = defaultdict(dict)
     lists = lists_in(targets.work)
@@ -136,10 +136,10 @@ def join_lists(
     replaced: Mapping[int, Mapping[str, int]],
     columns: Mapping[int, Sequence[str]],
 ) -> None:
-    """Make the tables of the output, unless an earlier run has.
+    """Write the tables of the output, unless an earlier run has.
 
-    `batches` is the number of lists of each task. Samples that are `left_out` by number, and images
-    that were `replaced`, have no row. `columns` are those of each table of text.
+    `batches` is the number of each task's lists. Samples that are `left_out` by number, and images
+    that were `replaced`, have no row. `columns` are those of each text table.
     """
     if len(stores.present_files(targets.tables)) == len(targets.tables):
         return
@@ -205,7 +205,7 @@ def _join_text(
 
 
 class _RowsOnLines:
-    """Ends rows with a line feed; the writer, told so, would not quote a carriage return."""
+    """Ends rows with a line feed; the csv writer's own option would not quote a carriage return."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -221,7 +221,7 @@ def _cell(value: object) -> str:
 
 
 def _kept(table: pa.Table, is_there: Sequence[bool]) -> pa.Table:
-    """The rows that are there; a filter has no kernel for every type."""
+    """Return the rows to keep; a filter has no kernel for every type."""
     if all(is_there):
         return table
     rows = [table.slice(n, 1) for n, one in enumerate(is_there) if one]
@@ -234,7 +234,7 @@ def _read(path: UPath) -> pa.Table:
 
 
 def _digest_at(path: UPath) -> bytes | None:
-    """Digest of a file; None if there is none."""
+    """Return the digest of a file; None if there is none."""
     try:
         return digest_of(stores.read_bytes(path))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):

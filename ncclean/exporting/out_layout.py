@@ -1,4 +1,4 @@
-"""The form in which a selection is written: tars, Parquet, or images with a table."""
+"""Choose the form in which a selection is written: tars, Parquet, or images with a table."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _MOST_TABLES = 100
 _SPLIT = re.compile(
     r"(?<![a-z])(train(ing)?|valid(ation)?|val|dev|test(ing)?|eval(uation)?)(?![a-z])", re.I
 )
-# What ends the names of a split's files, as Hugging Face or others number them.
+# Numbered endings of a split's file names, as used by Hugging Face or others.
 _NUMBER = re.compile(r"(-\d{5}-of-\d{5}(-[0-9a-f]+)?|[-_.]?\d+)$")
 _METADATA = "metadata"  # the table of Hugging Face's imagefolder
 _NO_FOLDERS = (*SEPARATED, ".jsonl", ".tar", ".tgz", ".gz")
 
 
 class OutTable(NamedTuple):
-    """A table of the output, its `path` below that, for the rows of the input table at `url`."""
+    """A table of the output, at `path` within it, for the rows of the input table at `url`."""
 
     url: str
     path: str
@@ -49,14 +49,13 @@ class OutTable(NamedTuple):
 
 @dataclass(frozen=True)
 class OutLayout:
-    """Layout of an export's files.
+    """The layout of an export's files.
 
-    `table` is the file of all rows, made at the end: its name in the output, or its ending alone if
-    it is the output; empty where each task writes files of its own. `beside` writes captions beside
-    images too; `separator` is what a csv has. `roots` are the folders of images with those that
-    they become; images that lie in shards get the folder of these unless there `is_one`. `tables`
-    are those of the output, where each table of the input has one. `root` is the folder that the
-    input lies in.
+    `table` is the file of all rows, made at the end: its name in the output, or only its ending if
+    it is the output; empty if each task writes its own files. `beside` also writes captions beside
+    images; `separator` is that of a csv. `roots` map image folders to their new folders; images in
+    shards get the folder of their shard unless there `is_one`. `tables` are those of the output, if
+    it has one for each input table. `root` is the folder of the input.
     """
 
     name: str = WEBDATASET
@@ -70,7 +69,7 @@ class OutLayout:
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any] | None) -> OutLayout:
-        """The layout that a record has, as far as names of files follow from it."""
+        """Read the layout from a record, as far as it determines file names."""
         if fields is None:
             return TARS
         name, table, separator = fields["name"], fields["table"], fields["separator"]
@@ -81,7 +80,7 @@ class OutLayout:
         return cls(name, table, fields["beside"], separator, tables=split)
 
     def to_json(self) -> dict[str, Any]:
-        """The layout as a record has it."""
+        """Return the layout as recorded."""
         return {
             "name": self.name,
             "table": self.table,
@@ -96,20 +95,20 @@ class OutLayout:
         return self.tables or (OutTable("", self.table, self.separator),)
 
     def table_of(self, shard: ShardRef) -> int:
-        """Number of the table that the rows of a shard go to."""
+        """Return the number of the table that a shard's rows go to."""
         urls = [one.url for one in self.tables]
         return urls.index(shard.url) if urls else 0
 
     def image_folder(self, root: str | None, shard: str) -> str:
-        """The folder for the images below `root`, or for those in a shard."""
+        """Return the folder for the images below `root`, or for those in a shard."""
         if root is not None:
             return dict(self.roots)[root]
         return "" if self.is_one else _without_splits(shard)
 
     def group_of(self, shard: ShardRef) -> str:
-        """The folder, and the split, of the file that a shard is of, for files of Parquet.
+        """Return the folder and the split of a shard's output file, for Parquet.
 
-        A group is a folder with its slash, or a path that numbers like those of `train` follow, see
+        A group is a folder with its slash, or a path that is numbered like `train` files, see
         `group_files`. Other forms have one group.
         """
         if self.name != "parquet" or self.table or not self.root:
@@ -117,7 +116,7 @@ class OutLayout:
         return self.group_of_path(posixpath.relpath(_absolute(shard.url), self.root))
 
     def group_of_path(self, path: str) -> str:
-        """The group of a file of Parquet by its path below the root of the input."""
+        """Return the group of a Parquet file by its path below the root of the input."""
         folder, name = posixpath.split(path)
         folder = "".join(f"{safe_path(part)}/" for part in folder.split("/") if part)
         stem, ending = posixpath.splitext(name)[0], ""
@@ -128,7 +127,7 @@ class OutLayout:
 
     @property
     def path_column(self) -> str:
-        """The column of paths where the input has none: Hugging Face's, or open_clip's."""
+        """Return the column of paths for an input without one: Hugging Face's, or open_clip's."""
         return "filepath" if self.name == "csv" else "file_name"
 
     @property
@@ -140,7 +139,7 @@ TARS = OutLayout()
 
 
 def group_files(groups: Mapping[str, int], digits: int) -> list[str]:
-    """Paths of the Parquet files of groups, each of so many, without their ending."""
+    """Return paths, without ending, of the given number of Parquet files in each group."""
     return [
         f"{group}{number:0{digits}d}"
         if not group or group.endswith("/")
@@ -151,9 +150,9 @@ def group_files(groups: Mapping[str, int], digits: int) -> list[str]:
 
 
 def config_of(group: str) -> str:
-    """The first folder of a group, whose files a loader takes for one data set.
+    """Return the first folder of a group, whose files a loader takes for one data set.
 
-    Folders of splits, and those that tell the value of a column, are parts of one.
+    Folders of splits, and those that state a column's value, are part of one data set.
     """
     first, slash, _ = group.partition("/")
     return "" if not slash or "=" in first or _SPLIT.search(first) else first
@@ -161,16 +160,16 @@ def config_of(group: str) -> str:
 
 @dataclass(frozen=True)
 class Targets:
-    """Paths of an export's files; `groups` are those of its Parquet files, in their order."""
+    """Paths of an export's files; `groups` are those of its Parquet files, in order."""
 
     layout: OutLayout
     out: UPath
     digits: int
-    groups: tuple[str, ...] = ()  # of each task
+    groups: tuple[str, ...] = ()  # for each task
 
     @classmethod
     def of_json(cls, out: UPath, identity: Mapping[str, Any]) -> Targets:
-        """The paths of an export by its record."""
+        """Return the paths of an export from its record."""
         groups = identity.get("groups") or {"": identity["written_shards"]}
         every = tuple(group for group, count in groups.items() for _ in range(count))
         return cls(OutLayout.of_json(identity.get("layout")), out, identity["digits"], every)
@@ -183,23 +182,23 @@ class Targets:
 
     @property
     def is_file(self) -> bool:
-        """Whether the output is one file."""
+        """Check whether the output is one file."""
         return self.layout.table.startswith(".")
 
     @property
     def has_images(self) -> bool:
-        """Whether the images are files, and their rows are those of a table."""
+        """Check whether images are files, with their rows in a table."""
         return bool(self.layout.table) and not self.is_file
 
     @property
     def tables(self) -> list[UPath]:
-        """The files that are joined from the rows of all tasks."""
+        """Return the files that join the rows of all tasks."""
         if self.is_file:
             return [self.out]
         return [self.out / one.path for one in self.layout.all_tables if one.path]
 
     def data(self) -> Iterator[UPath]:
-        """Yield the file that each task writes: a shard, or a piece of the one file of Parquet."""
+        """Yield the file that each task writes: a shard, or a piece of the one Parquet file."""
         if self.is_file:
             yield from (
                 self.work / f"{self.name(n)}_rows{PARQUET}" for n in range(len(self.groups))
@@ -211,7 +210,7 @@ class Targets:
             yield from (self.out / f"{name}{PARQUET}" for name in names)
 
     def stats(self, number: int) -> UPath:
-        """The statistics of a task, which are published after what it writes."""
+        """Return the statistics of a task, which are published after its output."""
         return self.stats_folder / f"{self.name(number)}_stats.json"
 
     @property
@@ -225,10 +224,10 @@ class Targets:
 def out_layout(
     layout: Layout, out: str, shards: Sequence[ShardRef], sources: Sequence[str] = ()
 ) -> OutLayout:
-    """Return the layout for `--layout`; `auto` is that of the input.
+    """Return the layout for `--layout`; `auto` follows the input.
 
-    `sources` are what the shards were found in. Raises `InputError` for an output whose ending says
-    something else.
+    `sources` are where the shards were found. Raises `InputError` for an output whose ending
+    contradicts the layout.
     """
     is_file = out.endswith(PARQUET)
     name = layout
@@ -256,7 +255,7 @@ def out_layout(
 
 
 def form_of(shards: Sequence[ShardRef]) -> Layout:
-    """The form that comes closest to that of the input; tars for what is none of them."""
+    """Return the form closest to the input's; tars if there is none."""
     urls: dict[ImageLayout, set[str]] = {}
     for shard in shards:
         urls.setdefault(layout_of(shard), set()).add(stores.without_query(shard.url))
@@ -282,7 +281,7 @@ def _table(name: str, is_file: bool, shards: Sequence[ShardRef]) -> str:
 
 
 def _tables(name: str, table: str, root: str, shards: Sequence[ShardRef]) -> tuple[OutTable, ...]:
-    """The tables of an output that has one for each of the input; none where one is for all."""
+    """Return the tables of an output with one for each input table; none if all share one."""
     urls = list(dict.fromkeys(shard.url for shard in shards))
     ending = posixpath.splitext(table)[1]
     is_alike = ending in (".jsonl", *SEPARATED) and all(
@@ -315,7 +314,7 @@ def _is_metadata(shard: ShardRef) -> bool:
 
 
 def _without_splits(name: str) -> str:
-    """A name in which Hugging Face sees no split: what is called train is without its table."""
+    """Change a name that Hugging Face reads as a split: its files would lack their table."""
     plain = _SPLIT.sub("part", name)
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=3).hexdigest()
     return safe_path(name if plain == name else f"{plain}-{digest}")
@@ -326,7 +325,7 @@ def _base(shard: ShardRef) -> str:
 
 
 def _root(shards: Sequence[ShardRef], sources: Sequence[str]) -> str:
-    """The folder that holds the sources, or of files the folder that these lie in."""
+    """Return the folder that holds the sources or, for files, the folder that they are in."""
     urls = {_absolute(shard.url) for shard in shards}
     folders = [_absolute(source).rstrip("/") for source in sources]
     within = {
@@ -343,7 +342,7 @@ def _absolute(url: str) -> str:
 
 
 def _roots(shards: Sequence[ShardRef]) -> tuple[tuple[str, str], ...]:
-    """The folders that images lie in, and their places below the one that holds them all."""
+    """Return the image folders, and their paths below the one that contains them all."""
     roots = sorted(
         {stores.absolute(shard.files[0]) for shard in shards if shard.files and has_files(shard)}
     )
@@ -359,18 +358,18 @@ def _roots(shards: Sequence[ShardRef]) -> tuple[tuple[str, str], ...]:
 
 
 def has_files(shard: ShardRef) -> bool:
-    """Whether the images of a shard may be files of their own."""
+    """Check whether the images of a shard may be separate files."""
     return has_rows(shard) or shard.layout == Folder.name
 
 
-# No part that is hidden, that leads upwards, or that another system takes for something else.
+# No part may be hidden, lead upwards, or have a special meaning on another system.
 _PART = re.compile(r"[^./\\\0-\x1f:*?\"<>|][^/\\\0-\x1f:*?\"<>|]*")
 _HASH_BYTES = 8
 _LONGEST = 1000  # characters
 
 
 def safe_path(path: str) -> str:
-    """The path itself if it leads downwards in plain names, else one name that ends in its hash."""
+    """Return a path if it leads downwards in plain names, else one name that ends in its hash."""
     parts = path.split("/")
     is_plain = all(_PART.fullmatch(part) and short_name(part) == part for part in parts)
     text = path.encode("utf-8", "replace").decode()  # without lone surrogates

@@ -1,4 +1,4 @@
-"""Exported rows as Parquet: those of Parquet files keep their types, others have what fits."""
+"""Write exported rows as Parquet: rows from Parquet keep their types, others get fitting ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 def tables_of(rows: Sequence[ExportedRow], types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
-    """The rows as tables, those of one Parquet schema or of none together, in their order."""
+    """Return the rows as tables, in order, each of one Parquet schema or of none."""
     for schema, group in itertools.groupby(
         rows, lambda row: None if row.origin is None else row.origin.schema
     ):
@@ -36,7 +36,7 @@ def tables_of(rows: Sequence[ExportedRow], types: Mapping[str, pa.DataType]) -> 
 def _table(
     rows: Sequence[ExportedRow], types: Mapping[str, pa.DataType], schema: pa.Schema | None
 ) -> pa.Table:
-    # Of columns that share a name, the first.
+    # Of columns that share a name, take the first.
     before = {} if schema is None else {one.name: one for one in reversed(list(schema))}
     keys = row_keys(list(before))
     original = _original([row.origin for row in rows if row.origin is not None], before)
@@ -62,9 +62,9 @@ def _table(
 def _original(
     origins: Sequence[ParquetRow], fields: Mapping[str, pa.Field]
 ) -> dict[str, pa.ChunkedArray]:
-    """The columns of rows as their Parquet file has them; what was not read of them is null.
+    """Return the columns of rows as in their Parquet file; unread values are null.
 
-    Rows are slices of their batches: taking them one by one has no kernel for every type.
+    Slices rows from their batches: taking them one by one has no kernel for every type.
     """
     chunks: dict[str, list[pa.Array]] = {name: [] for name in fields}
     for _, group in itertools.groupby(origins, lambda origin: id(origin.batch)):
@@ -82,14 +82,14 @@ def _original(
 
 
 def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield begin and length of each run of places that follow one another."""
+    """Yield begin and length of each run of consecutive positions."""
     for _, run in itertools.groupby(enumerate(places), lambda one: one[1] - one[0]):
         (_, begin), *others = run
         yield begin, 1 + len(others)
 
 
 def column_of(values: list[Any], kind: pa.DataType | None) -> pa.Array:
-    """Values as a column of the type, if they fit; else of one that they have, or as text."""
+    """Return values as a column of the type, if they fit; else of their own type, or as text."""
     is_image = any(isinstance(one, dict) and one.keys() == {"bytes", "path"} for one in values)
     for one in (kind, _IMAGE_TYPE if is_image else None, None):
         try:
@@ -103,7 +103,7 @@ def column_of(values: list[Any], kind: pa.DataType | None) -> pa.Array:
 
 @functools.cache
 def _is_writable(kind: pa.DataType) -> bool:
-    """Whether Parquet holds a type: no struct without fields, no interval of DuckDB's."""
+    """Check whether Parquet supports a type: no struct without fields, no DuckDB interval."""
     try:
         pq.ParquetWriter(io.BytesIO(), pa.schema([("column", kind)])).close()
     except pa.ArrowException:
@@ -118,7 +118,7 @@ def _text(value: object) -> str:
 
 
 def join_parquet(files: Sequence[Path | UPath], out: Path, schema: pa.Schema | None = None) -> None:
-    """Write the rows of Parquet files, in their order, to one: `unified`, or under a `schema`."""
+    """Join the rows of Parquet files, in order, into one: `unified`, or under a `schema`."""
     schema = schema or unified(map(schema_of, files))
     with pq.ParquetWriter(out, schema) as writer:
         for file in files:
@@ -129,13 +129,13 @@ def join_parquet(files: Sequence[Path | UPath], out: Path, schema: pa.Schema | N
 
 
 def schema_of(file: Path | UPath) -> pa.Schema:
-    """The schema of a Parquet file, local or in a store."""
+    """Return the schema of a Parquet file, local or in a store."""
     with stores.open_parquet(stores.location(str(file))) as opened:
         return opened.schema_arrow
 
 
 def unified(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """One schema for all: every column, of a type that holds its values, or text."""
+    """Return one schema for all: every column, with a type that holds its values, or text."""
     every = list(schemas)
     fields: dict[str, pa.Field] = {}
     metadata: dict[bytes, bytes] = {}
@@ -152,7 +152,7 @@ def unified(schemas: Iterable[pa.Schema]) -> pa.Schema:
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A table with the columns and types of a schema; columns that it lacks are null."""
+    """Return a table with a schema's columns and types; missing columns are null."""
     columns = []
     for one in schema:
         if one.name not in table.schema.names:
@@ -162,7 +162,7 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
         if column.type != one.type and pa.types.is_string(one.type):
             values = (None if value is None else _text(value) for value in column.to_pylist())
             column = pa.array(list(values), pa.string())
-        # Whole numbers beside fractions become these, beyond 2**53 with the loss that JSON allows.
+        # Integers beside fractions become fractions, with the loss beyond 2**53 that JSON allows.
         columns.append(column if column.type == one.type else column.cast(one.type, safe=False))
     return pa.table(columns, schema)
 
@@ -180,7 +180,7 @@ def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _with_images(metadata: Mapping[bytes, bytes], schema: pa.Schema) -> dict[bytes, bytes]:
-    """The metadata of a schema, with Hugging Face's note of which columns are images."""
+    """Return a schema's metadata with Hugging Face's note of which columns are images."""
     images = {one.name: {"_type": "Image"} for one in schema if one.type == _IMAGE_TYPE}
     try:
         noted = json.loads(metadata.get(_HUGGING_FACE, b"{}"))

@@ -1,4 +1,4 @@
-"""The plan of an export: samples of input shards to exported shards, and how often."""
+"""Plan an export: which samples of input shards go to which exported shards, and how often."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ncclean.errors import InputError
 from ncclean.selection.fixed_selection import check_fixes, fixed_selection
 from ncclean.storage.catalog import columns_of, connect
 
-_LEAST_DIGITS = 5  # of the number in a shard's name, as img2dataset has
+_LEAST_DIGITS = 5  # of the number in a shard's name, as in img2dataset
 PLACE = ("sample_offset", "sample_size")  # of all members of a sample, in an uncompressed tar
 # SQL: how often a row of `open_selection` was drawn.
 WRITTEN = "coalesce(len(list_filter(captions, lambda one: one = captions[1])), 1)"
@@ -33,19 +33,19 @@ WRITTEN = "coalesce(len(list_filter(captions, lambda one: one = captions[1])), 1
 
 @dataclass(frozen=True)
 class Segment:
-    """The selected samples `first` to `first + count` of an input shard, copies counted."""
+    """The selected samples `first` to `first + count` of an input shard, counting copies."""
 
     shard: ShardRef
-    name: str  # of the shard in the selection
+    name: str  # name of the shard in the selection
     first: int
     count: int
 
 
 @dataclass(frozen=True)
 class ExportTask:
-    """One exported shard: its number, what it is made of, and the group of files that it is in.
+    """One exported shard: its number, its sources, and its group of files.
 
-    `file` is the path that it is written to, empty where images are.
+    `file` is the path to write, empty for image files.
     """
 
     number: int
@@ -54,7 +54,7 @@ class ExportTask:
     file: str = ""
 
     def absolute(self) -> ExportTask:
-        """The task with absolute paths, for a worker whose working folder is another one."""
+        """Return the task with absolute paths, for a worker with another working folder."""
         segments = (replace(one, shard=one.shard.absolute()) for one in self.segments)
         file = self.file and stores.absolute(self.file)
         return replace(self, segments=tuple(segments), file=file)
@@ -75,8 +75,8 @@ def plan_selection(
 ) -> tuple[list[ExportTask], float | None]:
     """Plan the shards of an export, and the factor of the weights for `--repeat`.
 
-    Samples of shards that are not of one group, by `group_of`, go to different shards. Raises
-    `InputError` for a selection that cannot be read, or does not fit the shards or `fixes`.
+    Shards of different groups, by `group_of`, go to different output shards. Raises `InputError`
+    for a selection that cannot be read, or does not fit the shards or `fixes`.
     """
     with contextlib.closing(open_selection(selection, fixes)) as connection:
         if fixes is not None:
@@ -94,10 +94,10 @@ def digits_of(tasks: Sequence[ExportTask]) -> int:
 def open_selection(selection: str, fixes: str | None = None) -> duckdb.DuckDBPyConnection:
     """Open a selection as DuckDB's view `scores`, with a row for each image.
 
-    `captions` are the numbers of its captions, the best first; null where there is but one. An
-    image that was drawn several times has as many rows, or numbers of its best caption. `mended`
-    are the texts that replace its captions, in the same order, null for those that stay. `fixes`
-    are decisions of `ncclean explain`, which win over the selection.
+    `captions` are the numbers of its captions, the best first; null if there is only one. An image
+    drawn several times has as many rows, or repeats the number of its best caption. `mended` are
+    the texts that replace its captions, in the same order, null for unchanged ones. `fixes` are
+    decisions of `ncclean explain`, which override the selection.
 
     Raises `InputError` if it lacks a column that `ncclean select` writes.
     """
@@ -131,7 +131,7 @@ def open_selection(selection: str, fixes: str | None = None) -> duckdb.DuckDBPyC
 
 
 def count_by_shard(connection: duckdb.DuckDBPyConnection, repeats: float | None) -> dict[str, int]:
-    """Number of samples to export from each input shard, copies counted."""
+    """Return the number of samples to export from each input shard, counting copies."""
     if repeats is None:
         rows = connection.execute(
             f"SELECT shard, sum({WRITTEN})::BIGINT FROM scores GROUP BY shard"
@@ -148,7 +148,7 @@ def count_by_shard(connection: duckdb.DuckDBPyConnection, repeats: float | None)
 
 
 def repeat_scale(connection: duckdb.DuckDBPyConnection, selection: str) -> float:
-    """The factor that makes the mean weight 1, so that repeating keeps the number of samples.
+    """Return the factor that makes the mean weight 1, so that repeating keeps the sample count.
 
     Raises `InputError` if all weights are 0, or one is negative or not finite.
     """
@@ -165,7 +165,7 @@ def repeat_scale(connection: duckdb.DuckDBPyConnection, selection: str) -> float
 
 
 def copies_of(uids: Any, weights: Any, scale: float) -> np.ndarray:
-    """(n,) number of copies of each sample: `scale * weight`, its fraction drawn by the uid.
+    """Return (n,) copies of each sample: `scale * weight`, its fraction drawn by the uid.
 
     The expectation is exact, and the same uid is always rounded the same way.
     """
@@ -180,9 +180,9 @@ def plan_export(
     samples_per_shard: int,
     group_of: Callable[[ShardRef], str] = lambda _: "",
 ) -> list[ExportTask]:
-    """Cut the selected samples, in the order of the input, into shards of `samples_per_shard`.
+    """Cut the selected samples, in input order, into shards of `samples_per_shard`.
 
-    Each group of input shards is cut for itself. Raises `InputError` if the selection names a shard
+    Each group of input shards is cut separately. Raises `InputError` if the selection names a shard
     that is not among `shards`.
     """
     refs = match_shards(list(counts), shards)
@@ -215,6 +215,6 @@ def _cut(segments: Iterator[Segment], samples_per_shard: int) -> Iterator[tuple[
 
 
 def _uniform(uid: object) -> float:
-    """A number in [0, 1) that depends on the uid alone."""
+    """Return a number in [0, 1) that depends only on the uid."""
     digest = hashlib.blake2b(str(uid).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2**64

@@ -1,4 +1,4 @@
-"""Selected samples as rows of a table: captions kept and mended where they lie, columns added."""
+"""Turn selected samples into table rows: keep or mend captions in place, and add columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ncclean.exporting.captions import ExportedCaptions, exported_truth
 from ncclean.exporting.out_layout import safe_path
 from ncclean.exporting.plan import Segment
 
-IMAGE = "image"  # the column of images where the input has none
+IMAGE = "image"  # the column of images if the input has none
 _CAPTION = CAPTION_COLUMNS[0]
 
 
@@ -40,9 +40,9 @@ _CAPTION = CAPTION_COLUMNS[0]
 class ExportedRow:
     """A row to write: values by name as written.
 
-    `origin` is the row of a Parquet file, whose types stay: a value that is not its own is new.
-    `image` and `path` are the columns of the image's bytes and of its path, None where the input
-    has none. `captions` are the numbers of its captions by column, None where all are kept.
+    `origin` is the row of a Parquet file, whose types are kept: a value that differs is new.
+    `image` and `path` are the columns of the image's bytes and of its path, None if the input has
+    none. `captions` are the numbers of its captions by column, None if all are kept.
     """
 
     values: dict[str, Any]
@@ -52,17 +52,17 @@ class ExportedRow:
     captions: dict[str, list[int]] | None = None
 
     def is_new(self, name: str, key: str) -> bool:
-        """Whether a value is not that of the origin, which has it under a `key`."""
+        """Check whether a value differs from that of the origin under `key`."""
         return self.origin is None or self.values.get(name) is not self.origin.get(key)
 
     def put(self, name: str, value: object, first: bool = False) -> None:
-        """Set a value, of a new column at the end or as the `first`."""
+        """Set a value; a new column goes to the end or, with `first`, to the start."""
         if first and name not in self.values:
             self.values = {name: value, **self.values}
         self.values[name] = value
 
     def embed(self, image: bytes, path: str) -> None:
-        """Put the image in the row as Hugging Face does, unless its bytes are there."""
+        """Put the image into the row as Hugging Face does, unless its bytes are there."""
         if self.image is not None:
             return
         name = self.path if self.path and isinstance(self.values[self.path], dict) else None
@@ -74,7 +74,7 @@ class ExportedRow:
         self.put(name, {"bytes": image, "path": path}, first=True)
 
     def refer(self, path: str, column: str) -> None:
-        """Put the path of the image where one was, else under `column`; drop the image's bytes."""
+        """Put the image's path into its column, else under `column`; drop the image's bytes."""
         if self.image is not None:
             del self.values[self.image]
         if self.path is not None:
@@ -86,10 +86,10 @@ class ExportedRow:
         self.put(column, path, first=True)
 
     def set_aside(self, names: Sequence[str], ours: str, value: object) -> None:
-        """Rename the columns that a reader would take for the column `ours` with its `value`.
+        """Rename columns that a reader would use instead of the column `ours` with its `value`.
 
-        A reader takes the first of `names` that is there. Columns before `ours` become
-        `original_NAME`; one with the same value is dropped.
+        A reader uses the first existing of `names`. Columns before `ours` become `original_NAME`;
+        one with the same value is dropped.
         """
         before = names[: names.index(ours) + 1]
         for name in [one for one in self.values if one.strip().lower() in before]:
@@ -98,17 +98,17 @@ class ExportedRow:
                 self.put(f"original_{name}", theirs)
 
     def add_fields(self, fields: Row) -> None:
-        """Add columns; values of the input that have their names are set aside."""
+        """Add columns; set aside values of the input under the same names."""
         self.values |= {**set_aside(self.values, fields), **fields}
 
     def rename(self, key: str) -> None:
-        """Give the row another key, where it has one."""
+        """Give the row another key, if it has one."""
         for name in [one for one in self.values if one.lower() in KEY_COLUMNS]:
             self.put(name, key)
 
 
 class _Place(NamedTuple):
-    """The place of a caption in a row: its number, the column, and the entry of a list."""
+    """A caption's place in a row: its number, the column, and the index in a list."""
 
     number: int
     column: str
@@ -117,7 +117,7 @@ class _Place(NamedTuple):
 
 
 def written_names_of(shard: ShardRef) -> Mapping[str, str]:
-    """The names of a table's columns as written, by lower-case name; none of other layouts."""
+    """Map a table's columns from lower-case to their written names; empty for other layouts."""
     layout = layout_of(shard)
     return layout.written_names(shard) if isinstance(layout, RowLayout) else {}
 
@@ -131,10 +131,10 @@ def exported_rows(
     caption_key: CaptionKeys,
     is_arrow: bool,
 ) -> list[ExportedRow]:
-    """The rows of a sample, without those of captions that are not kept; None for all `captions`.
+    """Return the rows of a sample, without captions not kept; with `captions` None, all.
 
     `names` are the columns as written, by lower-case name. With `is_arrow`, columns that were not
-    read for the sample stay in its origin alone.
+    read for the sample stay only in its origin.
     """
     if has_rows(segment.shard):
         rows = _rows_of_table(sample, captions, caption_key, names, segment, is_arrow)
@@ -147,10 +147,9 @@ def exported_rows(
 
 
 def sample_record(sample: Sample, segment: Segment, names: Mapping[str, str]) -> dict[str, Any]:
-    """The object of the json of a sample that lies in no tar, with its uid.
+    """Return the json object of a sample outside tars, with its uid.
 
-    Of several rows of a table, the values are those for each caption; `names` are its columns as
-    written.
+    Several rows of a table give a value for each caption; `names` are its columns as written.
     """
     record = dict(sample.rows[0])
     if has_rows(segment.shard):
@@ -168,7 +167,7 @@ def sample_record(sample: Sample, segment: Segment, names: Mapping[str, str]) ->
 def _row_of_members(
     sample: Sample, captions: ExportedCaptions | None, caption_column: str, caption_key: CaptionKeys
 ) -> ExportedRow:
-    """The row of a sample of a tar or of loose files: its caption, then the fields of its json."""
+    """Return the row of a tar's or loose files' sample: its caption, then its json's fields."""
     fields, caption = dict(sample.rows[0]), sample.caption
     if captions is not None:
         fields = captions.record(fields, sample.metadata, caption_key)
@@ -190,10 +189,10 @@ def _rows_of_table(
     segment: Segment,
     is_arrow: bool,
 ) -> list[ExportedRow]:
-    """The rows that a sample of a table is made of.
+    """Return the rows from which a table's sample was made.
 
-    A caption that is left out of a list, or of several columns, is left out of its place, and a
-    mended one replaces the one before, which is then in `original_caption`.
+    An omitted caption is removed from its list or column, and a mended one replaces the original,
+    which moves to `original_caption`.
     """
     places: list[list[_Place]] = [[] for _ in sample.rows]
     if captions is not None:
@@ -222,7 +221,7 @@ def _rows_of_table(
 
 
 def _values(row: Row, names: Mapping[str, str], is_arrow: bool) -> dict[str, Any]:
-    """The values of a row by name as written, those that were not read for its sample too."""
+    """Return a row's values by written name, including those not read for its sample."""
     if not isinstance(row, ParquetRow):
         return {names.get(name, name): value for name, value in row.items()}
     keys = row_keys(row.schema.names)
@@ -236,9 +235,9 @@ def _values(row: Row, names: Mapping[str, str], is_arrow: bool) -> dict[str, Any
 
 
 def one_caption_each(rows: Sequence[ExportedRow], caption_key: CaptionKeys) -> list[ExportedRow]:
-    """The rows as a csv can have them, which has no lists: once for each of a list of captions.
+    """Split rows for a csv, which has no lists: one row for each of a list of captions.
 
-    A caption inside of a field gets a column of its own, `caption`, unless there is one.
+    A caption inside a field gets its own column, `caption`, unless there is one.
     """
     keys = caption_keys(caption_key)
     names = tuple(key for key in keys if head_of(key) == key) or CAPTION_COLUMNS * (not keys)
@@ -266,7 +265,7 @@ def one_caption_each(rows: Sequence[ExportedRow], caption_key: CaptionKeys) -> l
 
 
 def left_out(rows: Sequence[ExportedRow]) -> str | None:
-    """Make values that were too large to be read null; returns why the first one was."""
+    """Make values that were too large to read null; return the first one's reason."""
     why = None
     for row in rows:
         for name, value in row.values.items():
@@ -277,7 +276,7 @@ def left_out(rows: Sequence[ExportedRow]) -> str | None:
 
 
 def own_key(rows: Sequence[ExportedRow], taken: dict[str, int]) -> None:
-    """Give the rows of a sample a key that no other has, where they have one."""
+    """Give the rows of a sample a unique key, if they have one."""
     names = [name for name in rows[0].values if name.lower() in KEY_COLUMNS]
     if not names or rows[0].values[names[0]] is None:
         return
@@ -288,9 +287,9 @@ def own_key(rows: Sequence[ExportedRow], taken: dict[str, int]) -> None:
 
 
 def image_path(sample: Sample, root: str | None, image_key: str | None = None) -> str:
-    """The path of a sample's image below an output: its own below `root`, else from its key.
+    """Return the path of a sample's image in an output: its own below `root`, else from its key.
 
-    A file keeps its ending, as cameras write it.
+    A file keeps its ending in the original case, as cameras write it.
     """
     path = image_column(sample.rows[0], image_key)[2] if sample.rows else None
     if path is not None and root is not None:
@@ -309,9 +308,9 @@ def image_path(sample: Sample, root: str | None, image_key: str | None = None) -
 
 
 def set_aside(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a sample that added fields of the same names replace, as `original_...`.
+    """Return values of a sample that added fields of the same names replace, as `original_...`.
 
-    Those that an earlier export set aside stay.
+    Those that an earlier export set aside are kept.
     """
     replaced = {name: record[name] for name, value in fields.items()
                 if record.get(name) not in (None, value)}  # fmt: skip
@@ -320,15 +319,15 @@ def set_aside(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str,
 
 
 def copy_key(key: str, copy: int) -> str:
-    """Copies have keys of their own: webdataset joins neighbours that share one."""
+    """Give copies their own keys: webdataset joins neighbours that share one."""
     return f"{key}_copy{copy}" if copy else key
 
 
 def free_key(key: str, taken: dict[str, int]) -> str:
-    """The key, with a number behind it if it is `taken`, which it is from then on.
+    """Return the key, numbered if it is `taken`, and mark it as taken.
 
     Input shards may each count from 0; loaders join neighbours that share a key. `taken` has the
-    next number to try of each key: trying all again would be quadratic where one key is everywhere.
+    next number to try for each key: trying all again would be quadratic if one key is everywhere.
     """
     free = key
     while free in taken:
@@ -339,7 +338,7 @@ def free_key(key: str, taken: dict[str, int]) -> str:
 
 
 def _caption_places(rows: Sequence[Row], names: Sequence[str]) -> list[list[_Place]]:
-    """Return where the captions of a sample lie, by row, in the order of their numbers."""
+    """Return where the captions of a sample are, by row, in the order of their numbers."""
     places: list[list[_Place]] = [[] for _ in rows]
     number = 0
     for name in names or (None,):
@@ -367,7 +366,7 @@ def _is_kept(place: _Place, captions: ExportedCaptions) -> bool:
 def _changes(
     row: Row, places: Sequence[_Place], kept: Sequence[_Place], captions: ExportedCaptions
 ) -> dict[str, Any]:
-    """Return what changes in a row as captions are left out or mended."""
+    """Return the changes to a row when captions are omitted or mended."""
     changes: dict[str, Any] = {}
     texts_of = captions.mended
     for column in filter(None, dict.fromkeys(place.column for place in places)):

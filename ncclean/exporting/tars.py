@@ -1,4 +1,4 @@
-"""Exported tars: the bytes of samples that lie in tars, the members that others make."""
+"""Export to tars: copy the bytes of samples in tars, and write others as members."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _LONGEST_HEADERS = 3 << 20  # of a member with a long name and further attribute
 class TarWriter(Writer):
     """Copies samples of tars by their byte ranges, and writes others as members.
 
-    A sample that does not change is one range where the selection has its place, or else the
-    members that a walk of the tar tells.
+    An unchanged sample is one range if the selection has its place, otherwise the members found by
+    walking the tar.
     """
 
     def __init__(self, *task: Any) -> None:
@@ -71,7 +71,7 @@ class TarWriter(Writer):
             self._out.flush()
 
     def add(self, sample: Sample, copy: int, choice: Choice, segment: Segment) -> bool:
-        """Write a sample under a key that is free."""
+        """Write a sample under a free key."""
         captions = exported_captions(sample, choice) if choice.changes_captions else None
         if choice.changes_captions and captions is None:
             return False
@@ -92,7 +92,7 @@ class TarWriter(Writer):
         return True
 
     def finish(self) -> None:
-        """End the tar as tar itself does, so that an untouched one has equal bytes."""
+        """End the tar as the tar program does, so that an untouched one has equal bytes."""
         self._out.write(END_OF_ARCHIVE)
         self._out.write(bytes(-self._file.tell() % tarfile.RECORDSIZE))
         self.report.bytes = self._file.tell()
@@ -100,9 +100,9 @@ class TarWriter(Writer):
     def _placed(
         self, shard: ShardRef, choices: Sequence[tuple[str, Choice]]
     ) -> list[Sample] | None:
-        """The samples at the places that the selection has; None where others are there.
+        """Return the samples at the selection's places; None if others are there.
 
-        One that stays as it is has one member, all of its run.
+        An unchanged sample has one member, its whole range.
         """
         has_copies = any(choice.copies > 1 for _, choice in choices)
         samples: list[Sample] = []
@@ -128,7 +128,7 @@ class TarWriter(Writer):
         return sorted(samples, key=lambda sample: next(iter(sample.members.values())).begin)
 
     def _is_at(self, key: str, begin: int, end: int) -> bool:
-        """Whether a member of a sample begins at a place, and another header at its end."""
+        """Check that a member of a sample begins at a place, and another header at its end."""
         first = self._member_at(begin, end)
         if first is None or not utf8(first.name).startswith(f"{key}."):
             return False
@@ -136,7 +136,7 @@ class TarWriter(Writer):
         return not after.strip(b"\0") or _is_header(after)
 
     def _member_at(self, begin: int, end: int) -> TarMember | None:
-        """The member whose headers begin at a place before `end`; None if none does."""
+        """Return the member whose headers begin at a place before `end`; None if there is none."""
         for longest in (BLOCK, _LONGEST_HEADERS):
             try:
                 raw = self._out.read(begin, min(end, begin + longest))
@@ -146,7 +146,7 @@ class TarWriter(Writer):
         return None
 
     def _fields_at(self, key: str, begin: int, end: int) -> dict[str, Any]:
-        """The fields of the json among the members from `begin` to `end`."""
+        """Return the json fields among the members from `begin` to `end`."""
         while begin < end and (member := self._member_at(begin, end)) is not None:
             if utf8(member.name)[len(key) :].lower() == ".json":
                 return parse_json(self._text(member))
@@ -154,7 +154,7 @@ class TarWriter(Writer):
         return {}
 
     def _walked(self, shard: ShardRef, source: IO[bytes], choices: Choices) -> Iterator[Sample]:
-        """The samples by all headers of a tar; what lies before a broken place is there."""
+        """Yield the samples by walking all headers of a tar, up to a broken place."""
         changed = {
             key
             for key, of_key in choices.items()
@@ -180,7 +180,7 @@ class TarWriter(Writer):
     def _changed(
         self, sample: Sample, is_copy: bool, choice: Choice, captions: ExportedCaptions | None
     ) -> dict[str, bytes]:
-        """New contents of members, by extension."""
+        """Return new contents of members, by extension."""
         added = choice.fields_of()
         if captions is None and not added:
             return {}
@@ -203,14 +203,14 @@ class TarWriter(Writer):
         return changed
 
     def _copy(self, sample: Sample, key: str, changed: dict[str, bytes]) -> None:
-        """Write a sample under a key, with the members that changed in their places."""
+        """Write a sample under a key, replacing the members that changed."""
         for extension, member in sample.members.items():
             data = changed.pop(extension, None)
             if data is not None:
                 self._out.write(member_bytes(f"{key}.{extension}", data))
             elif key == sample.key:
                 self._out.copy(member.begin, member.end)
-            elif not member.is_sparse:  # one with holes keeps its own name
+            elif not member.is_sparse:  # a sparse one keeps its own name
                 self._out.write(member_header(f"{key}.{extension}", member.size))
                 self._out.copy(member.content, member.content + member.size)
                 self._out.write(bytes(-member.size % BLOCK))
@@ -218,7 +218,7 @@ class TarWriter(Writer):
             self._out.write(member_bytes(f"{key}.{extension}", data))
 
     def _text(self, member: TarMember) -> bytes:
-        """The content of a json; empty for one that is too large to be read, or has holes."""
+        """Return the content of a json; empty if it is too large to read, or sparse."""
         if member.is_sparse or member.size > LARGEST_TEXT:
             return b""
         return self._out.read(member.content, member.content + member.size)
@@ -228,7 +228,7 @@ def _is_header(block: bytes) -> bool:
     try:
         read_header(block + END_OF_ARCHIVE)
     except StopIteration:
-        return True  # of what is no file, or of a long name
+        return True  # not a file, or with a long name
     except TAR_ERRORS:
         return False
     return True

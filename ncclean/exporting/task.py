@@ -1,4 +1,4 @@
-"""One task of an export: the samples that are chosen of some input shards, to one writer."""
+"""Run one task of an export: write the chosen samples of some input shards."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ncclean.exporting.rows import written_names_of
 class ExportOptions:
     """Options that every task of an export shares. Paths may be URLs.
 
-    `scores` and `columns`: score files and the columns to add to each sample's json. `repeats`
-    is the factor of the weights that says how often a sample is written; None is once.
-    `caption_key` are the names of the captions, where the selection tells several apart. `fixes`
-    are decisions of `ncclean explain`.
+    `scores` and `columns` are score files and the columns to add to each sample's json. `repeats`
+    is the factor of weights that says how often to write a sample; None means once. `caption_key`
+    names the captions, if the selection distinguishes several. `fixes` are decisions of `ncclean
+    explain`.
     """
 
     selection: str
@@ -47,7 +47,7 @@ class ExportOptions:
         return Targets(self.layout, stores.location(self.out), self.digits)
 
     def absolute(self) -> ExportOptions:
-        """The options with absolute paths, for a worker whose working folder is another one."""
+        """Return the options with absolute paths, for a worker with another working folder."""
         return replace(
             self,
             selection=stores.absolute(self.selection),
@@ -61,12 +61,12 @@ class ExportOptions:
 class ShardReport:
     """The outcome of a task; `missing` keys were selected but are not in the input.
 
-    `further_images` counts pictures beside those of the samples, for which the layout has no place.
-    `walked` are input tars that are not those of the selection, whose samples were searched.
+    `further_images` counts images besides those of the samples, for which the layout has no place.
+    `walked` are input tars that differ from those of the selection, whose samples were searched.
 
-    Where images are files, `batches` is the number of their lists, `columns` are those of the rows
-    by table, and `left_out` numbers the samples that could not be written. `schema` is that of the
-    task's Parquet file, in base64 of Arrow's form.
+    For image files, `batches` is the number of their lists, `columns` are those of the rows by
+    table, and `left_out` numbers the samples that could not be written. `schema` is the task's
+    Parquet schema, Arrow's serialization in base64.
     """
 
     number: int
@@ -109,13 +109,13 @@ class Writer(ABC):
         self, task: ExportTask, options: ExportOptions, stack: contextlib.ExitStack
     ) -> None:
         self.task, self.options, self.report = task, options, ShardReport(task.number)
-        self.stack = stack  # of what is published when all is written
+        self.stack = stack  # bytes to publish when everything is written
         self.taken: dict[str, int] = {}  # keys
-        self.problems: list[str] = []  # of the segment that is read
-        self.names: Mapping[str, str] = {}  # of its columns as written
+        self.problems: list[str] = []  # of the current segment
+        self.names: Mapping[str, str] = {}  # its columns as written
 
     def samples(self, segment: Segment, choices: Choices) -> Iterator[Sample]:
-        """Yield samples of the input, the chosen ones among them, with their images."""
+        """Yield samples of the input, including the chosen ones, with their images."""
         self.names = written_names_of(segment.shard)
         samples = read_samples(segment.shard, self.options.caption_key, wanted=choices, whole=True)
         yield from (sample for sample in samples if sample.image is not None)
@@ -126,7 +126,7 @@ class Writer(ABC):
 
     @abstractmethod
     def add(self, sample: Sample, copy: int, choice: Choice, segment: Segment) -> bool:
-        """Write a sample, or a copy of it; false if it lacks the caption that was selected."""
+        """Write a sample, or a copy of it; return false if it lacks the selected caption."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -136,8 +136,8 @@ class Writer(ABC):
 def export_segments(writer: Writer) -> None:
     """Write the samples of a task; its statistics come last.
 
-    Samples that the input lacks are counted as missing; an input shard that cannot be read is an
-    error of the report, not of the export. Raises `InputError` if the output cannot be written.
+    Samples that the input lacks count as missing; an input shard that cannot be read is an error of
+    the report, not of the export. Raises `InputError` if the output cannot be written.
     """
     task, options, report = writer.task, writer.options, writer.report
     begin = time.time()
@@ -162,7 +162,7 @@ def export_segments(writer: Writer) -> None:
 
 
 def _export_segment(segment: Segment, choices: Choices, writer: Writer) -> None:
-    """Write the samples of an input shard that are the task's. Raises `ShardError` at the end."""
+    """Write the task's samples from an input shard. Raises `ShardError` at the end."""
     chosen = (choice for of_key in choices.values() for choice in of_key.values())
     lacking, place = sum(choice.copies for choice in chosen), 0
     try:
@@ -183,7 +183,7 @@ def _export_segment(segment: Segment, choices: Choices, writer: Writer) -> None:
 
 
 def add_problems(errors: dict[str, str], name: str, problems: list[str]) -> None:
-    """Add to the error of a shard the first of its problems, and how many more there are."""
+    """Add to a shard's error the first of its problems, and the number of others."""
     if problems:
         others = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
         before = f"{errors[name]}; " if name in errors else ""

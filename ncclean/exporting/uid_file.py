@@ -1,4 +1,4 @@
-"""DataComp's subset file: the uids of a selection as a numpy array."""
+"""Write DataComp's subset file: the uids of a selection as a numpy array."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from ncclean.storage.catalog import columns_of
 def export_uids(selection: str, out: UPath, fixes: str | None = None) -> ExportSummary:
     """Write DataComp's subset file: the uids, sorted, as a numpy array of `u8,u8`.
 
-    Each uid is the first and the last 64 bits of its 32 hex digits, and is there as often as its
-    pair was drawn; DataComp's resharder repeats it. Raises `InputError` if one is not 32 hex
-    digits.
+    Each uid is the first and the last 64 bits of its 32 hex digits, repeated as often as its pair
+    was drawn, which DataComp's resharder follows. Raises `InputError` if one is not 32 hex digits.
     """
     connection = open_selection(selection, fixes)
     if fixes is not None:
@@ -31,7 +30,7 @@ def export_uids(selection: str, out: UPath, fixes: str | None = None) -> ExportS
     ).fetchall()
     if odd:
         raise InputError(f"a uid file takes uids of 32 hex digits; {selection} has {odd[0][0]!r}")
-    # Several samples with one uid are found by one entry.
+    # One entry finds all samples with the same uid.
     uids = f"""SELECT uid, max(times)::BIGINT AS times FROM (
         SELECT lower(uid) AS uid, sum({WRITTEN}) AS times FROM scores
         GROUP BY lower(uid), shard, key) GROUP BY uid"""

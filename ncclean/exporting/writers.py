@@ -1,4 +1,4 @@
-"""The samples of a task as rows: Parquet with the images, or files of images with their rows."""
+"""Write the samples of a task as rows: Parquet with the images, or image files with their rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from ncclean.exporting.rows import (
 from ncclean.exporting.tars import TarWriter
 from ncclean.exporting.task import ExportOptions, ShardReport, Writer, export_segments
 
-_BATCH_BYTES = 64 << 20  # of images; in a row group, which a viewer reads whole
+_BATCH_BYTES = 64 << 20  # of images; per row group, which a viewer reads in full
 _GROUP_ROWS = 10_000
 _BATCH_SAMPLES = 1000
 _UPLOADS = 16  # at a time
@@ -48,9 +48,9 @@ _IN_THE_WAY = (FileExistsError, IsADirectoryError, NotADirectoryError)
 
 
 class ExportedSample(NamedTuple):
-    """A sample to write: its image, the path and caption that it has as a file, and its rows.
+    """A sample to write: its image, that file's path and caption, and its rows.
 
-    The rows are for the table of that number.
+    The rows go to the table of that number.
     """
 
     image: bytes
@@ -64,7 +64,7 @@ class RowWriter(Writer):
     """Writes samples by their rows."""
 
     def add(self, sample: Sample, copy: int, choice: Choice, segment: Segment) -> bool:
-        """Make the rows of a sample, under a key that is free, and write them."""
+        """Make the rows of a sample, under a free key, and write them."""
         captions = exported_captions(sample, choice) if choice.changes_captions else None
         if choice.changes_captions and captions is None:
             return False
@@ -93,10 +93,10 @@ class RowWriter(Writer):
 
     @abstractmethod
     def write(self, sample: ExportedSample) -> None:
-        """Write a sample, or hold it to be written with others."""
+        """Write a sample, or hold it for a batch."""
 
     def _path(self, sample: Sample, copy: int, segment: Segment) -> str:
-        """The path of a sample's image in the output."""
+        """Return the path of a sample's image in the output."""
         shard = segment.shard
         is_file = has_files(shard)
         if has_rows(shard):
@@ -119,10 +119,10 @@ class ParquetWriter(RowWriter):
         self._types = added_types(self.options.scores, self.options.columns)
         self._rows: list[ExportedRow] = []
         self._bytes = 0
-        self._pieces: list[pq.ParquetWriter] = []  # one for each schema that follows another
+        self._pieces: list[pq.ParquetWriter] = []  # one for each schema in turn
 
     def write(self, sample: ExportedSample) -> None:
-        """Take a sample's rows with its image; they are written with others."""
+        """Add a sample's rows with its image to the next batch."""
         for row in sample.rows:
             row.embed(sample.image, sample.path)
         self._rows += sample.rows
@@ -131,7 +131,7 @@ class ParquetWriter(RowWriter):
             self._flush()
 
     def finish(self) -> None:
-        """Publish the file, unless no sample is there."""
+        """Publish the file, unless it has no samples."""
         self._flush()
         if self._pieces:
             self._pieces[-1].close()
@@ -156,9 +156,9 @@ class ParquetWriter(RowWriter):
 
 
 class ImageWriter(RowWriter):
-    """Writes images, and lists their rows for the table that is made of all tasks.
+    """Writes images, and lists their rows for the table of all tasks.
 
-    Before files are written, their names go to a list: what a killed run has left can be removed.
+    The names of files are listed before writing: what a killed run left can be removed.
     """
 
     def __init__(self, *task: Any) -> None:
@@ -172,18 +172,18 @@ class ImageWriter(RowWriter):
         self._columns: dict[int, dict[str, None]] = {}
 
     def write(self, sample: ExportedSample) -> None:
-        """Take a sample; it is written with others."""
+        """Add a sample to the next batch."""
         self._waiting.append(sample)
         self._waiting_bytes += len(sample.image)
         if self._waiting_bytes >= _BATCH_BYTES or len(self._waiting) >= _BATCH_SAMPLES:
             self._flush()
 
     def finish(self) -> None:
-        """Write the samples that wait, through to the disk."""
+        """Write the waiting samples, and sync them to the disk."""
         if self._waiting:
             self._flush()
         if not stores.is_url(self.targets.out) and self.report.samples:
-            os.sync()  # once for thousands of files, before anything says that they are there
+            os.sync()  # once for thousands of files, before anything says that they exist
         self.report.columns = {str(table): [*names] for table, names in self._columns.items()}
 
     def _flush(self) -> None:
@@ -216,9 +216,9 @@ class ImageWriter(RowWriter):
         self.report.samples -= 1
 
     def _is_free(self, sample: ExportedSample) -> bool:
-        """Whether no other image has the path of a sample; a problem where one has.
+        """Check that no other image has the sample's path; else note a problem.
 
-        A key may be planted that is the name of another's copy. Rows far apart may be of one image.
+        A key may deliberately be the name of another's copy. Distant rows may share an image.
         """
         digest = digest_of(sample.image)
         is_free = self._images.setdefault(sample.path, digest) == digest
@@ -227,9 +227,9 @@ class ImageWriter(RowWriter):
         return is_free
 
     def _write_files(self, sample: ExportedSample) -> str | None:
-        """Write the files of a sample; returns why that cannot be, if it is no error of the disk.
+        """Write the files of a sample; return why that fails, unless the disk is at fault.
 
-        A path may be that of another image's folder.
+        A path may be another image's folder.
         """
         files = [(sample.path, sample.image)]
         if self.options.layout.beside and sample.caption is not None:
@@ -266,5 +266,5 @@ def export_task(task: ExportTask, options: ExportOptions) -> ShardReport:
 
 
 def path_is_taken(path: str) -> str:
-    """The problem of an image whose path another one has."""
+    """Return the problem of an image whose path another image has."""
     return f"{path}: another image has this path"
