@@ -1,7 +1,7 @@
-"""Blocks: the sets of pairs that in-batch statistics are taken over.
+"""Assign pairs to blocks, over which in-batch statistics are taken.
 
-They depend on the shard, its number of scorable pairs and the seed alone, never on the inference
-batch size or the order of completion, so neither do the scores.
+Blocks, and so the scores, depend only on the shard, its number of scorable pairs and the seed,
+never on the inference batch size or the order of completion.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch
 from ncclean.scoring.null import Histogram, bin_counts
 from ncclean.scoring.stats import Distributions
 
-# Rows that a pass over a block takes at a time on a CPU: what it makes of them stays in its cache.
+# Rows per pass over a block on a CPU, so that intermediate results stay in its cache.
 _CACHED_ROWS = 32
-# In place of a cosine that does not count: exp(scale (it - own)) vanishes beside exp(0), and it
-# falls into the first bin.
+# Replaces a cosine that does not count: exp(scale (it - own)) vanishes beside exp(0), and it falls
+# into the first bin.
 _NO_COSINE = -64.0
 
 
 def block_ids(pairs: int, block_size: int, seed: int, shard: str) -> np.ndarray:
-    """Assign the scorable pairs of a shard to blocks at random: (pairs,) int32 numbers.
+    """Assign a shard's scorable pairs to blocks at random; return (pairs,) int32 numbers.
 
-    A seeded permutation is cut into `max(1, round(pairs / block_size))` blocks whose sizes
-    differ by at most one. The shard's name enters the seed, so that shards of one size are not
-    all cut the same way.
+    A seeded permutation is cut into `max(1, round(pairs / block_size))` blocks whose sizes differ
+    by at most one. The shard's name enters the seed, so that equally large shards are cut
+    differently.
     """
     blocks = max(1, round(pairs / block_size))
     digest = hashlib.blake2b(shard.encode(), digest_size=8).digest()
@@ -40,7 +40,7 @@ def block_ids(pairs: int, block_size: int, seed: int, shard: str) -> np.ndarray:
 
 
 def partner_ranks(similarity: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N, N) cosines -> image-to-text and text-to-image rank of each pair's own partner.
+    """Return image-to-text and text-to-image ranks of each pair's own partner, from (N, N) cosines.
 
     0 is best; only strictly better candidates count, so a tie does not cost a rank. (N,) int32.
     """
@@ -50,14 +50,14 @@ def partner_ranks(similarity: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class BlockStatistics:
-    """All that a block's (N, N) cosines S say about its pairs; (N,) each.
+    """Everything that a block's (N, N) cosines S say about its pairs; (N,) each.
 
     `own` is S_ii. `i2t_partition` and `t2i_partition` are logsumexp_j(scale S_ij) and
-    logsumexp_j(scale S_ji); `i2t_rivals` and `t2i_rivals` are those over j != i. A rank counts the
-    candidates that are strictly better than the own partner, 0 is best, so a tie does not cost one.
-    `mismatches` are those of `known_mismatches`.
-    Captions of one image are no candidates of each other: where i and j != i share it, S_ij counts
-    nowhere. Where their captions are equal, S_ij is no known mismatch.
+    logsumexp_j(scale S_ji); `i2t_rivals` and `t2i_rivals` are the same over j != i. A rank counts
+    the candidates that are strictly better than the own partner; 0 is best, and ties do not count.
+    `mismatches` are those of `known_mismatches`. Captions of one image are not candidates of each
+    other: if i and j != i share it, S_ij counts nowhere. If their captions are equal, S_ij is not a
+    known mismatch.
     """
 
     own: torch.Tensor
@@ -79,11 +79,11 @@ class BlockStatistics:
     ) -> BlockStatistics:
         """Compute the statistics of (N, N) float32 cosines, in few passes.
 
-        `images` and `captions` (N,) are numbers of the images and of the texts, None if all differ.
-        Cosines that do not count are replaced.
+        `images` and `captions` (N,) are image and text numbers, None if all differ. Cosines that do
+        not count are replaced.
 
-        Sums are products with ones, for which the processor has its fastest code; those of zeros
-        and ones are exact.
+        Sums are products with ones, the processor's fastest operation; sums of zeros and ones are
+        exact.
         """
         size = len(cosines)
         own = cosines.diagonal().contiguous()
@@ -125,7 +125,7 @@ def known_mismatches(
 ) -> Distributions:
     """Histograms of the cosines S_ij, i != j, of an (N, N) block, and of their means by side.
 
-    There are none of a single pair, nor of pairs that share an image or have equal captions: see
+    A single pair has none, nor do pairs that share an image or have equal captions: see
     `BlockStatistics.of`.
     """
     left_out = _LeftOut.of(cosines, images, captions)
@@ -135,10 +135,10 @@ def known_mismatches(
 
 @dataclass(frozen=True)
 class _LeftOut:
-    """Cosines of different pairs i and j that are no known mismatches, (N, N) bool each.
+    """Cosines of different pairs i and j that are not known mismatches, (N, N) bool each.
 
-    Of pairs with one image, and of pairs of different images with equal captions: image i may well
-    belong to caption j, which says the same as its own. Both are symmetric, None if there are none.
+    They belong to pairs of one image, or to different images with equal captions: image i may well
+    match caption j, which says the same as its own. Both are symmetric, None if there are none.
     `is_first_image` and `is_first_caption` are (N,): an image, or a text, counts once.
     """
 
@@ -151,7 +151,7 @@ class _LeftOut:
     def of(
         cls, cosines: torch.Tensor, images: torch.Tensor | None, captions: torch.Tensor | None
     ) -> _LeftOut:
-        """Finds them. Cosines of one image get the value that adds nothing to any sum of exps."""
+        """Find them; cosines of one image get the value that adds nothing to any sum of exps."""
         one_image, is_first_image = _shared(cosines, images)
         equal, is_first_caption = _shared(cosines, captions)
         if one_image is not None:
@@ -164,7 +164,7 @@ class _LeftOut:
 def _shared(
     cosines: torch.Tensor, numbers: torch.Tensor | None
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """(N, N) where different pairs have the same number, and (N,) which pair is the first."""
+    """Return (N, N) where pairs have equal numbers, and (N,) which pair is the first of each."""
     if numbers is None or len(numbers.unique()) == len(numbers):
         return None, torch.ones(len(cosines), dtype=torch.bool, device=cosines.device)
     same = numbers[:, None] == numbers
@@ -179,7 +179,7 @@ def _mismatches(
     of_caption: torch.Tensor,
     left_out: _LeftOut,
 ) -> Distributions:
-    """Count known mismatches from all S_ij in bins, and the sums of the rows and columns."""
+    """Count known mismatches from all S_ij in bins, and from the sums of the rows and columns."""
     own = cosines.diagonal().contiguous()
     others = torch.full_like(own, len(own) - 1)
     for excluded in (left_out.of_one_image, left_out.of_equal_captions):
@@ -192,8 +192,7 @@ def _mismatches(
     distributions = Distributions(mismatched=Histogram.with_sums(counts, of_image))
     distributions.mismatched -= Histogram.of(own)
     with_others = others > 0
-    # An image counts once, whatever the number of its captions, and so does a text: see
-    # `null._median_doubt`.
+    # An image counts once, however many captions it has, as does a text: see `null._median_doubt`.
     for_image = with_others & left_out.is_first_image
     for_caption = with_others & left_out.is_first_caption
     distributions.image_means = Histogram.of(((of_image - own) / others)[for_image])
@@ -202,7 +201,7 @@ def _mismatches(
 
 
 def _without_own(terms: torch.Tensor, start: int) -> torch.Tensor:
-    """Rows `start` and on of an (N, N) matrix, with 0 for what is on its diagonal."""
+    """Return rows of an (N, N) matrix from `start`, with 0 on its diagonal."""
     terms.diagonal(start).zero_()
     return terms
 
@@ -210,10 +209,10 @@ def _without_own(terms: torch.Tensor, start: int) -> torch.Tensor:
 def _rivals(
     cosines: torch.Tensor, own: torch.Tensor, sums: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """logsumexp_{j != i} scale S_ij, from (N,) sums of exp(scale (S_ij - S_ii)) over them."""
+    """Return logsumexp_{j != i} scale S_ij, from (N,) sums of exp(scale (S_ij - S_ii))."""
     rivals = sums.log() + scale * own
-    # Candidates that are ahead of the own partner by 0.88, at a scale of 100, overflow; those that
-    # are as far behind vanish.
+    # Candidates that are 0.88 above the own partner, at a scale of 100, overflow; those as far
+    # below vanish.
     lost = (sums.isinf() | (sums == 0)).nonzero()[:, 0]
     if len(lost) and len(own) > 1:
         logits = scale * cosines[lost]

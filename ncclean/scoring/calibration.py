@@ -1,4 +1,4 @@
-"""The calibration of a corpus: fitted to summed histograms, and filled into the columns."""
+"""Calibrate a corpus: fit to summed histograms, and fill the calibrated columns."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ from ncclean.scoring.recalibration import Audited
 from ncclean.scoring.score_choice import better_score
 from ncclean.scoring.stats import Distributions
 
-# A group of fewer pairs, or of fewer known mismatches, has the null of all.
+# A group with fewer pairs, or fewer known mismatches, uses the null of all.
 _FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibration of a corpus: shift, null and mixture, None where none can be fitted.
+    """The calibration of a corpus: shift, null and mixture, None if one cannot be fitted.
 
-    `scale` is the estimator's, in which the losses of the mixture are. `null` is of the score
-    `calibrated_on`, and so are `groups`, the nulls of the groups that have one of their own, and
-    `group_rates`, the noise of every group. `near_misses` are those of `--words`, `foreign_parts`
-    those of `--caption-parts`. `audited` moves
-    the noise probabilities of all of them to what people found.
+    `scale` is the estimator's, in units of which the mixture has its losses. `null` is that of the
+    score `calibrated_on`, as are `groups`, the separate nulls of large groups, and `group_rates`,
+    the noise of every group. `near_misses` are those of `--words`, `foreign_parts` those of
+    `--caption-parts`. `audited` moves the noise probabilities of all to people's judgements.
     """
 
     shift: float
@@ -55,7 +54,7 @@ class Calibration:
     def noise_rate(self) -> Estimate:
         """The corpus's noise rate: measured if there was an audit, else estimated.
 
-        With groups, that of their sum.
+        With groups, the rate of their sum.
         """
         if self.audited is not None:
             return self.audited.noise_rate
@@ -73,7 +72,7 @@ class Calibration:
         )
         shares = pairs / pairs.sum()
         rate = float(shares @ rates)
-        # The groups err independently of one another.
+        # The groups' errors are independent.
         below, above = (
             float(np.sqrt(np.square(shares * (ends - rates)).sum())) for ends in (lows, highs)
         )
@@ -92,9 +91,9 @@ class Calibration:
     ) -> Calibration:
         """Fit shift, null and mixture to the histograms of a whole corpus.
 
-        `calibrate_on` is the score of `noise_probability`; `auto` takes the one that `better_score`
-        of `ncclean.scoring.score_choice` says. Raises `InputError` for a score whose known
-        mismatches were not counted.
+        `calibrate_on` is the score of `noise_probability`; `auto` uses `better_score` of
+        `ncclean.scoring.score_choice`. Raises `InputError` for a score whose known mismatches were
+        not counted.
         """
         score, null = fit_null(distributions, calibrate_on)
         groups, rates = _groups(distributions.score(score), null)
@@ -115,7 +114,7 @@ class Calibration:
 
 
 def _near_misses(distributions: Distributions) -> NearMisses | None:
-    """Fit the near misses of `--words`, if there are enough; the cosine tells the matched."""
+    """Fit the near misses of `--words`, if there are enough; the cosine finds the matched pairs."""
     scores = distributions.score("near_miss_score")
     if not scores.matched.size or not distributions.mismatched.size:
         return None
@@ -134,8 +133,8 @@ def fit_null(
         matched, mismatched = of_score.matched, of_score.mismatched
         if matched.size and mismatched.size:
             means = of_score.image_means, of_score.caption_means
-            # By their cosines, captions of other topics are lower than those of the corpus. By
-            # `neg_clip_loss` all captions of another image of it are, and the rate is right.
+            # Captions on other topics have lower cosines than the corpus's own. By `neg_clip_loss`,
+            # all captions of another image of the corpus are lower, and the rate is right.
             is_cosine = score == "similarity"
             nulls[score] = NullModel.fit(matched, mismatched, means, may_be_lower=is_cosine)
     if not nulls:
@@ -154,9 +153,9 @@ def fit_null(
 def _groups(
     distributions: Distributions, pooled: NullModel | None
 ) -> tuple[dict[str | None, NullModel], list[GroupRate]]:
-    """The nulls of the groups that are large enough, and the noise of every group.
+    """Return the nulls of the groups that are large enough, and the noise of every group.
 
-    Pairs without a label are a group, the last one, unless there is no other.
+    Pairs without a label are the last group, unless there is no other.
     """
     nulls: dict[str | None, NullModel] = {}
     rates: list[GroupRate] = []
@@ -219,7 +218,8 @@ def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
 def noise_columns(table: pa.Table, calibration: Calibration) -> tuple[torch.Tensor, torch.Tensor]:
     """(N,) noise probabilities and p-values of a table's rows; arbitrary for unscored rows.
 
-    Reads the score that was calibrated on, and `calibration_group`. The calibration has a null.
+    Reads the score that was calibrated on, and `calibration_group`; the calibration must have a
+    null.
     """
     assert calibration.null is not None
     score, _ = _scored(table, calibration.calibrated_on)
@@ -242,6 +242,6 @@ def noise_columns(table: pa.Table, calibration: Calibration) -> tuple[torch.Tens
 
 
 def _scored(table: pa.Table, name: str) -> tuple[torch.Tensor, np.ndarray]:
-    """A column as a tensor with 0 for null, and where it is null."""
+    """Return a column as a tensor with 0 for null, and a mask of its nulls."""
     column = table.column(name).combine_chunks()
     return torch.from_numpy(column.fill_null(0.0).to_numpy().copy()), np.asarray(column.is_null())

@@ -1,8 +1,8 @@
 """Cosines after canonical correlation analysis: what image and caption embeddings share.
 
 Li et al. 2025, "CSA: Data-efficient Mapping of Unimodal Features to Multimodal Features" (ICLR
-2025): directions in which matched images and captions agree count, others do not. They are taken
-from the corpus itself, noise and all.
+2025): only directions in which matched images and captions agree count. They are fitted to the
+corpus itself, including its noise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PIECE_ROWS = 4096
 
 
 def halves(shards: Sequence[str], rows: np.ndarray) -> np.ndarray:
-    """(n,) bool: which half of the corpus each pair belongs to, by a hash of shard and row."""
+    """Return (n,) bool: each pair's half of the corpus, by a hash of shard and row."""
     is_second = (
         hashlib.blake2b(f"{shard}/{row}".encode(), digest_size=1).digest()[0] & 1
         for shard, row in zip(shards, rows.tolist(), strict=True)
@@ -29,10 +29,10 @@ def halves(shards: Sequence[str], rows: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Moments:
-    """Sums over the pairs of one half; they add up, in any order.
+    """Sums over the pairs of one half, which can be added in any order.
 
     `image`, `text` are (d,) sums, the others (d, d) sums of products: of images, captions, both,
-    and of images with the captions of other pairs.
+    and images with the captions of other pairs.
     """
 
     dim: int
@@ -63,7 +63,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Projection:
-    """Both sides into the shared directions: (d,) means, and (d, k) bases with their weights."""
+    """Maps both sides into the shared directions: (d,) means, and (d, k) weighted bases."""
 
     image_mean: np.ndarray
     text_mean: np.ndarray
@@ -72,12 +72,11 @@ class Projection:
 
     @classmethod
     def fit(cls, moments: Moments) -> Projection | None:
-        """Fit the directions that both sides share, to the moments of a half; None if it is too
-        small.
+        """Fit the directions that both sides share to the moments of a half; None if too small.
 
-        With covariances C and W = (C + 1e-3 tr(C)/d I)^(-1/2), the singular value decomposition
-        U s Z of W_v C_vt W_t. Kept are the components whose s no permuted partners reach; the bases
-        are W_v U s and W_t Z s.
+        With covariances C and W = (C + 1e-3 tr(C)/d I)^(-1/2), the singular value decomposition U s
+        Z of W_v C_vt W_t. Components are kept whose s no permuted partners reach; the bases are W_v
+        U s and W_t Z s.
         """
         count = moments.pairs
         if count < PAIRS_A_DIMENSION * moments.dim:
@@ -99,7 +98,7 @@ class Projection:
         )
 
     def cosines(self, image: np.ndarray, text: np.ndarray) -> np.ndarray:
-        """(n,) float32 cosines of (n, d) images and captions within the shared directions."""
+        """Return (n,) float32 cosines of (n, d) images and captions in the shared directions."""
         out = np.zeros(len(image), np.float32)
         for at in range(0, len(image), _PIECE_ROWS):
             here = slice(at, at + _PIECE_ROWS)

@@ -1,9 +1,9 @@
-"""Parts of captions that do not belong to the image, told by parts that are known not to.
+"""Find parts of captions that do not belong to the image, by comparison with known foreign ones.
 
-In place of each part, one of another image's caption and of like length is a known foreign part.
-What tells both apart is learnt from the corpus itself, by logistic regression on cosines: of the
-part with the image, of the image with any part and of the part with any image, of the other parts
-of the caption with the image and with this part. A foreign part stands out from its caption, too.
+Each part is replaced by one of similar length from another image's caption, a known foreign part.
+Logistic regression learns to distinguish both from the corpus itself, on cosines: of the part with
+the image, of the image with any part and of the part with any image, of the other parts of the
+caption with the image and with this part. A foreign part also stands out from its caption.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ncclean.scoring.vague_rate import is_usable, tells_nothing
 
 # The distributions that a shard adds to: of parts, and of captions with several.
 PART_SCORE, PAIR_SCORE = "part_log_odds", "mean_part_similarity"
-# Log-odds are counted in bins from minus to plus this.
+# Log-odds are counted in bins between plus and minus this.
 _RANGE = 16.0
-# Parts known to be foreign; fewer teach nothing.
+# Known foreign parts; fewer teach nothing.
 _FEWEST = 40
 _ROWS = 8192
 _BLOCK = 2048
-_NEAR = 32  # parts of like length: so many in the order of their lengths
-# Of Newton's method. A step this small changes no log-odds by `_STEP`.
+_NEAR = 32  # candidates of similar length, neighbours when sorted by length
+# For Newton's method. A step this small changes no log-odds by `_STEP`.
 _MOST_STEPS, _SMALLEST_STEP = 50, 1e-7
 _RIDGE, _LEAST_DEVIATION = 1e-9, 1e-12
 _STEP = 2.0**-10  # of the log-odds, far above what another order of additions changes
@@ -63,14 +63,14 @@ class Parts:
         return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.float64)
 
     def log_odds(self, seed: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Log-odds that each part is foreign rather than one of its caption, and of known ones.
+        """Return log-odds that each part, and each known foreign part, is foreign.
 
-        (P,) and (K,) float32, the second of K known foreign parts. NaN and none where there are too
-        few parts to learn from. Of both halves of the images each is judged by the other.
+        (P,) and (K,) float32, the second for K known foreign parts; NaN and none if there are too
+        few parts to learn from. Each half of the images is judged by a model of the other.
         """
         drawn = self._foreign(np.random.default_rng(list(seed)))
         is_foreign = self._is_foreign(drawn)
-        # An image's captions are in one half: the first and the second may be of other kinds.
+        # An image's captions are in one half: its first and second may be of different kinds.
         image = np.unique(self.images, return_inverse=True)[1][self.caption]
         halves = [image % 2 == half for half in (0, 1)]
         if min((is_foreign & half).sum() for half in halves) < _FEWEST // 2:
@@ -83,7 +83,7 @@ class Parts:
         return _rounded(of_own), _rounded(of_foreign[is_foreign])
 
     def mean_cosines(self) -> Distributions:
-        """The distributions of the mean cosine of image and parts, of own and other captions."""
+        """Return distributions of the mean cosine of image and parts, own and other captions'."""
         counts = self._by_caption(torch.ones_like(self.cosines))
         means = self._by_caption(self.part) / counts[:, None]
         images, captions = (torch.from_numpy(one) for one in (self.images, self._captions()))
@@ -97,7 +97,7 @@ class Parts:
         return Distributions(matched=own, mismatched=others)
 
     def _captions(self) -> np.ndarray:
-        """(n,) numbers that are equal for captions of equal parts."""
+        """Return (n,) numbers that are equal for captions with equal parts."""
         ends = np.cumsum(np.bincount(self.caption, minlength=len(self.image)))[:-1]
         numbers: dict[bytes, int] = {}
         texts = (part.tobytes() for part in np.split(self.text, ends))
@@ -114,14 +114,14 @@ class Parts:
         return self.image[self._numbers[rows]].double()
 
     def _by_caption(self, values: torch.Tensor) -> torch.Tensor:
-        """Sums of (P,) or (P, d) values over the parts of each caption, float64."""
+        """Sum (P,) or (P, d) values over the parts of each caption, in float64."""
         zeros = self.image.new_zeros((len(self.image), *values.shape[1:]), dtype=torch.float64)
         for rows in self._slices():
             zeros.index_add_(0, self._numbers[rows], values[rows].double())
         return zeros
 
     def _foreign(self, rng: np.random.Generator) -> np.ndarray:
-        """(P,) the number of the part to put in place of each: one of like length."""
+        """Return (P,) the number of the part that replaces each: one of similar length."""
         order = np.lexsort((rng.random(len(self.length)), self.length))
         drawn = np.empty(len(order), np.int64)
         for begin in range(0, len(order), _NEAR):
@@ -130,14 +130,14 @@ class Parts:
         return drawn
 
     def _is_foreign(self, drawn: np.ndarray) -> np.ndarray:
-        """(P,) whether no caption of the image has a part like the drawn one."""
+        """Return (P,) whether no caption of the image has a part like the drawn one."""
         image = self.images[self.caption]
         texts = self.text.max(initial=0) + 1
         theirs = image * texts + self.text
         return ~np.isin(image * texts + self.text[drawn], theirs)
 
     def _features(self, drawn: np.ndarray) -> np.ndarray:
-        """(P, 6) features of part `drawn[i]` in the place of part i."""
+        """Return (P, 6) features of part `drawn[i]` in the place of part i."""
         places = torch.from_numpy(drawn).to(self.image.device)
         mean_image = self.image.mean(dim=0, dtype=torch.float64)
         mean = self.part.mean(dim=0, dtype=torch.float64)
@@ -164,11 +164,11 @@ class Parts:
 
 
 def _judge(own: np.ndarray, foreign: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Learn to tell (P, f) features of own parts from (K, f) of foreign ones; the log-odds.
+    """Learn to tell (P, f) features of own parts from (K, f) of foreign ones; return the log-odds.
 
-    Logistic regression of the standardised features by Newton's method. Both kinds weigh the same;
-    the penalty is half the squared length of the slopes. It is that of scikit-learn, which takes
-    half a second to load.
+    Uses logistic regression of the standardised features by Newton's method. Both kinds have equal
+    weight; the penalty is half the squared length of the slopes. It equals scikit-learn's, which
+    takes half a second to load.
     """
     features = np.concatenate([own, foreign]).astype(np.float64)
     is_foreign = np.repeat([0.0, 1.0], [len(own), len(foreign)])
@@ -207,9 +207,9 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 
 
 def part_distributions(own: np.ndarray, foreign: np.ndarray) -> Distributions:
-    """The distributions of the log-odds of a shard's parts and of known foreign ones.
+    """Return distributions of the log-odds of a shard's parts and of known foreign ones.
 
-    Turned so that higher is cleaner, as with cosines.
+    Negated so that higher is cleaner, as with cosines.
     """
     known = own[~np.isnan(own)]
     return Distributions(matched=_histogram(known), mismatched=_histogram(foreign))
@@ -239,22 +239,22 @@ class ForeignParts:
 
     @property
     def rate(self) -> Estimate:
-        """The share of foreign parts, of all parts of captions that have several."""
+        """The share of foreign parts among all parts of captions that have several."""
         return self.null.noise_rate
 
     @property
     def cannot_tell(self) -> bool:
-        """Whether the share may be nearly any, or that of captions of which all parts are."""
+        """Whether nearly any share is possible, here or for captions with only foreign parts."""
         return not is_usable(self.rate) or tells_nothing(self.pairs.noise_rate)
 
     def probabilities(self, log_odds: np.ndarray) -> np.ndarray:
-        """(P,) probabilities that parts are foreign in a pair that is matched otherwise."""
+        """Return (P,) probabilities that parts are foreign in an otherwise matched pair."""
         score = torch.from_numpy(-log_odds.astype(np.float32) / _RANGE)
         return np.asarray(self.null.noise_probability(score))
 
 
 def any_foreign(pair: np.ndarray, parts: np.ndarray, caption: np.ndarray) -> np.ndarray:
-    """(n,) probabilities that at least one part does not belong to the image.
+    """Return (n,) probabilities that at least one part does not belong to the image.
 
     1 - (1 - p) prod_j (1 - q_j), with the (n,) probabilities p that all of them are foreign, and
     the (P,) probabilities q that a part is; `caption` (P,) says of which caption.
@@ -265,7 +265,7 @@ def any_foreign(pair: np.ndarray, parts: np.ndarray, caption: np.ndarray) -> np.
 
 
 def _either(pair: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """1 - (1 - p)(1 - q), exactly p where q is 0."""
+    """Return 1 - (1 - p)(1 - q), exactly p where q is 0."""
     return np.asarray(pair + (1 - pair.astype(np.float64)) * part, dtype=np.float32)
 
 
@@ -277,7 +277,7 @@ def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
 def with_part_probabilities(table: pa.Table, foreign: ForeignParts | None) -> pa.Table:
     """Fill the probabilities of parts into a table that has those of the pairs.
 
-    That of part j is 1 - (1 - p)(1 - q_j), see `any_foreign`. A caption of one part has that of the
+    For part j it is 1 - (1 - p)(1 - q_j), see `any_foreign`. A caption of one part has that of the
     pair.
     """
     lists = table.column("part_log_odds").combine_chunks()

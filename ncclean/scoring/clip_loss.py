@@ -10,10 +10,10 @@ import torch
 
 
 def neg_clip_loss(similarity: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
-    """(N, N) cosines -> (N,) scores, higher is cleaner.
+    """Return (N,) scores from (N, N) cosines; higher is cleaner.
 
-    s_i - (logsumexp_j(scale S_ij) + logsumexp_j(scale S_ji)) / (2 scale): the cosine minus what
-    the pair's image and caption score with everything else, in units of cosine. Float32 or better.
+    s_i - (logsumexp_j(scale S_ij) + logsumexp_j(scale S_ji)) / (2 scale): the cosine minus the
+    pair's scores with everything else, in units of cosine. Float32 or better.
     """
     values = similarity if similarity.dtype == torch.float64 else similarity.float()
     logits = scale * values
@@ -29,14 +29,14 @@ def mismatched_scores(
     scale: float,
     among: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """(n, m) negCLIPLoss of image i with caption j if they were a pair, from their (n, m) cosines.
+    """Return (n, m) negCLIPLoss of image i with caption j as a pair, from their (n, m) cosines.
 
     S_ij - (logsumexp_{l != i} scale S_il + logsumexp_{l != j} scale S_lj) / (2 scale), with the
-    (n,) and (m,) logsumexps of their rivals: without the own partner of either, since a mismatched
-    pair has none in its block. With them, known mismatches would look worse than true ones.
+    (n,) and (m,) logsumexps of their rivals: without either's own partner, since a mismatched pair
+    has none in its block. With it, known mismatches would look worse than true ones.
 
-    `among` says which (n,) images and (m,) captions are among the rivals themselves, all by
-    default. One that is not is added, as the partner of a pair is.
+    `among` says which (n,) images and (m,) captions are rivals themselves, all by default. Others
+    are added, as a pair's partner is.
     """
     i2t, t2i = i2t_rivals[:, None], t2i_rivals[None]
     if among is not None:
@@ -58,5 +58,5 @@ def normalised_score(
     t2i_partition: torch.Tensor,
     scale: float | torch.Tensor,
 ) -> torch.Tensor:
-    """`neg_clip_loss` from (N,) own cosines and logsumexps of the logits' rows and columns."""
+    """Return `neg_clip_loss` from (N,) own cosines and the logits' row and column logsumexps."""
     return own - (i2t_partition + t2i_partition) / (2 * scale)

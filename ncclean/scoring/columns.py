@@ -1,4 +1,4 @@
-"""From the embeddings of one shard to its score columns and the statistics for finalize."""
+"""Compute score columns, and the statistics for finalize, from the embeddings of one shard."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ncclean.scoring.pool import Pool, Rivals
 from ncclean.scoring.stats import Distributions
 
 _PIECE_ROWS = 4096
-# Pairs among which known mismatches of `neg_clip_loss` are taken: an eighth of those of a block
-# tells as much about its distribution, in an eighth of the time.
+# Pairs for known mismatches of `neg_clip_loss`: an eighth of a block's tells as much about its
+# distribution, in an eighth of the time.
 _TILE_ROWS = 256
 Rows = torch.Tensor | slice
 Scored = tuple[np.ndarray, "BlockScores"]
@@ -29,7 +29,7 @@ MapBlocks = Callable[[Callable[[np.ndarray], Scored], Iterable[np.ndarray]], Ite
 class BlockScores:
     """The scores of n scorable pairs in input order, and the distributions of their cosines.
 
-    `columns` are (n,) arrays by the name of their column of the table.
+    `columns` are (n,) arrays by their column's name in the table.
     """
 
     pairs: int
@@ -61,17 +61,17 @@ def score_pairs(
 ) -> BlockScores:
     """Score the n pairs of a shard from their (n, d) L2-normalised embeddings.
 
-    The distributions are those of the cosine, and of `neg_clip_loss` beside it.
-    `images` are (n,) numbers of the images, None if all differ: captions of one image are no
-    candidates of each other. `captions` are (n,) numbers of the texts, None if all differ: equal
-    captions of other images are no known mismatches. `groups` are (n,) names, None for pairs
-    without a label, which are a group too: each has distributions of its own. `pool` is what
-    `neg_clip_loss` takes its rivals from in place of the block, with the (n,) samples of the pairs.
-    `each_block` is `map` or that of an executor, which scores several blocks at once.
+    The distributions are of the cosine, and of `neg_clip_loss` beside it. `images` are (n,) image
+    numbers, None if all differ: captions of one image are not candidates of each other. `captions`
+    are (n,) text numbers, None if all differ: equal captions of other images are not known
+    mismatches. `groups` are (n,) names, None for pairs without a label, which are a group too: each
+    has its own distributions. `pool` replaces the block as the source of `neg_clip_loss`'s rivals,
+    with the (n,) samples of the pairs. `each_block` is `map` or an executor's, which scores several
+    blocks at once.
 
-    The cosine of a pair comes from the float32 embeddings. Everything relative to other pairs
-    comes from the embeddings rounded to float16, as they are exported: whoever has the exported
-    embeddings can recompute it exactly.
+    The cosine of a pair comes from the float32 embeddings. Everything relative to other pairs comes
+    from the embeddings rounded to float16, as exported: the exported embeddings suffice to
+    recompute it exactly.
     """
     n = len(image)
     similarity = pair_cosines(image, text)
@@ -111,9 +111,9 @@ def _score_block(
     scale: float,
     forget_percent: float,
 ) -> BlockScores:
-    """The scores that the (N, N) cosines of a block give.
+    """Return the scores given by the (N, N) cosines of a block.
 
-    `rivals` are those of a pool, None for the others of the block.
+    `rivals` are a pool's, None for the others of the block.
     """
     cosines = image.half().float() @ text.half().float().T
     block = BlockStatistics.of(cosines, scale, shared.images, shared.captions)
@@ -131,7 +131,7 @@ def _score_block(
         "neg_clip_loss": normalised,
         "i2t_rank": block.i2t_rank,
         "t2i_rank": block.t2i_rank,
-        # No other image and no other caption fits better, see `scoring.disncl.mutual_match`.
+        # No other image or caption fits better, see `scoring.disncl.mutual_match`.
         "disncl_clean": (block.i2t_rank == 0) & (block.t2i_rank == 0),
     }
     out = BlockScores(len(image), {name: of.cpu().numpy() for name, of in columns.items()})
@@ -165,7 +165,7 @@ def _add_groups(
     own: torch.Tensor,
     between: Callable[[Rows], Distributions],
 ) -> None:
-    """Add the scores of the pairs of each group, and those of mismatches `between` them."""
+    """Add the scores of each group's pairs, and of mismatches `between` them."""
     for name in dict.fromkeys(groups.tolist()):
         rows = torch.from_numpy(np.flatnonzero(np.equal(groups, name))).to(own.device)
         group = distributions.group(name)
@@ -175,7 +175,7 @@ def _add_groups(
 
 @dataclass(frozen=True)
 class _Shared:
-    """(N,) numbers of the images and of the texts of a block's pairs, None if all differ."""
+    """(N,) numbers of the images and the texts of a block's pairs, None if all differ."""
 
     images: torch.Tensor | None
     captions: torch.Tensor | None
@@ -204,13 +204,13 @@ class _Shared:
 
 
 def caption_numbers(captions: Sequence[str | None]) -> np.ndarray:
-    """(n,) numbers that are equal for equal captions; a missing caption equals no other."""
+    """Return (n,) numbers that are equal for equal captions; a missing caption equals no other."""
     numbers: dict[str | int, int] = {}
     named = (row if caption is None else caption for row, caption in enumerate(captions))
     return np.array([numbers.setdefault(name, len(numbers)) for name in named], dtype=np.int64)
 
 
 def pair_cosines(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
-    """(n,) float32 cosines of (n, d) L2-normalised embeddings, in pieces of bounded memory."""
+    """Return (n,) float32 cosines of (n, d) unit embeddings, in pieces of bounded memory."""
     pieces = zip(image.split(_PIECE_ROWS), text.split(_PIECE_ROWS), strict=True)
     return torch.cat([(v.float() * t.float()).sum(dim=1) for v, t in pieces])

@@ -6,7 +6,7 @@ import torch
 
 
 def mutual_match(similarity: torch.Tensor) -> torch.Tensor:
-    """(N, N) cosines -> (N,) bool: S_ii >= every S_ij and S_ii >= every S_ji.
+    """Return (N,) bool from (N, N) cosines: S_ii >= every S_ij and S_ii >= every S_ji.
 
     Ties count as matches, since one image often comes with several captions.
     """

@@ -1,12 +1,12 @@
 """The posterior of being clean, from a Gaussian mixture of the per-pair losses.
 
-Networks learn clean pairs first, so the losses of a noisy corpus have two modes (Arazo et al.
-2019; DivideMix, Li et al. 2020). OSA picks the strictly clean pairs it adapts the estimator on
-that way: posterior above .95 for classification, .8 for image retrieval, .9 for image-text
+Networks learn clean pairs first, so the losses of a noisy corpus have two modes (Arazo et al. 2019;
+DivideMix, Li et al. 2020). OSA selects in this way the strictly clean pairs on which it adapts the
+estimator: posterior above .95 for classification, .8 for image retrieval, .9 for image-text
 matching.
 
 The mixture of a corpus is fitted to the histogram of its losses, not to the pairs, so it does not
-depend on their order and a billion of them cost what a thousand do.
+depend on their order, and a billion cost as much as a thousand.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import torch
 from ncclean.scoring.double import doubled
 from ncclean.scoring.null import BINS, Histogram
 
-# Losses spread over orders of magnitude, near 0 for a confident model: the bins are equal in
-# their logarithm (0.4 % wide). What lies outside falls into the outer bins.
+# Losses spread over orders of magnitude, near 0 for a confident model: the bins are equal in their
+# logarithm (0.4 % wide). Values outside fall into the outer bins.
 _LOWEST, _HIGHEST = 1e-4, 1e3
-# The histogram enters the fit as so many of its quantiles: scikit-learn takes no weights.
+# The fit uses this many quantiles of the histogram: scikit-learn takes no weights.
 _FIT_POINTS = 50_000
 
 
 def pair_losses(neg_clip_loss: torch.Tensor, scale: float) -> torch.Tensor:
     """Convert (N,) negCLIPLoss scores to (N,) contrastive losses, (i2t + t2i) / 2 cross-entropies.
 
-    They are the same figure in other units: the loss is minus `scale` times the score.
+    They differ only in units: the loss is minus `scale` times the score.
     """
     return (-scale * neg_clip_loss.float()).clamp_min(0.0)
 
@@ -65,7 +65,7 @@ class LossMixture:
             raise ValueError("a mixture needs at least two losses, all finite")
         fitted = GaussianMixture(2, max_iter=100, tol=1e-2, reg_covar=5e-4, random_state=0)
         with warnings.catch_warnings():
-            # A handful of pairs, or pairs all alike: one component, and nothing to warn of.
+            # A handful of pairs, or identical ones: one component, and no reason to warn.
             warnings.simplefilter("ignore", ConvergenceWarning)
             fitted.fit(values)
         order = np.argsort(fitted.means_[:, 0], kind="stable")
@@ -87,7 +87,7 @@ class LossMixture:
         return cls.fit(torch.from_numpy(centres[at]))
 
     def clean_posterior(self, losses: torch.Tensor) -> torch.Tensor:
-        """(N,) losses -> (N,) float32 posterior of the low-mean component."""
+        """Return (N,) float32 posteriors of the low-mean component for (N,) losses."""
         values = doubled(losses.detach())[:, None]
         means, variances, shares = (
             torch.from_numpy(field).to(values)

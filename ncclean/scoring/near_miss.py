@@ -1,8 +1,8 @@
-"""Near misses: a caption against variants in which one word is exchanged for another.
+"""Find near misses: compare a caption with variants in which one word is exchanged.
 
-A caption that is almost right does not look like a random one, so its cosine says little against
-it. What the estimator knows of the words does: a caption is suspect if another word of the same
-class fits its image better, or if its cosine is lower than captions like it have.
+An almost right caption does not look like a random one, so its cosine says little against it. The
+estimator's knowledge of the words does: a caption is suspect if another word of the same class fits
+its image better, or if its cosine is lower than that of similar captions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from ncclean.scoring.vague_rate import is_usable
 
 # Fewer tell nothing.
 _FEWEST = 100
-# Pairs whose cosine fewer than one known mismatch in a hundred reaches tell about near misses.
+# Only pairs with cosines that fewer than one known mismatch in a hundred reaches tell about near
+# misses.
 MISMATCHES_BELOW = 0.99
-# Of the pairs that are not mismatched so many have such a cosine, or they do not stand for all.
+# This share of the matched pairs must have such a cosine, or they do not represent all.
 _LEAST_COUNTED = 0.5
-# How often a caption's word fits its image better than another of its class, if the estimator can
-# tell them apart; one half if it cannot. So many captions can say it.
+# How often a caption's word fits its image better than another of its class: at least this if the
+# estimator distinguishes them, one half if it does not; and the captions needed to tell.
 _TOLD_APART, _FEWEST_TOLD = 0.6, 20
 _LEAST_VARIANCE = 1e-12
 _RIDGES = 10.0 ** np.arange(-3, 4)  # in units of the mean eigenvalue
@@ -35,10 +36,11 @@ class ExpectedSimilarity:
     """A regression of the cosine of a pair on its caption alone.
 
     Ridge regression of the n cosines on the captions' embeddings, with the penalty that predicts
-    best. No pair judges itself: its residual is e_i / (1 - h_ii), h the hat matrix of the fit.
+    best. No pair judges itself: its residual is e_i / (1 - h_ii), where h is the hat matrix of the
+    fit.
     """
 
-    residual: torch.Tensor  # (n,) cosine less what is expected, float64
+    residual: torch.Tensor  # (n,) cosine minus the expected one, float64
     _centre: torch.Tensor
     _axes: torch.Tensor
     _places: torch.Tensor
@@ -71,7 +73,7 @@ class ExpectedSimilarity:
     ) -> torch.Tensor:
         """(m,) cosines of changed captions (m, d) with their images, less the expected ones.
 
-        The pair is left out of the fit here too: its caption is nearly the same.
+        Here too, the pair is left out of the fit: its caption is nearly the same.
         """
         places = (text.double() - self._centre) @ self._axes
         shared = (places * self._shrinkage * self._places[rows]).sum(dim=1) + 1 / len(self._places)
@@ -81,25 +83,25 @@ class ExpectedSimilarity:
 
 @dataclass(frozen=True)
 class Exchanges:
-    """The exchanges of a caption's words, with the gain that each one promises.
+    """The exchanges of a caption's words, with the estimated gain of each.
 
     The gain is v·e(other) - v·e(word), in units of cosine, with the image v and the words' own
-    embeddings: a guess at what the whole caption would gain. `places` (c,) says which word of the
-    caption is exchanged. Two exchanges of one word exclude each other.
+    embeddings: an estimate of the whole caption's gain. `places` (c,) is the index of the exchanged
+    word. Two exchanges of one word exclude each other.
     """
 
     places: np.ndarray
     gains: np.ndarray
 
     def best(self, count: int) -> np.ndarray:
-        """The word exchanges that raise the cosine most, best first."""
+        """Return the word exchanges that raise the cosine most, best first."""
         return np.argsort(-self.gains, kind="stable")[:count]
 
     def after(self, drawn: int) -> tuple[Exchanges, np.ndarray, np.ndarray]:
-        """The exchanges possible after exchange `drawn` was made, its reversal last.
+        """Return the exchanges possible after exchange `drawn`, its reversal last.
 
-        With the number of each in this object, -1 for the way back, and whether it undoes the
-        exchange that was made.
+        Returned with the index of each in this object, -1 for the reversal, and whether it undoes
+        the exchange.
         """
         others = np.delete(np.arange(len(self.places)), drawn)
         undone = self.places[others] == self.places[drawn]
@@ -110,11 +112,11 @@ class Exchanges:
 
 
 def may_be_told_apart(fit: np.ndarray, word: np.ndarray, meaning: np.ndarray) -> bool:
-    """Whether images may tell the words of a class apart: not `the` and `a`, nor `of` and `in`.
+    """Check if images may tell the words of a class apart: not `the` and `a`, nor `of` and `in`.
 
     `fit` (m, c) is how well each word of the class fits the images of m captions, centred over
-    these; `word` (m,) the one that a caption has, `meaning` (c,) is equal for synonyms. Words count
-    as often as they occur. True where too few captions can say it, false where all have one word.
+    these; `word` (m,) is each caption's word, `meaning` (c,) is equal for synonyms. Words count as
+    often as they occur. True if too few captions can tell, false if all have one word.
     """
     own = np.take_along_axis(fit, word[:, None], axis=1)
     wins = (own > fit) + (own == fit) / 2
@@ -139,11 +141,11 @@ def margin_after(
     similarity_after: float,
     count: int,
 ) -> float | None:
-    """The word margin of the caption in which exchange `drawn` was made: a known near miss.
+    """Return the word margin of the caption after exchange `drawn`: a known near miss.
 
-    `tried` are the exchanges of the caption that were encoded, with their `cosines`. Those of
-    another word are taken to change the cosine after the draw as much as before. Nothing that was
-    not encoded counts; None if all of the `count` that seem best were not.
+    `tried` are the caption's encoded exchanges, with their `cosines`. Those of another word are
+    assumed to change the cosine after the draw as much as before. Only encoded exchanges count;
+    None if none of the `count` that seem best was encoded.
     """
     after, numbers, undone = exchanges.after(drawn)
     cosine_of = dict(zip(tried.tolist(), cosines.tolist(), strict=True))
@@ -160,10 +162,10 @@ def margin_after(
 
 @dataclass(frozen=True)
 class NearMisses:
-    """The share of captions with a wrong word, of those that are not wrong altogether.
+    """The share of captions with a wrong word, among those that are not wrong altogether.
 
-    `null` gives the probability at a near-miss score. An estimator that `cannot_tell` has a share
-    that could be nearly any, and no probabilities.
+    `null` gives the probability at a near-miss score. An estimator that `cannot_tell` leaves nearly
+    any share possible, and no probabilities.
     """
 
     null: NullModel
@@ -175,13 +177,13 @@ class NearMisses:
 
     @classmethod
     def fit(cls, scores: Distributions, counted: float = 1.0) -> NearMisses | None:
-        """Fit the share of captions with a wrong word to scores of pairs and of known near misses.
+        """Fit the share of captions with a wrong word to scores of pairs and known near misses.
 
         Both are of pairs that look matched by their cosine. An exchanged word may end that, so a
-        share a of the known near misses is left, and a share p of the pairs that were counted is
-        (p / a) / (p / a + 1 - p) of all. `counted` is the share of the pairs that are not
-        mismatched which look matched (see `counted_share`): if most do not, the few that do say
-        nothing of the others, and the share may be anything.
+        share a of the known near misses is left, and a share p of the counted pairs is (p / a) / (p
+        / a + 1 - p) of all. `counted` is the share of the matched pairs that look matched (see
+        `counted_share`): if most do not, the few that do say nothing about the others, and any
+        share is possible.
         """
         pairs, mismatches = scores.matched.size, scores.mismatched.size
         if mismatches < _FEWEST:
@@ -197,10 +199,10 @@ class NearMisses:
 
 
 def counted_share(cosines: Distributions, noise_rate: float) -> float:
-    """Share of the matched pairs whose cosine exceeds that of nearly all mismatches.
+    """Return the share of matched pairs whose cosine exceeds that of nearly all mismatches.
 
-    Where many captions fit many images, as with a few classes, known mismatches have the cosines
-    of matched pairs, and next to no pair stands out from them.
+    If many captions fit many images, as with a few classes, known mismatches have the cosines of
+    matched pairs, and hardly any pair stands out.
     """
     if not cosines.matched.size or not cosines.mismatched.size:
         return 0.0

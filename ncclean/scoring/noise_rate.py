@@ -1,21 +1,21 @@
-"""The share of mismatched pairs in a corpus whose known mismatches are known.
+"""Estimate the share of mismatched pairs in a corpus from its known mismatches.
 
 A pair's cosine as a quantile of the known mismatches, x = Phi^-1(F0(cosine)), is standard normal
-for mismatched pairs. For matched pairs its distribution is taken to be a sinh-arcsinh normal one
-(Jones and Pewsey 2009), P(x <= e) = Phi(sinh(asinh((e - mu) / sigma) - delta)): on real photographs
-it fits counts of thousands of pairs about as well as chance allows. The share pi is what makes pi
-and (mu, sigma, delta) fit the pairs as given, by maximum likelihood in cells of x.
+for mismatched pairs. For matched pairs it is assumed to be sinh-arcsinh normal (Jones and Pewsey
+2009), P(x <= e) = Phi(sinh(asinh((e - mu) / sigma) - delta)): on real photographs it fits counts of
+thousands of pairs about as well as chance allows. The share pi is fitted to the pairs as given,
+together with (mu, sigma, delta), by maximum likelihood in cells of x.
 
-Counting the pairs below the mismatches' median, as Storey's estimate does, supposes that next to
-no matched pair lies there. With a weak estimator many do.
+Counting the pairs below the mismatches' median, as Storey's estimate does, assumes that hardly any
+matched pair is there. With a weak estimator many are.
 
-What fits is the share q of pairs that score like mismatches. Matched pairs may be among them, those
-with vague captions or images that the estimator does not know, and no sample tells these from
-mismatched ones: q is an upper bound. How many there may be follows from how well the estimator does
-otherwise. With A its AUROC on matched pairs, at most (2 (1 - A))^2 of them score like mismatches in
-all clean corpora that were measured: all where A is 1/2, a fifth at .77, next to none at .99. For
-the lower end of the interval that many do; for the estimate itself a sixteenth of that, about the
-mean over those corpora.
+The fit gives the share q of pairs that score like mismatches. They may include matched pairs, with
+vague captions or images unknown to the estimator, and no sample distinguishes these from mismatched
+ones: q is an upper bound. How many there may be follows from how well the estimator does otherwise.
+With A its AUROC on matched pairs, at most (2 (1 - A))^2 of them score like mismatches in all clean
+corpora that were measured: all at an A of 1/2, a fifth at .77, next to none at .99. The lower end
+of the interval assumes that many; the estimate itself a sixteenth of that, about the mean over
+those corpora.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ from scipy.special import ndtr
 from ncclean.base.estimates import Estimate
 
 _CELL_EDGES = np.linspace(-3.0, 2.5, 56)
-# log sigma is about this times mu, and delta about this, for all CLIPs that were measured: as an
-# estimator learns, the matched cosines move away from the others and scatter less in their
-# quantiles. Normal priors, which a few thousand pairs outweigh.
+# For all measured CLIPs, log sigma is about this times mu, and delta about this: as an estimator
+# learns, the matched cosines move away from the others and scatter less in their quantiles. Normal
+# priors, which a few thousand pairs outweigh.
 _SIGMA_SLOPE, _SIGMA_DEVIATION = -0.18, 0.18
-_LARGEST_MU = 4.0  # beyond, next to all matched pairs are in the last cell
+_LARGEST_MU = 4.0  # beyond, nearly all matched pairs are in the last cell
 _DELTA, _DELTA_DEVIATION = 0.1, 0.2
-# Pairs that all look mismatched are that, or the estimator knows nothing. Below this mu the second
-# becomes less likely: .5 would be an AUROC of .64.
+# If all pairs look mismatched, either they are, or the estimator knows nothing. Below this mu the
+# second becomes less likely: .5 would be an AUROC of .64.
 _LEAST_MU, _MU_DEVIATION = 1.0, 0.3
-# The .95 quantile of one degree of freedom is 3.84; larger, for a shape that is not quite so, by
-# measurement.
+# The .95 quantile of one degree of freedom is 3.84; this is larger, by measurement, for imperfect
+# shapes.
 _DEVIANCE = 5.5
-# Of what the mismatched pairs of samples vary by, taken off an interval for the corpus at hand. The
-# estimate and the share at hand covary by all of it; the rest is for shapes that do not fit.
+# The part of the mismatched pairs' sampling variance taken off an interval for the corpus at hand.
+# The estimate and the share at hand covary by all of it; the rest is for shapes that do not fit.
 _AT_HAND = 0.9
-# Of the most matched pairs that may score like mismatches: for the estimate, for the lower end.
+# Parts of the most matched pairs that may score like mismatches: for the estimate, for the lower
+# end.
 _VAGUE_MEAN, _VAGUE_MOST = 1 / 16, 1.0
-# Pairs so low, and standard errors by which they may exceed the known mismatches.
+# How low very low pairs are, and by how many standard errors they may exceed known mismatches.
 _LOW, _EXCESS = -1.5, 4.0
-# Of x, above which all is one cell.
+# Values of x above which all is one cell.
 _CUTS = (2.5, 1.5, 0.8, 0.0)
 # (4, 5) shapes of weak and of strong estimators.
 _STARTS = np.array(
@@ -57,12 +58,12 @@ _STARTS = np.array(
 _COARSE, _GRID = 7, 24
 _STEPS = 60
 _LITTLE = 1e-3  # of the log-likelihood
-_PART = 1e-2  # of what is lacking to the best: a hundred such gains would not reach it
+_PART = 1e-2  # of the gap to the best: a hundred such gains would not reach it
 _MOST_DAMPING = 1e3
-# If so many may be mismatched, next to no pair is recognised as matched. Then nothing says that
-# matched pairs look different from mismatched ones, and the share may be any.
+# If this share may be mismatched, hardly any pair is recognised as matched. Then nothing says that
+# matched pairs look different from mismatched ones, and any share is possible.
 _NEXT_TO_ALL = 0.98
-_FEW = 1e-5  # of an angle: no corpus tells shares as close as this apart
+_FEW = 1e-5  # of an angle: no corpus distinguishes shares this close
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class NoiseRate:
     """The estimated share of mismatched pairs, and `separation`.
 
     `separation` is how often a matched pair has a higher cosine than a mismatched one (AUROC) if
-    the rate is right: what the estimator can tell at all.
+    the rate is right: how well the estimator can tell at all.
     """
 
     rate: Estimate
@@ -82,19 +83,19 @@ def noise_rate(
 ) -> NoiseRate:
     """Estimate the noise rate, with its interval, from (57,) counts by quantile of mismatches.
 
-    `doubt` is the standard error of the share of mismatches below the known ones' median: these
-    are as uncertain as a shift of x by `doubt` sqrt(2 pi). The interval holds the shares whose
-    likelihood, with the best shape for each, is within a deviance of 5.5; where the shape does not
-    fit, deviances count for less by Pearson's statistic per degree of freedom. `at_hand`, nine
-    tenths of what the share of samples varies by is taken off: the rate is that of these pairs, and
-    not of what they are a sample of.
+    `doubt` is the standard error of the share of mismatches below the known ones' median: these are
+    as uncertain as a shift of x by `doubt` sqrt(2 pi). The interval holds the shares whose
+    likelihood, with the best shape for each, is within a deviance of 5.5; if the shape does not
+    fit, deviances are divided by Pearson's statistic per degree of freedom. With `at_hand`, nine
+    tenths of the sampling variance are taken off: the rate is that of these pairs, not of the
+    population they sample.
 
-    What matters is the low end, and a shape that does not fit above must not decide there. So
-    cells above a cut are taken as one, and of several cuts the one with the shortest interval is
-    taken: a strong estimator has next to no matched pairs in the low cells, whatever their shape.
-    An interval that reaches .98 is that from 0 to 1. Below, it ends where matched pairs may make up
-    the rest. Where mismatched pairs `may_be_lower` than the known ones, and more pairs score very
-    low than these do, they may all be: it ends no later than at the pairs below the median.
+    The low end matters, and a shape that does not fit above must not decide there. So cells above a
+    cut are merged, and of several cuts the one with the shortest interval is used: a strong
+    estimator has hardly any matched pairs in the low cells, whatever their shape. An interval that
+    reaches .98 is that from 0 to 1. Below, it ends where matched pairs may make up the rest. If
+    mismatched pairs `may_be_lower` than the known ones, and more pairs score very low than these,
+    all of them may be: then it ends no later than at the pairs below the median.
     """
     counts = np.asarray(observed, dtype=np.float64)
     estimates = [_with_cut(_Fit(counts, doubt, cut), at_hand) for cut in _CUTS]
@@ -114,7 +115,7 @@ def noise_rate(
 def _separation(counts: np.ndarray, rate: float) -> float:
     """The probability that a matched pair is above a mismatched one.
 
-    A pair as given is, by as much as its mismatched share is half of the time.
+    A pair as given is above one by chance for its mismatched share.
     """
     mismatched = _mismatched_cells()
     below = np.cumsum(mismatched) - mismatched / 2
@@ -156,9 +157,9 @@ def _mismatched_cells() -> np.ndarray:
 
 
 def _with_cut(fit: _Fit, at_hand: bool) -> tuple[float, float, float]:
-    """Rate and interval with one cut; the grid shrinks until the interval covers half of it.
+    """Return rate and interval with one cut; shrink the grid until the interval covers half of it.
 
-    Shapes start from the best ones at the shares beside: those of a coarser grid.
+    Shapes start from the best ones at neighbouring shares of a coarser grid.
     """
     low, high = 0.0, math.pi / 2
     at = np.linspace(low, high, _COARSE)
@@ -186,9 +187,9 @@ def _with_cut(fit: _Fit, at_hand: bool) -> tuple[float, float, float]:
 
 
 def cell_counts(observed: np.ndarray, null: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """(57,) number of pairs between quantiles of the known mismatches.
+    """Return (57,) numbers of pairs between quantiles of the known mismatches.
 
-    Both are counts between `edges`, within which they are taken to be spread evenly.
+    Both are counts between `edges`, within which they are assumed to be spread evenly.
     """
     cumulative = np.concatenate([[0.0], np.cumsum(null) / null.sum()])
     rises = np.flatnonzero(np.diff(cumulative) > 0)
@@ -199,7 +200,7 @@ def cell_counts(observed: np.ndarray, null: np.ndarray, edges: np.ndarray) -> np
 
 
 def _summit(angles: np.ndarray, likelihood: np.ndarray) -> float:
-    """The angle of the largest likelihood, by a parabola through it and its neighbours."""
+    """Return the angle of the largest likelihood, by a parabola through it and its neighbours."""
     best = int(likelihood.argmax())
     if best in (0, len(angles) - 1):
         return float(angles[best])
@@ -210,7 +211,7 @@ def _summit(angles: np.ndarray, likelihood: np.ndarray) -> float:
 
 
 def _crossing(angles: np.ndarray, deviance: np.ndarray, inside: int, step: int) -> float:
-    """The angle at which the deviance passes its limit, beside the outermost one inside."""
+    """Return the angle at which the deviance passes its limit, beside the outermost one inside."""
     outside = inside + step
     if not 0 <= outside < len(angles):
         return float(angles[inside])
@@ -219,7 +220,7 @@ def _crossing(angles: np.ndarray, deviance: np.ndarray, inside: int, step: int) 
 
 
 def _of_corpus(rate: float, end: float, pairs: float) -> float:
-    """An end of an interval for the corpus at hand, from one for what it is a sample of."""
+    """Convert an interval's end for the sampled population to one for the corpus at hand."""
     distance = (end - rate) ** 2
     sampled = _AT_HAND * _DEVIANCE * end * (1 - end) / pairs
     return rate + math.copysign(math.sqrt(max(distance - sampled, distance / 10)), end - rate)
@@ -281,7 +282,7 @@ class _Fit:
     def _scored(
         self, shares: np.ndarray, shapes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(B,) penalised log-likelihoods, (B, 5) their gradients, (B, 5, 5) the information."""
+        """Return (B,) penalised log-likelihoods, (B, 5) gradients, and (B, 5, 5) information."""
         mismatched, matched, slopes = _with_slopes(self._edges, shapes)
         share = shares[:, None]
         p = np.maximum(share * mismatched + (1 - share) * matched, 1e-14)
@@ -313,9 +314,10 @@ class _Fit:
 def _with_slopes(
     edges: np.ndarray, shapes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(B, 57) masses of the cells of mismatched and of matched pairs, (B, 5, 57) their slopes.
+    """Return (B, 57) cell masses of mismatched and of matched pairs, and (B, 5, 57) slopes.
 
-    The slopes of the first three parameters are of the matched, of the last two of the mismatched.
+    The slopes of the first three parameters are of the matched pairs, of the last two of the
+    mismatched.
     """
     mu, log_sigma, delta, shift, spread = (parameter[:, None] for parameter in shapes.T)
     sigma = np.exp(np.clip(log_sigma, -4.0, 3.0))
@@ -342,7 +344,7 @@ def _density(values: np.ndarray) -> np.ndarray:
 
 
 def _cells(at_edges: np.ndarray, end: float) -> np.ndarray:
-    """(B, 57) differences of what is at the edges, 0 before them and `end` after."""
+    """Return (B, 57) differences of values at the edges, 0 before them and `end` after."""
     cells = np.empty((len(at_edges), at_edges.shape[1] + 1))
     cells[:, 0], cells[:, -1] = at_edges[:, 0], end - at_edges[:, -1]
     np.subtract(at_edges[:, 1:], at_edges[:, :-1], out=cells[:, 1:-1])

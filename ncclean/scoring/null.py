@@ -2,11 +2,11 @@
 
 The off-diagonal cosines of the blocks are millions of pairs known not to belong together, so the
 distribution of mismatched pairs under this estimator and this corpus (the null) is known almost
-exactly. With it, the share of mismatched pairs follows as in `ncclean.scoring.noise_rate` and the
-probability for one pair as Efron's local false discovery rate.
+exactly. From it follow the share of mismatched pairs, as in `ncclean.scoring.noise_rate`, and the
+probability for one pair, as Efron's local false discovery rate.
 
-Assumption: a mismatched pair looks like a random pair. A caption that is almost right does not,
-and counts as matched.
+Assumption: a mismatched pair looks like a random pair. An almost right caption does not, and counts
+as matched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _EDGES = np.linspace(-1.0, 1.0, BINS + 1)
 _CENTRES = (_EDGES[:-1] + _EDGES[1:]) / 2
 _WIDTH = 2.0 / BINS
 SUM_UNIT = 2.0**-16
-# Scores are compared at this noise rate: at the corpus's own, often small, one, a few pairs decide.
+# The noise rate at which scores are compared: at the corpus's own, often small rate, a few pairs
+# decide.
 _COMPARED_AT = 0.4
 
 
@@ -38,7 +39,7 @@ _COMPARED_AT = 0.4
 class Histogram:
     """Counts over `BINS` equal bins on [-1, 1], with the sum of the values.
 
-    The sum is in whole `SUM_UNIT`s, so that histograms add up to the same in any order.
+    The sum is in whole `SUM_UNIT`s, so histograms add up to the same in any order.
     """
 
     counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
@@ -75,20 +76,20 @@ class Histogram:
 
 
 def bin_counts(values: torch.Tensor) -> torch.Tensor:
-    """(BINS,) number of values in each bin; rounding beyond +-1 falls into the outer bins."""
+    """Return (BINS,) counts per bin; rounding beyond +-1 falls into the outer bins."""
     import torch
 
-    # Towards zero is down: what lies below the first bin is clamped before.
+    # Rounding towards zero is down, as values below the first bin are clamped before.
     index = values.add(1).mul_(BINS / 2).clamp_(0, BINS - 1).int()
     return torch.bincount(index.flatten(), minlength=BINS)
 
 
 @dataclass(frozen=True)
 class GroupRate:
-    """The noise rate of a group of `--calibrate-by`, not known where there is no null.
+    """The noise rate of a group of `--calibrate-by`, unknown without a null.
 
-    `own_null` is false for a small group: its pairs are calibrated with the null of all, and so is
-    its rate, by the group's own cosines. `group` is None for the pairs without a label.
+    `own_null` is false for a small group: its pairs, and its rate by the group's own cosines, use
+    the null of all. `group` is None for the pairs without a label.
     """
 
     group: str | None
@@ -100,7 +101,7 @@ class GroupRate:
     def of_json(cls, fields: Mapping[str, Any]) -> GroupRate:
         """Read the noise rate of a group from a table's metadata.
 
-        Raises `KeyError` or `ValueError` for something else.
+        Raises `KeyError` or `ValueError` for anything else.
         """
         rate = Estimate.of_fields(fields, "noise_rate")
         group, pairs, own_null = fields["group"], fields["pairs"], fields["own_null"]
@@ -114,11 +115,11 @@ class NullModel:
     """A fitted null.
 
     `separation` is how often a matched pair has a higher cosine than a mismatched one, by the fit
-    of the rate. `expected_error` is the share of pairs that are expected to be on the wrong side of
-    a probability of one half; `overlap` is that share if 40 % of the pairs were mismatched, which
-    says how well the score tells pairs apart, whatever the noise rate. The tables hold, per bin
-    centre, the probability of being mismatched and the upper tail of the null; between centres both
-    are interpolated.
+    of the rate. `expected_error` is the share of pairs expected on the wrong side of a probability
+    of one half; `overlap` is that share if 40 % of the pairs were mismatched, which says how well
+    the score separates pairs, whatever the noise rate. The tables hold, per bin centre, the
+    probability of being mismatched and the upper tail of the null; between centres both are
+    interpolated.
     """
 
     noise_rate: Estimate
@@ -140,11 +141,11 @@ class NullModel:
         """Fit the null model to histograms of the pairs' scores and of known mismatches.
 
         Both are counts over 4096 equal bins on [-1, 1], summed over all blocks; arrays or tensors
-        of counts are taken as well as `Histogram`. `means` are histograms of the mean mismatched
-        cosine of each image, and of each caption; they tell how well the null is known.
-        `may_be_lower` and `at_hand` are those of `ncclean.scoring.noise_rate.noise_rate`.
+        of counts may replace `Histogram`. `means` are histograms of the mean mismatched cosine of
+        each image, and of each caption; they show how well the null is known. `may_be_lower` and
+        `at_hand` are those of `ncclean.scoring.noise_rate.noise_rate`.
 
-        Raises `ValueError` if either of the first two is empty, or one has another number of bins.
+        Raises `ValueError` if either of the first two is empty, or has another number of bins.
         """
         observed, null = _counts(diagonal_histogram), _counts(off_diagonal_histogram)
         if observed.sum() == 0 or null.sum() == 0:
@@ -163,7 +164,7 @@ class NullModel:
         )
 
     def agrees_with(self, other: NullModel) -> bool:
-        """Whether the noise rates of two null models have overlapping intervals."""
+        """Check whether the noise rates of two null models have overlapping intervals."""
         low = max(self.noise_rate.low, other.noise_rate.low)
         return low <= min(self.noise_rate.high, other.noise_rate.high)
 
@@ -191,13 +192,13 @@ def _interpolate(values: torch.Tensor, at: np.ndarray, table: np.ndarray) -> tor
 
 
 def _median_doubt(pairs: float, null: np.ndarray, means: Sequence[np.ndarray]) -> float:
-    """Standard error of the share of all mismatches below the median of those that were seen.
+    """Return the standard error of the share of all mismatches below the seen ones' median.
 
-    Mismatches that share an image or a caption are not independent: what `pairs` images and as
-    many captions tell is worth far less than their number of mismatches. `means` are histograms
-    of the mean cosine of each image, and of each caption. If two mismatches of one image have
-    correlation rho, both lie below the median with probability 1/4 + asin(rho) / 2 pi (for normal
-    cosines), and n images add asin(rho) / 2 pi / n to the variance of the share; captions alike.
+    Mismatches that share an image or a caption are not independent: `pairs` images and as many
+    captions tell far less than their number of mismatches suggests. `means` are histograms of the
+    mean cosine of each image, and of each caption. If two mismatches of one image have correlation
+    rho, both lie below the median with probability 1/4 + asin(rho) / 2 pi (for normal cosines), and
+    n images add asin(rho) / 2 pi / n to the variance of the share; captions alike.
     """
     spread = _variance(null)
     per_image = null.sum() / pairs  # mismatches of an image
@@ -221,7 +222,7 @@ def _overlap(ratio: np.ndarray, rate: float, observed: np.ndarray) -> float:
     """sum min(.4 f0, .6 f1), with f1 = (f - rate f0) / (1 - rate) the density of matched pairs.
 
     `ratio` is f0 / f, `observed` the share of the pairs in each bin. Without matched pairs nothing
-    is told apart.
+    is separable.
     """
     if rate >= 1:
         return min(_COMPARED_AT, 1 - _COMPARED_AT)
@@ -230,18 +231,18 @@ def _overlap(ratio: np.ndarray, rate: float, observed: np.ndarray) -> float:
 
 
 def _density_ratio(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
-    """(BINS,) f0 / f at the bin centres, smoothed alike, isotonic: the noise probability by rate.
+    """Return (BINS,) f0 / f at bin centres, smoothed alike, isotonic: noise probability by rate.
 
-    Ratios above 1 / rate are chance and balance those below it: cut off before the isotonic
-    regression, which averages them, they would leave mismatched pairs at .8 to .95 where few were
-    seen.
+    Ratios above 1 / rate are chance and balance those below: if they were cut off before the
+    isotonic regression, which averages them, mismatched pairs would stay at .8 to .95 where few
+    were seen.
     """
     from sklearn.isotonic import IsotonicRegression
 
     bandwidth = _bandwidth(observed)
     f, f0 = _smooth(observed, bandwidth), _smooth(null, bandwidth)
-    # Where nothing was observed there is no ratio, and isotonic regression bridges the gap. Its
-    # mismatches count for the bin below: few pairs, far apart, would else share a part of them.
+    # Without observations there is no ratio, and isotonic regression bridges the gap. Its
+    # mismatches count for the bin below: otherwise a few distant pairs would share some of them.
     seen = np.flatnonzero(f > 1e-3 / (observed.sum() * _WIDTH * BINS))
     below = np.searchsorted(seen, np.arange(BINS), side="right") - 1
     f0 = np.bincount(below.clip(0), weights=f0, minlength=len(seen))
@@ -251,7 +252,7 @@ def _density_ratio(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
 
 
 def _bandwidth(counts: np.ndarray) -> float:
-    """Silverman's rule for the Gaussian kernel, in cosine; at least one bin."""
+    """Return the Gaussian kernel's width by Silverman's rule, in cosine; at least one bin."""
     pairs = counts.sum()
     mean = (counts * _CENTRES).sum() / pairs
     deviation = math.sqrt(max((counts * (_CENTRES - mean) ** 2).sum() / pairs, 0.0))

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ncclean.models.estimator import Estimator
 
 WEIGHT_FUNCTIONS = get_args(WeightFunction)
-# Noise images and captions to begin with, and how many are drawn and encoded at a time then.
+# The initial number of noise images and captions, and how many are drawn and encoded at a time
+# after.
 _FIRST = 32
 _STEP = 64
 
@@ -31,12 +32,12 @@ _STEP = 64
 def cleanliness_weight(
     similarity: torch.Tensor, shift: float, function: str = "high_degree"
 ) -> torch.Tensor:
-    """OSA's weight of a pair, of the shape of `similarity` (cosines).
+    """Return OSA's weight of a pair, in the shape of `similarity` (cosines).
 
-    With x = similarity - shift: 0 where x <= 0, else `high_degree` x^2 (1 - x) (Eq. 5), `linear`
-    x, or `cosine` (cos(pi (x - 1)) + 1) / 2. x is clamped to 2/3 for `high_degree` and to 1 for
-    the others, where the paper's functions would turn down again: the weight never falls as the
-    cosine grows, and in the paper's range nothing changes.
+    With x = similarity - shift: 0 where x <= 0, else `high_degree` x^2 (1 - x) (Eq. 5), `linear` x,
+    or `cosine` (cos(pi (x - 1)) + 1) / 2. x is clamped to 2/3 for `high_degree` and to 1 for the
+    others, beyond which the paper's functions would decrease: the weight never falls as the cosine
+    grows, and is unchanged in the paper's range.
 
     Raises `InputError` for an unknown `function`.
     """
@@ -53,8 +54,7 @@ def cleanliness_weight(
 
 @dataclass(frozen=True)
 class AllPairsMean:
-    """Mean and standard deviation of the cosines of every image with every text, and the variance
-    of the mean from either sample."""
+    """Mean and deviation of the cosines of all images with all texts, and the mean's variances."""
 
     mean: float
     deviation: float
@@ -67,10 +67,10 @@ class AllPairsMean:
 
 
 def mean_of_all_pairs(image: torch.Tensor, text: torch.Tensor) -> AllPairsMean:
-    """Mean cosine of all m n pairs of (m, d) and (n, d) L2-normalised embeddings, with its spread.
+    """Return the mean cosine of all pairs of (m, d) and (n, d) unit embeddings, with its spread.
 
     The mean over all pairs is the product of the two mean embeddings, v_bar . t_bar, so m + n
-    encodings give what m n pairs say; that of their squares is <V'V / m, T'T / n>. The mean is a
+    encodings suffice for m n pairs; that of their squares is <V'V / m, T'T / n>. The mean is a
     two-sample U-statistic: its variance is var_i(v_i . t_bar) / m + var_j(v_bar . t_j) / n.
     """
     image, text = doubled(image), doubled(text)
@@ -91,14 +91,14 @@ def estimate_shift(
     seed: int = 0,
     tolerance: float = 0.0,
 ) -> AllPairsMean:
-    """Estimate the mean cosine of noise images and noise texts, the boundary of OSA, with spread.
+    """Estimate the mean cosine of noise images and texts, the boundary of OSA, with its spread.
 
-    `source="noise"`: uniform random pixels and uniform random token ids through the frozen
-    encoders (about 0.215 for OpenAI's ViT-B/32, Table 1). The mean is taken over all pairs of
-    `pairs` noise images with `pairs` noise captions, see `mean_of_all_pairs`. With a `tolerance`
-    both samples start small. The one that contributes more to the standard error grows until the
-    error is below the tolerance or that sample has `pairs` rows. `source="shuffled"` is a property
-    of a corpus and comes from its mismatched cosines, see `ncclean.scoring.null.Histogram.mean`.
+    `source="noise"`: uniform random pixels and uniform random token ids through the frozen encoders
+    (about 0.215 for OpenAI's ViT-B/32, Table 1). The mean is taken over all pairs of `pairs` noise
+    images with `pairs` noise captions, see `mean_of_all_pairs`. With a `tolerance`, both samples
+    start small. The sample that contributes more to the standard error grows until the error is
+    below the tolerance or that sample has `pairs` rows. `source="shuffled"` is a property of a
+    corpus and comes from its mismatched cosines, see `ncclean.scoring.null.Histogram.mean`.
 
     Raises `InputError` for another source or fewer than two pairs.
     """

@@ -1,7 +1,7 @@
-"""A pool of pairs of the whole corpus: rivals for `neg_clip_loss` that no block is too small for.
+"""A pool of pairs of the whole corpus: rivals for `neg_clip_loss`, however small a block is.
 
-The authors of negCLIPLoss normalise with 32,768 random pairs of the corpus, whatever shard they are
-in. A block has the pairs of one shard alone, and a small shard makes a small block.
+The authors of negCLIPLoss normalise with 32,768 random pairs of the whole corpus. A block has only
+the pairs of one shard, and a small shard makes a small block.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _CHUNK_CELLS = 1 << 24
 
 @dataclass(frozen=True)
 class Rivals:
-    """The rivals of n pairs, summed up: (n,) each.
+    """The summed rivals of n pairs: (n,) each.
 
-    `i2t` is logsumexp_l(scale <v_i, t_l>) over the captions l of the pool, `t2i` the same of
-    captions with its images, those of the pair's own sample left out. `in_pool` says which pairs
-    are in the pool.
+    `i2t` is logsumexp_l(scale <v_i, t_l>) over the captions l of the pool, `t2i` the same for
+    captions with its images, excluding the pair's own sample. `in_pool` says which pairs are in the
+    pool.
     """
 
     i2t: torch.Tensor
@@ -36,7 +36,7 @@ class Rivals:
 class Pool:
     """(P, d) L2-normalised `image` and `text`, float32 rounded to float16, and (P,) `samples`.
 
-    `samples` are those of `sample_numbers`.
+    `samples` are from `sample_numbers`.
     """
 
     image: torch.Tensor
@@ -46,7 +46,7 @@ class Pool:
     def rivals(
         self, image: torch.Tensor, text: torch.Tensor, samples: np.ndarray, scale: float
     ) -> Rivals:
-        """Logsumexps of n pairs, (n, d) float32 embeddings, over their rivals in the pool."""
+        """Return logsumexps of n pairs, (n, d) float32 embeddings, over their pool rivals."""
         rows, places = _same(samples, self.samples)
         in_pool = np.zeros(len(samples), dtype=bool)
         in_pool[rows] = True
@@ -58,13 +58,13 @@ class Pool:
 
 
 def sample_numbers(uids: Iterable[str]) -> np.ndarray:
-    """(n,) uint64 hashes of uids; captions of one image share theirs."""
+    """Return (n,) uint64 hashes of uids, shared by captions of one image."""
     hashes = (hashlib.blake2b(uid.encode(), digest_size=8).digest() for uid in uids)
     return np.frombuffer(b"".join(hashes), dtype="<u8").astype(np.uint64)
 
 
 def _same(samples: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All (i, j) with samples[i] = others[j], as two arrays."""
+    """Return all (i, j) with samples[i] = others[j], as two arrays."""
     order = np.argsort(others, kind="stable")
     first = np.searchsorted(others, samples, "left", order)
     last = np.searchsorted(others, samples, "right", order)
@@ -77,7 +77,7 @@ def _same(samples: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def _logsumexp(
     mine: torch.Tensor, theirs: torch.Tensor, rows: np.ndarray, places: np.ndarray, scale: float
 ) -> torch.Tensor:
-    """(n,) logsumexp_l(scale <mine_i, theirs_l>) without the (rows, places)."""
+    """Return (n,) logsumexp_l(scale <mine_i, theirs_l>) without the (rows, places)."""
     partitions = mine.new_empty(len(mine))
     step = max(1, _CHUNK_CELLS // max(1, len(theirs)))
     for start in range(0, len(mine), step):

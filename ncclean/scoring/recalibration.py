@@ -1,17 +1,17 @@
-"""A few parameters that move a noise probability to what people found.
+"""Move a noise probability to people's judgements with a few parameters.
 
 In logits, the map is a broken line that rises everywhere:
 
     logit p' = a + sum over k of s_k B_k(logit p)        s_k > 0
 
 where B_k is how far logit p has come in segment k, so that all s_k = 1 and a = 0 is the identity.
-The segments lie between five quantiles of the probabilities that were judged. A ridge holds each
-slope near 1 and near its neighbours: some hundred answers outweigh it, some twenty do not. p is
-kept off 0 and 1 as .001 + .998 p, where logarithms would answer for pairs that nobody judged.
+The segments lie between five quantiles of the judged probabilities. A ridge holds each slope near 1
+and near its neighbours: some hundred answers outweigh it, some twenty do not. p is kept off 0 and 1
+as .001 + .998 p, where logarithms would extrapolate to pairs that nobody judged.
 
-One slope, as Platt has it, is too few: near misses lift what looks matched and leave what looks
-mismatched as it is. Neither are two enough (beta calibration), where the near misses themselves
-are rarer among the most similar pairs.
+One slope, as in Platt's method, is too few: near misses raise what looks matched and leave what
+looks mismatched unchanged. Two (beta calibration) are not enough where near misses are rarer among
+the most similar pairs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Recalibration:
     slopes: tuple[float, ...]
 
     def __call__(self, probability: np.ndarray) -> np.ndarray:
-        """(N,) noise probabilities in [0, 1] to (N,) others, as float64."""
+        """Map (N,) noise probabilities in [0, 1] to (N,) others, as float64."""
         moved: np.ndarray = expit(
             self.intercept + _segments(probability, self.knots) @ np.array(self.slopes)
         )
@@ -61,12 +61,11 @@ class Recalibration:
 
 @dataclass(frozen=True)
 class Audited:
-    """A calibration that was moved to what an audit found.
+    """A calibration that was moved to the findings of an audit.
 
-    `noise_rate` is the measured one, from so many `answers`, of which
-    `digest` is a hash. `drawn_bounds` are the strata's bounds by the noise probability by which the
-    sample was drawn, `bounds` what has become of them: with these, the same answers can be told to
-    their strata in the table that they have moved.
+    `noise_rate` is measured, from `answers` answers, of which `digest` is a hash. `drawn_bounds`
+    are the strata's bounds by the noise probability at the time of sampling, `bounds` their current
+    values: with both, the same answers can be assigned to their strata in the moved table.
     """
 
     recalibration: Recalibration
@@ -104,7 +103,7 @@ class Audited:
 
 
 def _numbers(values: Sequence[object]) -> tuple[float, ...]:
-    """Raises `ValueError` for one that is not finite."""
+    """Return finite numbers. Raises `ValueError` for others."""
     numbers = np.array(values, float)
     if numbers.ndim != 1 or not np.isfinite(numbers).all():
         raise ValueError("not finite numbers")
@@ -112,7 +111,7 @@ def _numbers(values: Sequence[object]) -> tuple[float, ...]:
 
 
 def _rising(values: Sequence[object]) -> tuple[float, ...]:
-    """Raises `ValueError` for bounds that fall."""
+    """Return rising bounds. Raises `ValueError` for others."""
     numbers = _numbers(values)
     if (np.diff(numbers) < 0).any():
         raise ValueError("bounds that fall")
@@ -125,13 +124,13 @@ def recalibrated(
     """Fit a recalibration to (N,) probabilities, judgements and sampling weights.
 
     Weighted logistic regression. Weights are the inverse of the sampling rate; they are scaled to
-    add up to the effective number of answers, (sum w)^2 / sum w^2, so that the ridge is worth the
-    same in every design. The weighted mean of p' over the answers is the weighted share that is
+    add up to the effective number of answers, (sum w)^2 / sum w^2, so that the ridge has the same
+    effect in every design. The weighted mean of p' over the answers is the weighted share that is
     mismatched.
 
-    Answers that all agree, n of them, have no such fit: they only tell that the share of the others
-    is below the end of its exact 95 % interval, 1 - .025^(1/n). The slopes stay at 1, and the
-    intercept moves the mean as far as that end, or not at all if it is there already.
+    If all n answers agree, there is no such fit: they only tell that the share of the others is
+    below the end of its exact 95 % interval, 1 - .025^(1/n). The slopes stay at 1, and the
+    intercept moves the mean to that end, or not at all if it is there already.
     """
     knots = tuple(map(float, np.unique(np.quantile(_logits(probability), _QUANTILES))))
     segments, truth = _segments(probability, knots), np.asarray(mismatched, dtype=np.float64)
@@ -161,7 +160,7 @@ def recalibrated(
 def _towards_agreement(
     segments: np.ndarray, is_mismatched: bool, weights: np.ndarray, knots: tuple[float, ...]
 ) -> Recalibration:
-    """The shift of all logits that answers which are all the same ask for."""
+    """Return the shift of all logits implied by unanimous answers."""
     lines, shares = segments.sum(axis=1), weights / weights.sum()
     most = 1 - _TAIL ** np.square(shares).sum()  # 1 / n, by the effective number of answers
 
@@ -177,13 +176,13 @@ def _towards_agreement(
 
 
 def _logits(probability: np.ndarray) -> np.ndarray:
-    """(N,) logits, finite for 0 and 1."""
+    """Return (N,) logits, finite for 0 and 1."""
     logits: np.ndarray = logit(_MARGIN + (1 - 2 * _MARGIN) * np.asarray(probability, np.float64))
     return logits
 
 
 def _segments(probability: np.ndarray, knots: tuple[float, ...]) -> np.ndarray:
-    """(N, K + 1) how far each logit has come in each segment, from 0; they add up to it."""
+    """Return (N, K + 1) how far each logit has come in each segment, from 0; they sum to it."""
     logits, ends = _logits(probability), np.array([-np.inf, *knots, np.inf])
     low, high = ends[:-1], ends[1:]
     segments: np.ndarray = np.clip(logits[:, None], low, high) - np.clip(0.0, low, high)

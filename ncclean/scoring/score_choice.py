@@ -1,10 +1,10 @@
-"""The choice of the score to calibrate on, the cosine or `neg_clip_loss`, without labels.
+"""Choose, without labels, the score to calibrate on: the cosine or `neg_clip_loss`.
 
-`neg_clip_loss` compares a pair with its rivals, so it depends on where wrong captions come from. If
-they belong to other images of the corpus, these images are among the rivals and push the score of
-the pair below that of known mismatches, which are taken without them: `neg_clip_loss` then tells
-pairs apart better than its own null says. Captions from elsewhere have no such image, and
-`neg_clip_loss` may be the worse of the two.
+`neg_clip_loss` compares a pair with its rivals, so it depends on the origin of wrong captions. If
+they belong to other images of the corpus, these images are rivals and push the pair's score below
+that of known mismatches, which are taken without them: `neg_clip_loss` then separates pairs better
+than its own null says. Captions from elsewhere have no such image, and `neg_clip_loss` may be
+worse.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ncclean.scoring.stats import Distributions
 
 _EDGES = np.linspace(-1.0, 1.0, BINS + 1)
 _QUANTILES = np.arange(1, 11) / 20
-# Both by measurement on rendered corpora, where `excess_below` of captions from elsewhere scatters
+# Both were measured on rendered corpora, where `excess_below` of captions from elsewhere scatters
 # around 0 by .16 (docs/results.md, "Captions from outside").
 _EXCESS = 0.6
 _FEWER_WRONG = 3.0  # pairs
 
 
 def better_score(distributions: Distributions, cosine: NullModel, other: NullModel) -> CalibratedOn:
-    """The score to calibrate on: `neg_clip_loss` if it should err on fewer pairs, else the cosine.
+    """Return `neg_clip_loss` if it should err on fewer pairs, else the cosine.
 
-    That is where wrong captions belong to other images of the corpus (see `excess_below`), or where
-    it tells matched from mismatched pairs better (see `NullModel.overlap`) by three pairs of the
-    corpus. A rate that is wrong makes a score look better, so the two must agree on it.
+    It errs less if wrong captions belong to other images of the corpus (see `excess_below`), or if
+    it separates matched from mismatched pairs better (see `NullModel.overlap`) by three pairs of
+    the corpus. A wrong rate makes a score look better, so the two must agree on it.
     """
     normalised = distributions.score("neg_clip_loss")
     gain = distributions.matched.size * (cosine.overlap - other.overlap)
@@ -37,19 +37,19 @@ def better_score(distributions: Distributions, cosine: NullModel, other: NullMod
 
 
 def excess_below(cosine: Distributions, normalised: Distributions) -> float:
-    """The excess of pairs with a `neg_clip_loss` as low as known mismatches, over the cosine's.
+    """Return how many more pairs score as low as known mismatches by it than by the cosine.
 
-    Of the pairs as given, a twentieth of the mismatched ones lie below the known mismatches' lowest
-    twentieth by either score, with about as many matched ones, and so on up to their median. The
-    difference of the two counts, in standard errors of independent counts, is averaged over these
-    ten quantiles. The counts are of the same pairs, so it scatters by less than one.
+    Among the pairs as given, a twentieth of the mismatched ones lie below the known mismatches'
+    lowest twentieth by either score, with about as many matched ones, and so on up to their median.
+    The difference of the two counts, in standard errors of independent counts, is averaged over
+    these ten quantiles. The counts are of the same pairs, so it scatters by less than one.
     """
     low, lower = (_below(scores.matched, scores.mismatched) for scores in (cosine, normalised))
     return float(((lower - low) / np.sqrt(low + lower + 1)).mean())
 
 
 def _below(matched: Histogram, mismatched: Histogram) -> np.ndarray:
-    """Numbers of pairs as given below the quantiles of known mismatches."""
+    """Count pairs as given below the quantiles of known mismatches."""
     cumulative = np.concatenate([[0.0], np.cumsum(mismatched.counts) / mismatched.size])
     quantiles = np.interp(_QUANTILES, cumulative, _EDGES)
     pairs = np.concatenate([[0], np.cumsum(matched.counts)])

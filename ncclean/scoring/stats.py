@@ -1,4 +1,4 @@
-"""Statistics of one scored shard: all that finalize and the summary need to know about it."""
+"""Statistics of one scored shard: everything that finalize and the summary need."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ncclean.scoring.null import BINS, Histogram
 
 @dataclass(slots=True)
 class ShardStats:
-    """Counts by status, and what went wrong.
+    """Counts by status, and errors.
 
     `error` is set when the shard broke off: its readable samples have rows, the shard counts as
     failed. `column_failures` are pairs without the columns of a function of `--columns`.
-    `captions_cut` counts those with more tokens than the model's `context_length`, which is None
-    where no model has read them. `further` counts pictures and captions that no row is about.
-    `times` are the seconds that the shard's scoring waited for the `store`, for the `decode`rs and
-    the `device`, and those that it took to `score` and `write`; phases of several shards overlap.
-    `bytes` is the size of the rows in memory, by which the files of the table are cut. `trace` is
-    the process in which the shard failed, and the last lines of the traceback.
+    `captions_cut` counts captions with more tokens than the model's `context_length`, which is None
+    if no model read them. `further` counts images and captions that belong to no row. `times` are
+    the seconds that scoring the shard waited for the `store`, the `decode`rs and the `device`, and
+    took to `score` and `write`; phases of several shards overlap. `bytes` is the rows' size in
+    memory, which decides where the table is split into files. `trace` is the process in which the
+    shard failed, and the last lines of the traceback.
     """
 
     rows: int
@@ -77,7 +77,7 @@ class ShardStats:
             further=FurtherMembers.from_json(fields),
             times=fields.get("times", {}),
             trace=fields.get("trace", ""),
-            bytes=fields.get("bytes", 256 * fields["rows"]),  # of 0.3
+            bytes=fields.get("bytes", 256 * fields["rows"]),  # by 0.3
         )
 
 
@@ -87,7 +87,7 @@ def _rounded(times: dict[str, float]) -> dict[str, float]:
 
 @dataclass
 class ColumnFailures:
-    """Pairs without the columns of a function, by its name, and why the first one has none."""
+    """Pairs without the columns of a function, by its name, and the reason for the first."""
 
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -116,13 +116,12 @@ class ColumnFailures:
 class Distributions:
     """Histograms over a shard or a corpus: cosines of the pairs, of known mismatches, and losses.
 
-    They add up, in any order; a corpus of 100,000 shards keeps one set of them, not one for each
+    They can be added in any order; a corpus of 100,000 shards keeps one set, not one for each
     shard. `losses` has the bins of `scoring.mixture.loss_histogram`. `image_means` and
-    `caption_means` hold each image's and each caption's mean cosine with what it is known not to
-    belong to; the records of older runs have none. `groups` are those of `--calibrate-by`, with
-    mismatches among the pairs of the group alone, and without losses; None is the group of
-    the pairs without a label. `scores` are those of another score than the cosine, by its name, if
-    pairs are calibrated on it.
+    `caption_means` hold each image's and each caption's mean cosine with its known mismatches;
+    older records have none. `groups` are those of `--calibrate-by`, with mismatches only among the
+    group's pairs, and without losses; None is the group of the pairs without a label. `scores` has
+    the distributions of other scores than the cosine, by name, if pairs are calibrated on them.
     """
 
     matched: Histogram = field(default_factory=Histogram)
@@ -173,7 +172,7 @@ class Distributions:
         return cls(**histograms, groups=groups, scores=scores)
 
 
-_MOST_COUNTED = 1 << 48  # in a bin; those of all bins add up
+_MOST_COUNTED = 1 << 48  # in one bin; counts of all bins are summed
 _NESTED = ("groups", "scores")
 _UNLABELLED = "unlabelled"
 _NAMES = tuple(
@@ -184,8 +183,8 @@ _NAMES = tuple(
 def pack_histogram(histogram: Histogram) -> dict[str, Any]:
     """Pack a histogram into JSON fields; counts as base64 of compressed int64.
 
-    First bytes of all counts go first, as most counts have one or two: a third less than count by
-    count.
+    The first bytes of all counts come first, as most counts have one or two: a third smaller than
+    count by count.
     """
     planes = histogram.counts.astype("<i8").view(np.uint8).reshape(BINS, 8).T
     raw = zlib.compress(planes.tobytes(), 9)
@@ -193,11 +192,11 @@ def pack_histogram(histogram: Histogram) -> dict[str, Any]:
 
 
 def unpack_histogram(fields: dict[str, Any]) -> Histogram:
-    """Unpack a histogram from JSON fields. Raises `ValueError` if it has other bins."""
-    # Up to 0.3 they went count by count.
+    """Unpack a histogram from JSON fields. Raises `ValueError` for other bins."""
+    # Until 0.3 they were stored count by count.
     are_planes, size = "planes" in fields, 8 * BINS
     packed = base64.b64decode(fields["planes" if are_planes else "counts"])
-    raw = zlib.decompressobj().decompress(packed, size + 1)  # a bomb is not unpacked
+    raw = zlib.decompressobj().decompress(packed, size + 1)  # do not unpack a bomb
     units = fields["units"]
     if len(raw) != size or not isinstance(units, int) or abs(units) >= 1 << 63:
         raise ValueError(f"not a histogram of {BINS} bins")

@@ -1,4 +1,4 @@
-"""Sentences about a noise rate that is not known, or not well enough. Imports nothing heavy."""
+"""Describe noise rates that are unknown, or too uncertain. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ NO_KNOWN_MISMATCHES = (
     "no pair is known to be mismatched: pairs whose captions are all equal, or of which no two are "
     "in one block, have no noise rate and no noise_probability."
 )
-_VAGUE = 0.2  # between the ends of an interval that tells next to nothing
+_VAGUE = 0.2  # width of an interval that tells next to nothing
 
 
 @dataclass(frozen=True)
 class ForeignLanguage:
     """A language that a model may not know, in a sample of a table's captions.
 
-    `share` of the captions are in it; of these `wrong` look mismatched, of those in English
-    `wrong_in_english`, None if next to none are.
+    `share` of the captions are in it; of these `wrong` look mismatched, of English ones
+    `wrong_in_english`, None if there are hardly any.
     """
 
     language: str
@@ -41,10 +41,10 @@ class ForeignLanguage:
 def why_vague(rate: Estimate) -> str | None:
     """Explain why a noise rate's interval is too wide to use; None if it is not.
 
-    The estimated separation of matched from mismatched pairs is not named: it is right only where
+    The estimated separation of matched from mismatched pairs is not mentioned: it is only right if
     the rate is.
     """
-    if not rate.high - rate.low > _VAGUE:  # or not known
+    if not rate.high - rate.low > _VAGUE:  # or unknown
         return None
     if tells_nothing(rate):
         return (
@@ -61,15 +61,15 @@ def why_vague(rate: Estimate) -> str | None:
 
 
 def is_usable(rate: Estimate) -> bool:
-    """Whether a share is known well enough for probabilities: above, by half of that width.
+    """Check whether a share is known well enough for probabilities: above, by half of that width.
 
-    Its lower end does not count: that is lower wherever right ones may score like wrong ones.
+    Its lower end does not count: it is lower whenever right ones may score like wrong ones.
     """
     return rate.is_known and not tells_nothing(rate) and rate.high - rate.value <= _VAGUE / 2
 
 
 def why_untold(words: bool, parts: bool, near_miss: Estimate, part: Estimate) -> Iterator[str]:
-    """Explain why `--words` and `--caption-parts`, where asked for, give no probabilities."""
+    """Explain why `--words` and `--caption-parts`, if requested, give no probabilities."""
     for option, is_asked, rate, what, one, columns in (
         ("--words", words, near_miss, "words", "another word", "near_miss_probability is null, and "
          "suspect_word and better_word mean nothing"),
@@ -85,5 +85,5 @@ def why_untold(words: bool, parts: bool, near_miss: Estimate, part: Estimate) ->
 
 
 def tells_nothing(rate: Estimate) -> bool:
-    """Whether the interval of a noise rate covers all of [0, 1]."""
+    """Check whether the interval of a noise rate covers all of [0, 1]."""
     return rate.low == 0 and rate.high == 1
