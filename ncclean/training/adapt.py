@@ -1,8 +1,8 @@
-"""OSA's domain adaptation: a few steps of CLIP training on pairs that are clean beyond doubt.
+"""OSA's domain adaptation: a few steps of CLIP training on strictly clean pairs.
 
-The estimator is frozen while it scores; before that it may get to know the domain. Paper, section
-"Domain adaptation": a Gaussian mixture with a strict threshold picks the pairs, a warm-up of a
-few steps follows. The authors find it unnecessary for CLIP on common domains.
+The estimator is frozen while it scores; before that it may adapt to the domain. Paper, section
+"Domain adaptation": a Gaussian mixture with a strict threshold selects the pairs, and a warm-up of
+a few steps follows. The authors find it unnecessary for CLIP on common domains.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def adapt_model(
 ) -> AdaptSummary:
     """Train on the pairs above a threshold and save the adapted model as a folder.
 
-    An interrupted adaptation starts again: it takes minutes. Raises `InputError` if the table has
-    no `clean_posterior`, too few pairs pass, or the folder holds something else, `ResumeError` if
-    it holds another adaptation. `run` is the identity of the run.
+    An interrupted adaptation restarts: it takes minutes. Raises `InputError` if the table has no
+    `clean_posterior`, too few pairs pass, or the folder holds something else, `ResumeError` if it
+    holds another adaptation. `run` is the identity of the run.
     """
     folder = Path(out)
     if folder.exists():  # before minutes of training
@@ -158,10 +158,10 @@ def adapt(
 ) -> list[float]:
     """Train the model on the chosen pairs of each shard; returns the loss of each step.
 
-    `estimator.model` is changed in place; to score with it, build an estimator anew. Images are
-    seen as the estimator sees them, without augmentation. `failed` receives the shards that break
-    off, with the reason. Raises `InputError` if the pairs that can be read are fewer than a batch,
-    `TrainingError` if the loss or a gradient is not finite.
+    Changes `estimator.model` in place; to score with it, build a new estimator. Images are seen as
+    the estimator sees them, without augmentation. `failed` receives the broken shards, with the
+    reason. Raises `InputError` if fewer pairs than a batch are readable, `TrainingError` if the
+    loss or a gradient is not finite.
     """
     settings = LoaderOptions(
         batch_size=options.batch_size,
@@ -203,11 +203,11 @@ def adapt(
 
 
 class _EnoughPairs:
-    """The batches of a loader, as long as the pairs that can be read fill one.
+    """The batches of a loader, as long as the readable pairs fill one.
 
-    The loader shows other pairs twice in place of unreadable ones. Where fewer pairs than a batch
-    can be read, every batch would hold copies of a pair as each other's negatives. `whole` shows
-    every pair once; it is read only where that is in doubt.
+    The loader replaces unreadable pairs by repeating others. If fewer pairs than a batch are
+    readable, every batch would hold copies of a pair as each other's negatives. `whole` shows every
+    pair once; it is read only in doubtful cases.
     """
 
     def __init__(self, loader: WeightedLoader, whole: WeightedLoader) -> None:
@@ -216,14 +216,17 @@ class _EnoughPairs:
         self._seen: set[tuple[str, str]] = set()
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
-        """The batches of the loader. Raises `InputError` after an epoch with too few pairs."""
+        """Yield the batches of the loader.
+
+        Raises `InputError` after an epoch with too few pairs.
+        """
         for batch in self._loader.epoch(epoch, first_step):
             self._seen.update(zip(batch.uids, batch.captions, strict=True))
             yield batch
         self.check()
 
     def check(self) -> None:
-        """Raise `InputError` if fewer pairs than a batch can be read."""
+        """Raise `InputError` if fewer pairs than a batch are readable."""
         size = self._loader.options.batch_size
         if len(self._seen) < size:
             for batch in self._whole.epoch(0):

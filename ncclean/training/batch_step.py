@@ -1,8 +1,8 @@
-"""One optimiser step: a rank's batch in, averaged gradients, one step out, and its numbers later.
+"""Take one optimiser step: a rank's batch in, averaged gradients, and the numbers later.
 
-On a GPU nothing here waits for the device. Inputs travel from pinned memory on a stream of their
-own, while the step before computes. Whether a step is finite decides on the device if it is taken,
-and its numbers are read when the device is busy with the next one.
+On a GPU nothing here waits for the device. Inputs travel from pinned memory on a separate stream
+while the previous step computes. The device decides whether a step is finite, and so taken; its
+numbers are read while the device computes the next one.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _ADVICE = "nothing was changed by this step: use a smaller learning rate, or fp3
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """Means of the loss terms over ranks, the norm of the gradient, the logit scale after the step.
+    """Means of the loss terms over ranks, the gradient norm, and the logit scale after the step.
 
-    `ended` is when the step was done, by `time.monotonic`. `skipped` are the samples of all ranks
-    that could not be shown, from the start of the run, by reason.
+    `ended` is when the step finished, by `time.monotonic`. `skipped` counts, by reason, the samples
+    of all ranks that could not be shown since the start of the run.
     """
 
     terms: dict[str, float]
@@ -81,7 +81,7 @@ class BatchStep:
         self.skipped: Counter[str] = Counter()  # samples of this rank that could not be shown
         is_gpu = estimator.device.type == "cuda"
         self._upload_stream = torch.cuda.Stream(estimator.device) if is_gpu else None
-        # Gradients of half precision need it; with bf16 and fp32 it does nothing.
+        # Half-precision gradients need it; with bf16 and fp32 it does nothing.
         self.scaler = torch.amp.GradScaler(
             estimator.device.type, enabled=estimator.precision == "fp16"
         )
@@ -95,9 +95,9 @@ class BatchStep:
     def backward(
         self, batch: TrainBatch, number: int, phase: Phase, parameters: Sequence[nn.Parameter]
     ) -> Terms:
-        """Compute the averaged gradients of a batch; returns the detached terms of this rank.
+        """Compute the averaged gradients of a batch; return the detached terms of this rank.
 
-        `number` counts the steps of the run, `parameters` are those that train, in the same order
+        `number` counts the steps of the run; `parameters` are those that train, in the same order
         on every rank.
         """
         inputs, facts = self._uploaded(self._inputs(batch)), self._uploaded(_facts(batch))
@@ -122,14 +122,14 @@ class BatchStep:
                 self.adversaries.step(whole, pairs)
             return self._terms(whole, pairs, phase)
 
-        # What the towers draw (dropout, patches) belongs to the step, so that a resumed run needs
-        # no state of a generator. Ranks draw for pairs of their own.
+        # Random draws of the towers (dropout, patches) depend on the step, so a resumed run needs
+        # no generator state. Ranks draw for their own pairs.
         torch.manual_seed(_step_seed(self._seed, number, self._ranks.rank))
         pieces = list(zip(*(rows.chunk(self._pieces) for rows in inputs.values()), strict=True))
         with self._attention():
             losses = backward_in_pieces(pieces, encode, terms, self.scaler.scale)
-        # Before anyone looks for an overflow: a rank that found none in its own share would take
-        # the step that another one skips.
+        # Before the check for overflow: a rank without one in its own share would take the step
+        # that another one skips.
         average_gradients(parameters, self._ranks)
         return losses
 
@@ -140,21 +140,20 @@ class BatchStep:
         optimizer: torch.optim.Optimizer,
         parameters: Sequence[nn.Parameter],
     ) -> Callable[[], StepNumbers]:
-        """Take the step, unless a term or the gradient is not finite; returns how to read it.
+        """Take the step, unless a term or the gradient is not finite; return how to read it.
 
         The returned function waits for the step's numbers. It raises `TrainingError` if the step
-        was not taken and a smaller loss scale would not mend that. To be called before the next
-        update.
+        was not taken and a smaller loss scale would not help. Call it before the next update.
         """
         self.scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
-        # Of all ranks: if one does not take the step, none does.
+        # Across all ranks: if one does not take the step, none does.
         losses = average_over(self._ranks, torch.stack(list(terms.values())))
         checked = torch.cat([losses, norm.view(1)])
         counts = torch.tensor([float(self.skipped[reason]) for reason in REASONS])
         skipped = average_over(self._ranks, self._uploaded({"skipped": counts})["skipped"])
         skipped *= self._ranks.size
-        # A fused optimiser changes nothing where this is 1; it is how a gradient scaler skips.
+        # A fused optimiser does nothing if this is 1; gradient scalers skip steps in this way.
         optimizer.found_inf = 1 - checked.isfinite().all().float()  # type: ignore[attr-defined]
         optimizer.step()
         self.scaler.update()
@@ -185,7 +184,7 @@ class BatchStep:
     def _check(self, terms: dict[str, float], gradient_norm: float, phase: Phase) -> None:
         """Raise `TrainingError` for a term or a gradient that is not finite.
 
-        Such a gradient only skips its step as long as a smaller loss scale may mend it.
+        Such a gradient only skips its step as long as a smaller loss scale may help.
         """
         for name, value in terms.items():
             if not math.isfinite(value):
@@ -202,7 +201,7 @@ class BatchStep:
             raise TrainingError(f"the gradient is not finite in phase {phase.name}; {_ADVICE}")
 
     def _terms(self, whole: Embeddings, facts: GlobalBatch, phase: Phase) -> Terms:
-        """The terms of the whole batch, or this rank's share of them where that is enough."""
+        """Return the terms of the whole batch, or this rank's share of them if that suffices."""
         if self._ranks.size > 1:
             pairs = len(facts.weights) // self._ranks.size
             rows_of_rank = slice(self._ranks.rank * pairs, (self._ranks.rank + 1) * pairs)
@@ -212,14 +211,14 @@ class BatchStep:
         return self._objective.terms(whole, self.scale, facts, phase)
 
     def _attention(self) -> AbstractContextManager[None]:
-        """Choose the attention kernel: on a CPU, the fused one has a slow backward."""
+        """Choose the attention kernel: on a CPU, the fused one has a slow backward pass."""
         if self._estimator.device.type != "cpu":
             return nullcontext()
         chosen: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
         return chosen
 
     def _inputs(self, batch: TrainBatch) -> dict[str, torch.Tensor]:
-        """The inputs that the towers read of a batch, or the objective in their place."""
+        """Return the inputs that the towers, or else the objective, read of a batch."""
         if batch.features is not None:
             return dict(zip(("images", "texts"), batch.features, strict=True))
         tokens = batch.tokens
@@ -228,12 +227,12 @@ class BatchStep:
         return {"images": batch.pixels, "texts": tokens}
 
     def _uploaded(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The tensors on the device; on a GPU the copy overlaps what is computed there."""
+        """Return the tensors on the device; on a GPU the copy overlaps with computation."""
         device, stream = self._estimator.device, self._upload_stream
         if stream is None:
             return {name: tensor.to(device) for name, tensor in tensors.items()}
         with torch.cuda.stream(stream):
-            # torch keeps pinned blocks and hands one out again once its upload is through.
+            # torch keeps pinned blocks and reuses one once its upload has finished.
             uploaded = {
                 name: tensor.pin_memory().to(device, non_blocking=True)
                 for name, tensor in tensors.items()
@@ -251,16 +250,16 @@ def backward_in_pieces(
     terms: Callable[[Embeddings], Terms],
     scale_loss: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
 ) -> Terms:
-    """Backpropagate a loss over a batch that is encoded in pieces; returns the detached terms.
+    """Backpropagate a loss over a batch encoded in pieces; return the detached terms.
 
-    `encode` gives named (b, d) embeddings of a piece; `terms` takes them joined to (B, d). With one
-    piece nothing is encoded twice. `scale_loss` is that of a gradient scaler.
+    `encode` returns named (b, d) embeddings of a piece; `terms` takes them joined to (B, d). With
+    one piece nothing is encoded twice. `scale_loss` is a gradient scaler's.
 
     GradCache (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited
-    Setup"): the loss needs all embeddings at once, but only the embeddings. Encode the pieces
-    without keeping activations, take the loss and its gradient with respect to the embeddings, then
-    encode each piece again and push its share of that gradient through. The result is the gradient
-    of the whole batch, not the mean of smaller ones.
+    Setup"): the loss needs all embeddings at once, but only the embeddings. The pieces are encoded
+    without keeping activations; after the loss and its gradient with respect to the embeddings,
+    each piece is encoded again and its share of that gradient backpropagated. The result is the
+    gradient of the whole batch, not the mean of smaller ones.
     """
     if len(pieces) == 1:
         losses = terms(encode(pieces[0]))
@@ -294,14 +293,14 @@ def backward_in_pieces(
 
 
 def _random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The states of torch's generators, of the processor and of the GPU that is used."""
+    """Return the states of torch's generators, for the processor and the used GPU."""
     gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     return torch.get_rng_state(), gpu
 
 
 @contextmanager
 def _drawing_from(state: torch.Tensor, gpu_state: torch.Tensor | None) -> Iterator[None]:
-    """Have torch's generators go on from these states within the context, and then as before."""
+    """Make torch's generators continue from these states within the context, and restore them."""
     with torch.random.fork_rng([] if gpu_state is None else [torch.cuda.current_device()]):
         torch.set_rng_state(state)
         if gpu_state is not None:
@@ -310,7 +309,7 @@ def _drawing_from(state: torch.Tensor, gpu_state: torch.Tensor | None) -> Iterat
 
 
 def _facts(batch: TrainBatch) -> dict[str, torch.Tensor]:
-    """The facts about this rank's pairs, by the names of `GlobalBatch`."""
+    """Return the facts about this rank's pairs, by the names of `GlobalBatch`."""
     truth = batch.is_noisy
     return {
         "weights": batch.weights,
@@ -323,6 +322,6 @@ def _facts(batch: TrainBatch) -> dict[str, torch.Tensor]:
 
 
 def _step_seed(*numbers: int) -> int:
-    """A seed of 63 bits for a run's seed and step; neighbouring steps have unrelated ones."""
+    """Return a 63-bit seed for a run's seed and step; neighbouring steps have unrelated ones."""
     digest = hashlib.blake2b(" ".join(map(str, numbers)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

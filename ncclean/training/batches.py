@@ -25,9 +25,9 @@ def open_selection(
 ) -> SelectionReader | None:
     """Open the selection to train on; None without a path.
 
-    Raises `InputError` if the file is not a selection, or where the method would silently train as
-    if it were another one: OSA without weights, a split of the table without a marked pair, the
-    best of captions that nobody compared.
+    Raises `InputError` if the file is not a selection, or if the method would silently train as
+    another one: OSA without weights, a split of the table without a marked pair, the best of
+    captions that were not compared.
     """
     selection = SelectionReader(path, captions, local_tables([path])) if path is not None else None
     if captions == "best" and selection is None:
@@ -53,7 +53,7 @@ def open_selection(
 
 
 class BatchSource(Protocol):
-    """The source of a rank's batches: a loader, or features that were computed before."""
+    """The source of a rank's batches: a loader, or precomputed features."""
 
     steps_per_epoch: int
 
@@ -74,7 +74,7 @@ MakeBatches = Callable[[int, slice], Piece]  # of a number, and which rows of it
 class RankBatches:
     """The batches of a rank from the pieces that hold its rows.
 
-    `batch_size` is that of all ranks together, a multiple of their number and of that of `pieces`.
+    `batch_size` is that of all ranks together, a multiple of the numbers of ranks and of `pieces`.
     """
 
     def __init__(self, make: MakeBatches, batch_size: int, pieces: int, ranks: Ranks) -> None:
@@ -97,11 +97,10 @@ class RankBatches:
 
 
 class CachedFeatures:
-    """Replaces a loader: its pairs as batches of features.
+    """Replaces a loader, with batches of its pairs' features.
 
-    Pairs are shuffled among those of the loader, which should neither augment nor shuffle nor drop
-    the last batch, nor bring noise: `batch_noise` is drawn here, anew in each epoch. `rows` are
-    those that are made of each batch.
+    Shuffles the pairs of the loader, which should not augment, shuffle, drop the last batch, or add
+    noise: `batch_noise` is drawn here, anew in each epoch. `rows` are those to make of each batch.
     """
 
     lacking = 0
@@ -115,7 +114,7 @@ class CachedFeatures:
         batch_noise: float = 0.0,
         rows: slice = ALL_ROWS,
     ) -> None:
-        # Pairs repeated in place of broken ones stay, so that ranks keep in step.
+        # Pairs repeated instead of broken ones are kept, so that ranks stay in step.
         self._all = joined(list(_encoded(estimator, loader)))
         self._mine = rows
         self._batch_size, self._seed, self._batch_noise = batch_size, seed, batch_noise
@@ -140,7 +139,7 @@ class CachedFeatures:
 def encode_features(
     estimator: Estimator, pixels: torch.Tensor, captions: list[str]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Encode (B, 3, H, W) uint8 images and B captions -> (B, d) float32, not normalised."""
+    """Encode (B, 3, H, W) uint8 images and B captions to (B, d) float32, not normalised."""
     tokens = estimator.batch_tokens(captions)
     with estimator.autocast():
         image = estimator.model.encode_image(estimator.normalized(pixels))  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Fine-tuning: the run folder claimed, a trainer on every rank, the model written."""
+"""Fine-tune: claim the run folder, run a trainer on every rank, write the model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from ncclean.training.trainer import StepReport, Trainer
 _COMMAND = "finetune"
 _PIECES, _COUNTS = "pieces", "counts"
 PARAMS = "params.yaml"
-RAY_FOLDER = "ray_train"  # what Ray Train notes of a run
+RAY_FOLDER = "ray_train"  # Ray Train's notes on a run
 OnStep = Callable[[StepReport], None]
 
 
@@ -61,7 +61,7 @@ OnStep = Callable[[StepReport], None]
 class FinetuneSummary:
     """The result of training; losses are logged ones.
 
-    `skipped` counts, by reason, the samples that could not be shown, of all processes and from the
+    `skipped` counts, by reason, the samples that could not be shown, for all processes since the
     start of the run; `failed_shards` are those that could not be read to their end, and why.
     """
 
@@ -77,11 +77,11 @@ class FinetuneSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Finetuning:
-    """A training run: a model, the pairs and the objective it trains with, and its folder.
+    """A training run: a model, its pairs and objective, and its folder.
 
-    `sources` hold the pairs, `selection` is the file that chooses among them; `identity` is that of
-    the run, which its folder records. With `is_frozen` only the heads of DisNCL are trained, on
-    features that are computed once.
+    `sources` hold the pairs, `selection` is the file that selects among them; `identity` is the
+    run's, recorded in its folder. With `is_frozen` only the heads of DisNCL are trained, on
+    features computed once.
     """
 
     method: Method
@@ -102,11 +102,11 @@ class Finetuning:
     def run(
         self, progress: Progress = SILENT, cluster: ClusterOptions | None = None
     ) -> FinetuneSummary:
-        """Train, or go on from the newest checkpoint, and write the model into the run folder.
+        """Train, or resume from the newest checkpoint, and write the model into the run folder.
 
         Under torchrun every process calls this; the first one writes. On a Ray cluster the ranks
-        are Ray's, and `out` must be on a file system that all nodes share. Raises `InputError` or
-        `ResumeError` before anything is trained, `TrainingError` if a loss is not finite.
+        are Ray's, and all nodes must share the file system of `out`. Raises `InputError` or
+        `ResumeError` before training, `TrainingError` if a loss is not finite.
         """
         progress.say(f"training {self.model.model} with {self.method}")
         if self.method == "osa" and self.objective.ncu.variant == "released":
@@ -172,7 +172,7 @@ class Finetuning:
     def _on_cluster(self, cluster: ClusterOptions, on_step: OnStep) -> FinetuneSummary:
         from ncclean.training.ray_train import train_on_cluster  # importing Ray takes a second
 
-        shards, *_ = self._inputs()  # before a cluster is asked for anything
+        shards, *_ = self._inputs()  # before requesting anything from a cluster
         with self._record():
             pass
         result: FinetuneSummary = train_on_cluster(
@@ -189,7 +189,7 @@ class Finetuning:
         return open_record(self.out, _COMMAND, self.identity, overwrite=self.overwrite)
 
     def _inputs(self) -> tuple[list[ShardRef], SelectionReader | None, CaptionKeys]:
-        """The shards, the selection, and the keys of the captions that it is about.
+        """Return the shards, the selection, and its caption keys.
 
         Raises `InputError` if the selection is about others, or lacks what the method reads.
         """
@@ -203,7 +203,7 @@ class Finetuning:
         return shards, selection, captions
 
     def _seen_from_nodes(self, shards: list[ShardRef]) -> Finetuning:
-        """The same with paths from the root: Ray Train's ranks work in a folder of their own."""
+        """Return the run with absolute paths: Ray Train's ranks have another working folder."""
         root = self.source_options.image_root and absolute(self.source_options.image_root)
         return dataclasses.replace(
             self,
@@ -276,12 +276,12 @@ def _write_params(
 
 
 def _list_files(record: RunRecord, files: RunFiles, *paths: Path) -> None:
-    """List files as made by the run, where they will be in the end."""
+    """List files as made by the run, at their final places."""
     record.made(*files.recorded(*paths))
 
 
 def pieces_of(record: RunRecord, ranks: Ranks) -> int:
-    """The number of pieces that the order of the samples was cut into when the run began."""
+    """Return into how many pieces the order of the samples was cut when the run began."""
     for entry in record.entries:
         if entry["kind"] == _PIECES:
             return int(entry["count"])
@@ -307,7 +307,7 @@ def counts_of(
 
 
 def _train_on_node(run: Finetuning, on_step: OnStep) -> FinetuneSummary:
-    """`train_as_rank` on a node of a cluster."""
+    """Call `train_as_rank` on a node of a cluster."""
     path = stores.location(run.out) / WORKING_FOLDER / RUN
     if not stores.ask("read", path, path.exists):
         raise InputError(

@@ -1,4 +1,4 @@
-"""The parameter groups of a phase, their optimiser, and the adversaries, which have their own."""
+"""The parameter groups of a phase, their optimiser, and adversaries with their own optimiser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCALES = ("logit_scale", "logit_bias")
 def parameter_groups(
     model: nn.Module, modules: Mapping[str, nn.Module]
 ) -> dict[str, list[nn.Parameter]]:
-    """Parameters by group: `image`, `text`, `scale` of the model, the objective's modules."""
+    """Return parameters by group: the model's `image`, `text`, `scale`, the objective's modules."""
     groups: dict[str, list[nn.Parameter]] = {"image": [], "text": [], "scale": []}
     for name, parameter in model.named_parameters():
         if name.split(".")[-1] in _SCALES:
@@ -31,7 +31,7 @@ def parameter_groups(
 
 
 def freeze_all_but(groups: Mapping[str, Iterable[nn.Parameter]], phase: Phase) -> None:
-    """Let only the parameter groups of a phase train.
+    """Train only the parameter groups of a phase; freeze the others.
 
     Raises `InputError` for an unknown group.
     """
@@ -57,7 +57,7 @@ def freeze_text_blocks(model: nn.Module, count: int) -> None:
 
 
 def set_training_mode(model: nn.Module, phase: Phase) -> None:
-    """Put the towers that train in training mode and frozen ones in evaluation mode.
+    """Put the training towers in training mode and frozen ones in evaluation mode.
 
     A frozen tower is a fixed function: no dropout, and BatchNorm keeps its statistics.
     """
@@ -73,7 +73,7 @@ def make_optimizer(
     betas: tuple[float, float] = (0.9, 0.98),
     eps: float = 1e-8,
 ) -> torch.optim.AdamW:
-    """AdamW over the phase's parameter groups; gains, biases and scales have no weight decay."""
+    """Return AdamW over the phase's parameter groups; weight decay is for weight matrices only."""
     settings = []
     for name, rate in phase.learning_rates.items():
         for decayed in (True, False):
@@ -91,7 +91,7 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 
 def _is_visual(name: str) -> bool:
-    """Whether a module or parameter of an open_clip model belongs to the image tower."""
+    """Check whether a module or parameter of an open_clip model belongs to the image tower."""
     return name.split(".")[0] == "visual"
 
 
@@ -99,7 +99,7 @@ class Adversaries:
     """Trains the adversaries of one phase; they are frozen outside their own steps.
 
     They see the gathered embeddings, so each rank has their whole gradient; the mean over ranks
-    only keeps rounding from driving the ranks apart.
+    only prevents rounding from driving the ranks apart.
     """
 
     def __init__(

@@ -10,12 +10,12 @@ from ncclean.base.options import Option, Options, Seed, usable_cores
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(Options):
-    """Options of training, whatever the objective. Raises `InputError` for a value out of range.
+    """Options of training for any objective. Raises `InputError` for a value out of range.
 
-    `steps` takes the place of the objective's epochs; two phases share them as they share the
-    epochs. `parts` cuts a rank's batch for the forward passes, see `batch_step`. A checkpoint is
-    written every `save_steps` steps, every `save_minutes` minutes and at the end; `keep` of them
-    stay.
+    `steps` replaces the objective's epochs; two phases share them in proportion to their epochs.
+    `parts` cuts a rank's batch for the forward passes, see `batch_step`. A checkpoint is written
+    every `save_steps` steps, every `save_minutes` minutes and at the end; the newest `keep` are
+    kept.
     """
 
     steps: Annotated[
@@ -58,8 +58,8 @@ class TrainOptions(Options):
 class AdaptOptions(Options):
     """A short warm-up of both towers. Raises `InputError` for a number out of range.
 
-    `warmup` is the share of the steps over which the learning rate rises; it falls along a cosine
-    after that. A batch has two pairs at least: a pair needs another one as negative.
+    `warmup` is the share of the steps over which the learning rate rises; then it falls along a
+    cosine. A batch has at least two pairs: a pair needs another one as negative.
     """
 
     steps: Annotated[int, Option("Optimiser steps.", low=1)] = 50

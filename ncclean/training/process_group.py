@@ -1,11 +1,11 @@
-"""The processes of a training run, as torchrun or Ray Train start them, and what they exchange.
+"""The processes of a training run, started by torchrun or Ray Train, and their exchanges.
 
-Every rank computes the loss of the global batch, so the loss and its gradient are those of one
-process that sees it all. How the factors come out right: `gather_with_gradients` sums, in its
-backward pass, what all W ranks' losses say about this rank's embeddings, W times the gradient.
-`average_gradients` takes that factor back and leaves the sum of what each rank contributed.
-Parameters used after the gathering, such as the logit scale, have the whole gradient on every rank,
-and its mean is itself. So nothing needs to be scaled.
+Every rank computes the loss of the global batch, so the loss and its gradient equal a single
+process's. The factors are as follows: `gather_with_gradients` sums, in its backward pass, what all
+W ranks' losses say about this rank's embeddings, W times the gradient. `average_gradients` removes
+that factor and leaves the sum of the ranks' contributions. Parameters used after the gathering,
+such as the logit scale, have the whole gradient on every rank, and its mean is itself. So nothing
+needs to be scaled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Ranks:
 
 
 def rank_device(device: str) -> str:
-    """The GPU of this rank, unless `device` names one."""
+    """Return the GPU of this rank, unless `device` names one."""
     if device not in ("auto", "cuda") or not torch.cuda.is_available():
         return device
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -44,7 +44,7 @@ def rank_device(device: str) -> str:
 
 @contextlib.contextmanager
 def joined_ranks(device: torch.device) -> Iterator[Ranks]:
-    """Join the process group of the environment (`WORLD_SIZE`) for the length of the context."""
+    """Join the environment's process group (`WORLD_SIZE`) for the length of the context."""
     if distributed.is_available() and distributed.is_initialized():
         yield Ranks(distributed.get_rank(), distributed.get_world_size())
         return
@@ -74,7 +74,7 @@ def wait_for_all(ranks: Ranks) -> None:
 
 
 def said_by_first(ranks: Ranks, value: T) -> T:
-    """The value that the first rank has, on all ranks."""
+    """Return the value of the first rank on all ranks."""
     values = [value]
     if ranks.size > 1:
         distributed.broadcast_object_list(values, src=0)
@@ -82,7 +82,7 @@ def said_by_first(ranks: Ranks, value: T) -> T:
 
 
 def gathered(ranks: Ranks, value: T) -> list[T]:
-    """The values of all ranks, on all ranks."""
+    """Return the values of all ranks, on all ranks."""
     values: list[Any] = [value]
     if ranks.size > 1:
         values *= ranks.size
@@ -99,10 +99,11 @@ def check_same_start(model: nn.Module, ranks: Ranks) -> None:
 
 
 def gather_with_gradients(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Gather (B, ...) tensors of W ranks -> (W B, ...) on each, in rank order, with gradients.
+    """Gather (B, ...) tensors of W ranks to (W B, ...) on each, in rank order, with gradients.
 
-    All that have fractions travel as one, and so do all others (keys, marks). B, the names and the
-    dtypes must be the same on every rank. With one process, or none set up, the tensors themselves.
+    All floating-point tensors are exchanged as one, as are all others (keys, marks). B, the names
+    and the dtypes must be the same on every rank. With one process, or no group, returns the
+    tensors themselves.
     """
     if (
         not (distributed.is_available() and distributed.is_initialized())
@@ -114,7 +115,7 @@ def gather_with_gradients(tensors: Mapping[str, torch.Tensor]) -> dict[str, torc
         alike = {
             name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() == floats
         }
-        # Joined, marks take the dtype of the keys: not every backend knows bool.
+        # When joined, marks take the dtype of the keys: not every backend supports bool.
         ranks = _Gather.apply(torch.cat([tensor.flatten() for tensor in alike.values()]))
         shares = ranks.split([tensor.numel() for tensor in alike.values()], dim=1)
         for (name, tensor), share in zip(alike.items(), shares, strict=True):
@@ -123,7 +124,7 @@ def gather_with_gradients(tensors: Mapping[str, torch.Tensor]) -> dict[str, torc
 
 
 class _Gather(torch.autograd.Function):
-    """(n,) of each of W ranks -> (W, n); backward, add up over ranks and keep the own row."""
+    """Gathers (n,) of each of W ranks to (W, n); backward sums over ranks and keeps the own row."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -138,7 +139,7 @@ class _Gather(torch.autograd.Function):
             of_rank = torch.empty_like(gradient[0])
             distributed.reduce_scatter_tensor(of_rank, gradient)
             return of_rank
-        # Gloo and others do not scatter what they reduce.
+        # Gloo and others cannot scatter a reduction.
         total = gradient.clone()
         distributed.all_reduce(total)
         return total[distributed.get_rank()]
@@ -147,9 +148,9 @@ class _Gather(torch.autograd.Function):
 def average_gradients(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
     """Replace the gradient of each parameter by its mean over the ranks.
 
-    To be called after the last backward pass of a step, with parameters in the same order on every
-    rank. DistributedDataParallel does not fit: where a batch is encoded in pieces, the logit scale
-    has its gradient from an earlier pass than the towers, which it takes for an unused parameter.
+    Call it after the last backward pass of a step, with parameters in the same order on every rank.
+    DistributedDataParallel does not fit: if a batch is encoded in pieces, the logit scale gets its
+    gradient in an earlier pass than the towers, and counts as an unused parameter.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if ranks.size == 1 or not gradients:

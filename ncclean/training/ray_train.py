@@ -1,4 +1,4 @@
-"""Training on a Ray cluster: Ray Train starts the ranks, joins them and starts them again."""
+"""Train on a Ray cluster: Ray Train starts, joins and restarts the ranks."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class _Board:
 class RankJob:
     """Calls `train(request, report)` on every rank; the first one's result is that of the run.
 
-    `train` must go on from its newest checkpoint when called again: a rank that dies, or whose
-    node leaves, has all of them started again, three times at most.
+    When called again, `train` must resume from its newest checkpoint: if a rank dies, or its node
+    leaves, all are restarted, three times at most.
     """
 
     train: Callable[[Any, Report], Any]
@@ -69,7 +69,7 @@ class RankJob:
 
     def __call__(self) -> None:
         _, error = ray.get(self.board.ending.remote())
-        if error is not None:  # started again, and what was wrong is wrong still
+        if error is not None:  # a restart would fail in the same way
             return
         first = ray.train.get_context().get_world_rank() == 0
 
@@ -88,7 +88,7 @@ class RankJob:
             ray.get(self.board.finish.remote(result))
 
     def _all_failed(self) -> bool:
-        """Whether all ranks raised an error of ncclean, which a restart would not change."""
+        """Check whether all ranks raised an error of ncclean, which a restart would not change."""
         deadline = time.monotonic() + _AGREE_SECONDS
         while time.monotonic() < deadline:
             failed: int = ray.get(self.board.failed.remote())
@@ -107,10 +107,10 @@ def train_on_cluster(
     folder: str,
     on_report: Report = lambda report: None,
 ) -> Any:
-    """Run `train` on every rank under Ray Train; returns the first rank's result.
+    """Run `train` on every rank under Ray Train; return the first rank's result.
 
-    `folder` is where Ray Train keeps its state; all nodes must see it. Raises what the ranks raised
-    if it is an error of ncclean, else `TrainingError`.
+    `folder` is for Ray Train's state; all nodes must see it. Raises the ranks' error if it is one
+    of ncclean, else `TrainingError`.
     """
     connected = connect(cluster.address)
     try:
@@ -155,7 +155,7 @@ def train_on_cluster(
 
 
 def _pump(board: Any, on_report: Report, stop: threading.Event) -> None:
-    """Pass the reports on as they arrive."""
+    """Pass on reports as they arrive."""
     while True:
         last = stop.wait(_POLL_SECONDS)
         for report in ray.get(board.take.remote()):

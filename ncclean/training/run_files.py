@@ -1,4 +1,4 @@
-"""The files of a training run: log, checkpoints, and the copy of both in a store."""
+"""The files of a training run: log, checkpoints, and their copy in a store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ncclean.errors import ResumeError
 
 
 class RunFiles:
-    """The folder `local` that a run writes to, of which `out` is the copy if it is in a store."""
+    """The folder `local` that a run writes to, copied to `out` if that is in a store."""
 
     def __init__(self, out: UPath, local: Path) -> None:
         self.out, self.local = out, local
@@ -34,7 +34,7 @@ class RunFiles:
     @classmethod
     @contextlib.contextmanager
     def open(cls, out: str) -> Iterator[RunFiles]:
-        """Yield the files of the run at `out`; those of a store are fetched first."""
+        """Yield the files of the run at `out`, fetching them first from a store."""
         location = stores.location(out)
         if not stores.is_url(out):
             yield cls(location, Path(out))
@@ -49,7 +49,7 @@ class RunFiles:
         return [self.out / path.relative_to(self.local).as_posix() for path in paths]
 
     def push(self) -> None:
-        """Copy what is new to the store, and remove from it what the run has removed."""
+        """Copy new files to the store, and remove from it what the run has removed."""
         if not stores.is_url(self.out):
             return
         present = self._versions()
@@ -65,14 +65,14 @@ class RunFiles:
         for url in stores.ask("list", self.out, _files_below, self.out):
             name = str(url).removeprefix(f"{self.out}/")
             if name.partition("/")[0] == WORKING_FOLDER or ".." in name.split("/"):
-                continue  # the second is no name of the run's, and would lead elsewhere
+                continue  # the second is not a name of the run, and would lead elsewhere
             location = self.local / name
             location.parent.mkdir(parents=True, exist_ok=True)
             stores.ask("read", url, url.fs.get_file, url.path, str(location))
         self._copied = self._versions()
 
     def _versions(self) -> dict[str, tuple[int, int]]:
-        """Size and time of the files of the folder; those that are being written are hidden."""
+        """Return size and time of the folder's files; those being written are hidden."""
         return {
             path.relative_to(self.local).as_posix(): (status.st_size, status.st_mtime_ns)
             for path in self.local.rglob("*")
@@ -91,7 +91,7 @@ _NAME = re.compile(r"step_(\d+)\.pt")
 
 @dataclass(frozen=True)
 class Position:
-    """The position of a run: its phase, epoch, step in it, and the steps of the whole run."""
+    """A position in a run: its phase, epoch, step in it, and total steps."""
 
     phase: int = 0
     epoch: int = 0
@@ -102,8 +102,8 @@ class Position:
 def save_checkpoint(folder: Path, position: Position, state: dict[str, Any], keep: int) -> None:
     """Write the checkpoint `step_N.pt` and delete all but the newest `keep`.
 
-    `state` may hold tensors, numbers, strings and containers of them: it is read back without
-    executing anything (`weights_only`).
+    `state` may hold tensors, numbers, strings and containers of them: it is read without executing
+    anything (`weights_only`).
     """
     with published(UPath(checkpoint_path(folder, position))) as aside:
         torch.save({"position": dict(position.__dict__), **state}, aside)
@@ -113,16 +113,16 @@ def save_checkpoint(folder: Path, position: Position, state: dict[str, Any], kee
 
 
 class CheckpointWriter:
-    """Writes checkpoints while the training goes on: `save` returns when the state is copied.
+    """Writes checkpoints during training: `save` returns when the state is copied.
 
-    The copy takes as much memory of the CPU as the state until it is written. One is written at a
-    time. What goes wrong is raised by the next call of any method but `close`.
+    Until it is written, the copy takes as much CPU memory as the state. One is written at a time.
+    Its errors are raised by the next call of any method but `close`.
     """
 
     def __init__(
         self, folder: Path, keep: int, on_saved: Callable[[], None] = lambda: None
     ) -> None:
-        """`on_saved` is called after each checkpoint, in the thread that has written it."""
+        """Set up the writer; `on_saved` is called after each checkpoint, in the writing thread."""
         self._folder, self._keep, self._on_saved = folder, keep, on_saved
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ncclean-checkpoint")
         self._written: Future[None] | None = None
@@ -132,7 +132,7 @@ class CheckpointWriter:
         return checkpoint_path(self._folder, position)
 
     def save(self, position: Position, state: dict[str, Any]) -> None:
-        """Copy the training state, and start to write it as a checkpoint in the background."""
+        """Copy the training state, and start writing it as a checkpoint in the background."""
         self.finish()
         context = contextvars.copy_context()  # which files are reported, and to whom
         self._written = self._thread.submit(context.run, self._save, position, _copied(state))
@@ -142,23 +142,23 @@ class CheckpointWriter:
         self._on_saved()
 
     def raise_if_failed(self) -> None:
-        """Raise the error of the last checkpoint, if writing it has failed."""
+        """Raise the error of the last checkpoint, if writing it failed."""
         if self._written is not None and self._written.done():
             self.finish()
 
     def finish(self) -> None:
-        """Wait until the last checkpoint is written; raises its error."""
+        """Wait until the last checkpoint is written; raise its error."""
         written, self._written = self._written, None
         if written is not None:
             written.result()
 
     def close(self) -> None:
-        """Wait until the last checkpoint is written; its error is not raised."""
+        """Wait until the last checkpoint is written, without raising its error."""
         self._thread.shutdown()
 
 
 def _copied(state: Any) -> Any:
-    """The same containers with copies of the tensors, on the CPU."""
+    """Return the same containers with copies of the tensors, on the CPU."""
     if isinstance(state, torch.Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, dict):

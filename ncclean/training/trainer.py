@@ -1,10 +1,10 @@
 """The trainer: phases of an objective over the batches of a loader, from top to bottom.
 
-For each phase: freeze what does not train, make an optimiser, run the epochs, step by step (see
-`batch_step`). A resumed run goes on as if it had never stopped.
+Each phase freezes what does not train, makes an optimiser, and runs the epochs, step by step (see
+`batch_step`). A resumed run continues as if it had never stopped.
 
-The numbers of a step are read, reported and logged once the gradients of the next one are on their
-way, and before these change the weights; where a checkpoint is due or the phase ends, at once.
+The numbers of a step are read, reported and logged while the next step computes its gradients,
+before these change the weights; at once if a checkpoint is due or the phase ends.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class StepReport(StepNumbers):
 
 @dataclass(frozen=True)
 class _Step:
-    """A step that was taken; `facts` are those of its line in the log, if it has one.
+    """A finished step; `facts` are those of its line in the log, if it has one.
 
-    `read` waits for the report. With `is_due` a checkpoint of the step is written.
+    `read` waits for the report. With `is_due`, a checkpoint of the step is written.
     """
 
     position: Position
@@ -73,8 +73,8 @@ class Trainer:
     """One run in a folder: `checkpoints/`, `results.jsonl`, TensorBoard.
 
     Without a folder it writes nothing. Trains `estimator.model` in place, and `own`, the modules of
-    the objective; `averaged` is the model's moving average, if one was asked for. `skipped` counts
-    the samples of all ranks that could not be shown, by reason; `failed_shards` are those that this
+    the objective; `averaged` is the model's moving average, if requested. `skipped` counts the
+    samples of all ranks that could not be shown, by reason; `failed_shards` are those that this
     rank could not read to their end, with the reason.
     """
 
@@ -128,7 +128,7 @@ class Trainer:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The objective's training phases, cut to the steps asked for."""
+        """The objective's training phases, cut to the requested steps."""
         phases = self.objective.phases
         if self.options.steps is None:
             return phases
@@ -147,7 +147,7 @@ class Trainer:
     def run(
         self, resume: bool = False, on_step: Callable[[StepReport], None] = lambda report: None
     ) -> Position:
-        """Train all phases, or what is left of them; returns the position at the end.
+        """Train all remaining phases; return the position at the end.
 
         `on_step` sees the weights as its step left them. Raises `TrainingError` if a term or the
         gradient is not finite; that step is not taken.
@@ -217,7 +217,7 @@ class Trainer:
     def _phase(
         self, phase: Phase, number: int, start: Position, optimizer: torch.optim.Optimizer
     ) -> Iterator[_Step]:
-        """The steps of a phase from `start` on, each before the next one changes the weights."""
+        """Yield the steps of a phase from `start`, each before the next changes the weights."""
         before, steps = sum(self._lengths[:number]), self._lengths[number]
         started, done = time.monotonic(), 0
         trained = [p for group in self._trained(phase).values() for p in group]
@@ -286,7 +286,7 @@ class Trainer:
         }
 
     def _facts(self, step: int) -> dict[str, Any] | None:
-        """Facts of a step for the log, beside its numbers; the next batch changes them.
+        """Return facts of a step for the log, besides its numbers; the next batch changes them.
 
         None if the step has no line.
         """
@@ -299,7 +299,7 @@ class Trainer:
         return {"data_wait": round(waited, 3), **memory, **self.objective.statistics()}
 
     def _is_due(self, position: Position) -> bool:
-        """Tell whether to save, by the first rank's clock too: it alone saves."""
+        """Decide whether to save, by the first rank's clock, as it alone saves."""
         every = self.options.save_steps
         if every is not None and position.total_steps % every == 0:
             return True
@@ -335,7 +335,7 @@ class Trainer:
             self._step.scaler.load_state_dict(state["scaler"])
             if self.averaged is not None and state["averaged"] is not None:
                 self.averaged.load_state_dict(state["averaged"])
-            if self._ranks.is_first:  # what all had skipped counts once
+            if self._ranks.is_first:  # samples skipped by all count once
                 self._step.skipped.update(state.get("skipped", {}))
         except (RuntimeError, KeyError) as error:
             raise ResumeError(
@@ -353,7 +353,7 @@ def _write_line(log: RunLog, report: StepReport, facts: dict[str, Any]) -> None:
             "loss": report.loss,
             **{f"loss/{name}": value for name, value in report.terms.items()},
             "scale": report.scale,
-            # Of a step that half precision skipped there is no norm.
+            # A step that half precision skipped has no norm.
             "gradient_norm": report.gradient_norm if isfinite(report.gradient_norm) else None,
             "samples_per_second": round(report.samples_per_second, 1),
             "skipped": sum(report.skipped.values()),

@@ -28,7 +28,7 @@ Stop = Literal["mass", "potentials"]
 
 # Share of the total mass by which sums of float32 marginals may disagree.
 _ROUNDING = 1e-5
-# Share of the total mass that proves a violation; the sums behind it are taken in float64.
+# Share of the total mass that proves a violation; sums are computed in float64.
 _PROOF = 1e-6
 _unconverged = itertools.count(1)
 
@@ -51,19 +51,19 @@ def masked_sinkhorn(
     `mask` is true (or non-zero) where mass may go; elsewhere the plan is exactly 0 and the cost is
     not read. Float64 costs are solved in float64, all others in float32. Column sums are exact up
     to rounding; a problem is done when its row sums are off by at most `tolerance` in all. Leading
-    dimensions are problems of their own (mask and marginals broadcast over them): each stops by
-    itself, so its plan does not depend on the others. With `stop="potentials"` a problem is done
-    when the potentials of its rows, epsilon f, move by less than `tolerance` in all: the rule of
-    NCU's released code. After `max_iterations` the plan is returned
-    as it is, and the log says so. No gradients are recorded. `overwrite_cost` says that the cost
-    is not needed any more: its memory is that of the plan, if the precision is the same.
+    dimensions are separate problems (mask and marginals broadcast over them): each stops by itself,
+    so its plan does not depend on the others. With `stop="potentials"` a problem is done when the
+    potentials of its rows, epsilon f, move by less than `tolerance` in all: the rule of NCU's
+    released code. After `max_iterations` the plan is returned as it is, and the log says so. No
+    gradients are recorded. With `overwrite_cost` the plan reuses the memory of the cost, if the
+    precision is the same.
 
-    Raises `InfeasibleError`, with the row or column at fault, if the marginals differ in mass, or
-    a row or column holds more than all that it may be joined with. That several rows together do
-    (a violation of Hall's condition) takes the iterations to find out: it is looked for when they
-    do not converge, among the sets of rows that stay behind most, and reported only if proven. One
-    that is missed, since it is tiny or the iterations were few, yields a plan whose row sums are
-    off. Raises `ValueError` for options out of range or shapes that do not fit.
+    Raises `InfeasibleError`, with the row or column at fault, if the marginals differ in mass, or a
+    row or column holds more than all its allowed partners. Finding several rows that together do (a
+    violation of Hall's condition) takes the iterations: if they do not converge, it is sought among
+    the sets of rows that lag most, and reported only if proven. A missed one, tiny or after few
+    iterations, yields a plan whose row sums are off. Raises `ValueError` for options out of range
+    or shapes that do not fit.
 
     >>> mask = torch.tensor([[0, 1, 1], [1, 1, 0]])
     >>> halves, thirds = torch.full((2,), 1 / 2), torch.full((3,), 1 / 3)
@@ -78,13 +78,13 @@ def masked_sinkhorn(
     columns = column_marginal.to(dtype).expand(*shape[:-2], m).reshape(-1, m)
     allowed = mask.bool().expand(shape).reshape(-1, n, m)
     if not bool((rows > 0).all() and (columns > 0).all()):
-        # A row or column without mass needs no room.
+        # A row or column without mass needs no partner.
         allowed = allowed & (rows > 0).unsqueeze(2) & (columns > 0).unsqueeze(1)
     _check_marginals(allowed, rows, columns)
 
     log_kernel = cost.to(dtype).reshape(-1, n, m)
     log_kernel = log_kernel.div_(-epsilon) if overwrite_cost else log_kernel / -epsilon
-    # Beside the kernel, which becomes the plan, and the mask nothing as large is held.
+    # Apart from the kernel, which becomes the plan, and the mask, nothing as large is held.
     by_row, by_column = row_blocks(n, len(rows) * m), row_blocks(m, len(rows) * n)
     for block in by_row:
         log_kernel[:, block].masked_fill_(~allowed[:, block], -torch.inf)
@@ -96,7 +96,7 @@ def masked_sinkhorn(
             [torch.logsumexp(log_kernel[:, block] + g.unsqueeze(1), dim=2) for block in by_row],
             dim=1,
         )
-        if iteration > 0:  # before, f belongs to no g
+        if iteration > 0:  # until then, f matches no g
             error = ((f + row_mass).exp() - rows).abs().sum(dim=1, keepdim=True)
             if stop == "mass":
                 is_done |= error <= tolerance
@@ -116,7 +116,7 @@ def masked_sinkhorn(
             is_done |= steps < tolerance
     unfinished = (~is_done[:, 0]).nonzero()[:, 0].tolist()
     for problem in unfinished:
-        # Where no plan exists, the rows that hold too much fall behind in every iteration.
+        # If no plan exists, the rows that hold too much lag in every iteration.
         behind = log_rows[problem] - (f + row_mass)[problem]
         _check_sets(allowed[problem], rows[problem], columns[problem], behind)
     if unfinished:
@@ -125,12 +125,12 @@ def masked_sinkhorn(
 
 
 def _potential(log_marginal: torch.Tensor, log_mass: torch.Tensor) -> torch.Tensor:
-    """The log factor that scales the mass to the marginal; 0 where there is no mass."""
+    """Return the log factor that scales the mass to the marginal; 0 where there is no mass."""
     return torch.where(log_marginal > -torch.inf, log_marginal - log_mass, 0.0)
 
 
 def _check_marginals(allowed: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> None:
-    """Raise for (B, N, M) problems that no plan solves, as far as single rows and columns tell."""
+    """Raise for (B, N, M) problems without a plan, as far as single rows and columns show."""
     if not bool((rows >= 0).all() and (columns >= 0).all()):
         raise ValueError("marginals must not be negative")
     row_total, column_total = rows.sum(dim=1), columns.sum(dim=1)
@@ -168,9 +168,9 @@ def _check_marginals(allowed: torch.Tensor, rows: torch.Tensor, columns: torch.T
 def _check_sets(
     allowed: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, behind: torch.Tensor
 ) -> None:
-    """Raise if the k rows that are most behind hold more than all their columns, for any k.
+    """Raise if the k rows that lag most hold more than all their columns, for any k.
 
-    A proof by Hall's condition, whatever the order; the order makes it likely to be found. By
+    By Hall's condition this is a proof for any order, which only makes it likely to be found. By
     complement it also covers sets of columns: the other rows then hold too much.
     """
     by_rank = behind.nan_to_num(nan=-torch.inf).argsort(descending=True)
@@ -199,7 +199,7 @@ def _check_sets(
 
 
 def _log_unconverged(iterations: int, error: float, tolerance: float) -> None:
-    """A warning now and then: a run that never converges would fill the terminal with them."""
+    """Log a warning now and then: a run that never converges would flood the terminal."""
     count = next(_unconverged)
     logger.log(
         logging.WARNING if count & (count - 1) == 0 else logging.DEBUG,

@@ -26,13 +26,13 @@ Tokenizer = Callable[[list[str]], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A stretch of training: `epochs` passes over the data, cut off after `steps` if given.
+    """A phase of training: `epochs` passes over the data, cut off after `steps` if given.
 
     `learning_rates` holds the highest rate of each parameter group that trains: `image`, `text`,
     `scale` (the logit scale and bias) and the modules that the objective brings. All others are
-    frozen, and so are the embeddings and the first `frozen_text_blocks` blocks of the text tower,
-    if there are any. The rate rises over `warmup` of the phase's steps, or over `warmup_steps`, and
-    falls along a cosine after that; with `schedule="run"` both are counted over all phases.
+    frozen, as are the embeddings and the first `frozen_text_blocks` blocks of the text tower, if
+    there are any. The rate rises over `warmup` of the phase's steps, or over `warmup_steps`, then
+    falls along a cosine; with `schedule="run"` both are counted over all phases.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Phase:
     steps: int | None = None
 
     def rate(self, step: int, before: int, steps: int, total: int) -> float:
-        """The learning rate at a step, as a share of the highest: warm-up, then a cosine.
+        """Return the learning rate at a step as a share of the highest: warm-up, then a cosine.
 
         `before` are the steps of earlier phases, `steps` those of this one, `total` those of all.
         """
@@ -64,9 +64,9 @@ class Phase:
 
 
 def shared_out(phases: Sequence[Phase], steps: int, steps_per_epoch: int) -> tuple[Phase, ...]:
-    """Cut training phases to `steps` steps in all, shared out by their epochs.
+    """Cut training phases to `steps` steps in all, divided by their epochs.
 
-    The data are passed over as often as that takes, the last time in part.
+    The data are repeated as often as needed, the last time in part.
     """
     passes = list(itertools.accumulate(phase.epochs for phase in phases))
     ends = [round(steps * done / passes[-1]) for done in passes]
@@ -81,9 +81,9 @@ def shared_out(phases: Sequence[Phase], steps: int, steps_per_epoch: int) -> tup
 class GlobalBatch:
     """The facts about the pairs of a step over all ranks, each (N,).
 
-    `keys` are int64 hashes of the uids, by which an objective remembers a pair; `is_noisy` is
-    the truth as int8, 1, 0 or -1 where it is not known, and is for the log only. `seed` belongs to
-    the step, is the same on all ranks and again after resuming: draws that use it need no state.
+    `keys` are int64 hashes of the uids, by which an objective remembers a pair; `is_noisy` is the
+    truth as int8: 1, 0, or -1 if unknown, only for the log. `seed` belongs to the step, and is the
+    same on all ranks and after resuming: draws that use it need no state.
     """
 
     weights: torch.Tensor
@@ -96,8 +96,8 @@ class GlobalBatch:
 class Objective(ABC):
     """One way to train. A new one is a file with such a class; see docs/objectives.md.
 
-    Subclasses give `name` and `terms`. The other methods are those of an objective over image and
-    caption embeddings, without modules or adversaries of its own.
+    Subclasses provide `name` and `terms`. The other methods suit an objective on image and caption
+    embeddings without modules or adversaries of its own.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Objective(ABC):
         batch: GlobalBatch,
         phase: Phase,
     ) -> Terms | None:
-        """The loss terms of the pairs `rows`, whose mean over all ranks is what `terms` returns.
+        """Return loss terms of the pairs `rows`, whose mean over ranks is the result of `terms`.
 
         For a loss that is a mean over pairs, each against the whole batch: with several ranks each
         then holds only its own pairs' rows of the similarities, (B, W B) instead of (W B, W B).
@@ -133,27 +133,27 @@ class Objective(ABC):
     def encode(
         self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
     ) -> Embeddings:
-        """Embed a rank's images and tokens: (B, ...) -> L2-normalised (B, d) `image` and `text`."""
+        """Embed a rank's images and tokens: (B, ...) to L2-normalised (B, d) `image` and `text`."""
         image = model.encode_image(pixels)  # type: ignore[operator]
         text = encode_text(model, tokens, normalize=False)
         return {"image": normalized(image), "text": normalized(text)}
 
     def encode_features(self, image: torch.Tensor, text: torch.Tensor, phase: Phase) -> Embeddings:
-        """The embeddings that `encode` gives, from (B, d) unnormalised features of frozen towers.
+        """Return the embeddings of `encode` from (B, d) unnormalised features of frozen towers.
 
-        Only where nothing but modules of the objective's own trains.
+        Only used if nothing but the objective's own modules trains.
         """
         raise TypeError(f"{self.name} does not train on features")
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """Modules that the objective adds to the model, trained and saved beside it."""
+        """Return modules that the objective adds to the model, trained and saved beside it."""
         return {}
 
     def adversaries(self, phase: Phase) -> Mapping[str, float]:
-        """Learning rates of the modules that train as adversaries in this phase, by name.
+        """Return learning rates, by name, of the modules that train as adversaries in this phase.
 
-        These have an optimiser and a loss of their own: in each step they train first, on detached
-        embeddings. Then they are frozen.
+        These have a separate optimiser and loss: in each step they train first, on detached
+        embeddings, and are then frozen.
         """
         return {}
 
@@ -170,7 +170,7 @@ class Objective(ABC):
 
 
 class LossObjective(Objective):
-    """An objective that is a function of embeddings and batch, without a state of its own.
+    """An objective that is a stateless function of embeddings and batch.
 
     `loss` takes (N, d) image and (N, d) caption embeddings of all ranks, L2-normalised, the scale
     and the batch, and returns named scalars that sum to the loss. If these are means over pairs,
@@ -211,14 +211,14 @@ class LossObjective(Objective):
 def whole_model(
     learning_rate: float, epochs: int, warmup: float = 0.1, *, train_scale: bool = True
 ) -> tuple[Phase, ...]:
-    """One training phase in which everything trains at one rate, the scale if asked for."""
+    """Return one training phase in which everything trains at one rate, and the scale if asked."""
     groups = ("image", "text", "scale") if train_scale else ("image", "text")
     rates = dict.fromkeys(groups, learning_rate)
     return (Phase(name="train", epochs=epochs, learning_rates=rates, warmup=warmup),)
 
 
 def method_phases(options: ObjectiveOptions, *, train_scale: bool = True) -> tuple[Phase, ...]:
-    """`whole_model` by the options of a method, at 1e-5 for five epochs unless they say else."""
+    """Return `whole_model` by the options of a method, by default at 1e-5 for five epochs."""
     return whole_model(
         options.learning_rate or 1e-5, options.epochs or 5, options.warmup, train_scale=train_scale
     )

@@ -4,9 +4,8 @@ Goel et al. 2022, "CyCLIP: Cyclic Contrastive Language-Image Pretraining", Eqs. 
 loss, and two consistencies of the shared space.
 
 Gao et al. 2024, "SoftCLIP: Softer Cross-modal Alignment Makes CLIP Stronger": other captions count
-as partly right where images resemble each other. The original finds resemblance from detected
-regions and tags; here, where there is nothing but embeddings, it is the model's own within-modality
-similarity.
+as partly right if images resemble each other. The original finds resemblance from detected regions
+and tags; here, with only embeddings, it is the model's own within-modality similarity.
 
 Chuang et al. 2022, "Robust Contrastive Learning against Noisy Views", Eq. 6, RINCE: a contrastive
 loss that saturates on pairs it cannot fit. As q goes to 0 it becomes InfoNCE plus log lambda; at
@@ -121,13 +120,14 @@ def softclip_loss(
 def softened_targets(
     modality: torch.Tensor, softness: float = 0.5, temperature: float = 0.07, rows: slice = ALL
 ) -> torch.Tensor:
-    """(N, N) softened targets, each row a distribution, from (N, d) L2-normalised embeddings.
+    """Return (N, N) softened targets, each row a distribution, from (N, d) unit embeddings.
 
-    With `rows` those rows, (R, N).
+    With `rows`, returns those rows, (R, N).
 
     1 - softness on the pair itself, and softness times the softmax of its cosines to all over
-    `temperature`. That is not the model's own: at a trained CLIP's 0.01 the softmax is the identity
-    (over 256 pairs it leaves 0 to 12 % to others, at 0.07 it leaves 14 to 87 %).
+    `temperature`. This is not the model's own temperature: at a trained CLIP's 0.01 the softmax is
+    nearly the identity (over 256 pairs it leaves 0 to 12 % to others, at 0.07 it leaves 14 to 87
+    %).
     """
     target = softness * (row_cosines(modality, modality, rows) / temperature).softmax(dim=1)
     target.diagonal(rows.start or 0).add_(1 - softness)
@@ -135,7 +135,7 @@ def softened_targets(
 
 
 def make_rince(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
-    """Create RINCE's objective, at the scale that the model has or at one that trains."""
+    """Create RINCE's objective, at the model's own or a trained scale."""
 
     def terms(
         image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, batch: GlobalBatch
@@ -156,8 +156,8 @@ def rince_loss(
     """RINCE loss, mean over pairs and directions of -pos^q / q + (density sum_all)^q / q, a scalar.
 
     `image` and `text` are (N, d) L2-normalised; pos = exp(scale cos) of the own partner, sum_all
-    that of all N candidates with it. Powers are taken of logarithms: finite in float32 while
-    q scale stays below 88. The loss has no lower bound in the scale, which must not be trained.
+    that of all N candidates with it. Powers are computed from logarithms: finite in float32 while q
+    scale is below 88. The loss has no lower bound in the scale, which must not be trained.
     """
     directions = own_and_all(image, text, scale)
     paired, log_sums = directions[0, 0], directions[:, 1]
@@ -195,10 +195,11 @@ def gradient_ascent_terms(
     forget: torch.Tensor,
     label_smoothing: float = 0.1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N, d) L2-normalised embeddings, (N,) bool -> minus the loss to forget, the loss to retain.
+    """Return minus the loss to forget, and the loss to retain, from embeddings and (N,) bool.
 
-    Each is the CLIP loss of its set alone, with the negatives of that set. An empty set gives a
-    zero that is attached to the graph. The paper does not give its smoothing; 0.1 is ours.
+    Each is the CLIP loss of its set alone, with negatives from that set. The embeddings are (N, d)
+    L2-normalised. An empty set gives a zero that is attached to the graph. The paper does not state
+    its smoothing; 0.1 is ours.
     """
     forgotten = mean_or_zero(pair_losses(image[forget], text[forget], scale))
     retained = mean_or_zero(pair_losses(image[~forget], text[~forget], scale, label_smoothing))

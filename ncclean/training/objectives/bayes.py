@@ -1,4 +1,4 @@
-"""Bayesian weights: every pair of the batch is weighed by a draw from its posterior.
+"""Bayesian weights: a draw from its posterior weighs every pair of the batch.
 
 "When Contrastive Learning Meets Bayesian Modeling". The loss gives each positive and each negative
 a weight with a Gamma prior (Eq. 1); an auxiliary u_i per row makes all conditionals Gamma
@@ -6,8 +6,8 @@ a weight with a Gamma prior (Eq. 1); an auxiliary u_i per row makes all conditio
 
 With the paper's priors of rate 0 the similarity cancels from w s. If the loss uses the same s as
 the sampling, as Algorithm 1 is written, its expectation is psi(1 + a_pos + K a_neg) - psi(1 +
-a_pos) for any embeddings, and its gradient treats all K negatives alike. `BayesMode` says what can
-be done about it. And w_pos does not tell how clean a pair is: the less alike it is, the *larger*.
+a_pos) for any embeddings, and its gradient treats all K negatives alike. `BayesMode` lists
+remedies. And w_pos does not tell how clean a pair is: it is *larger* the less similar the pair is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ncclean.training.objectives.similarity import both_ways, by_rows
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-# Rows of negatives that are plenty for quantiles, which torch takes of 2^24 values at most.
+# Enough rows of negatives for quantiles; torch accepts 2^24 values at most.
 _OBSERVED = 64
 _FIRST_ROOM = 1024
 
@@ -84,13 +84,13 @@ class Bayes(Objective):
         remembered: torch.Tensor | None,
         rows: slice,
     ) -> tuple[torch.Tensor, ...]:
-        """Weigh some rows: their share of both losses, (2,), log u, (R, 2), and the logged terms.
+        """Weigh some rows; return their share of both losses, (2,), log u, (R, 2), logged terms.
 
-        That is of the image-to-text weights, of mean 1 in each row, the (R,) positives and the
-        negatives of the rows below `_OBSERVED`.
+        The logged terms are the image-to-text weights, of mean 1 in each row: the (R,) positives,
+        and the negatives of the rows below `_OBSERVED`.
         """
         first = rows.start or 0
-        # Of the block, so that it draws the same when it is computed once more.
+        # Seeded by block, so that recomputing it draws the same.
         generator = torch.Generator(image.device).manual_seed(seed + first)
         with torch.no_grad():
             factor = scale if self.options.mode == "strict" else 1.0
@@ -112,9 +112,9 @@ class Bayes(Objective):
         return torch.stack(losses), torch.stack(log_u, dim=1), positive, negatives[is_other]
 
     def statistics(self) -> dict[str, float]:
-        """Quantiles of the weights drawn in the last step, image to text, mean 1 per row (Fig. 3).
+        """Return quantiles of the last step's weights, image to text, with mean 1 per row (Fig. 3).
 
-        `w_pos/clean_correlation` is that of log w_pos with being clean, where the truth is known.
+        `w_pos/clean_correlation` correlates log w_pos with being clean, if the truth is known.
         Expect it to be negative: a dissimilar positive gets a larger weight.
         """
         if self._last is None:
@@ -168,9 +168,9 @@ def gibbs_sample(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gibbs-sample (N, K) log weights and (N,) log u from (N, K) log similarities.
 
-    `remembered` (N,) are the pairs' log u of earlier steps, NaN where there is none: each drawn u
-    is averaged with them, u <- alpha u + (1 - alpha) drawn (section 2.2). The diagonal begins in
-    column `first`.
+    `remembered` (N,) are the pairs' log u of earlier steps, NaN if none: each drawn u is averaged
+    with them, u <- alpha u + (1 - alpha) drawn (section 2.2). The diagonal begins in column
+    `first`.
     """
     dtype = torch.promote_types(log_similarity.dtype, torch.float32)
     log_s = log_similarity.to(dtype)
@@ -185,8 +185,8 @@ def gibbs_sample(
             log_u = averaged(remembered, log_u, options.moving_average)
         last = sweep == options.sweeps - 1
         if improper and not last:
-            # w_ij s_ij = Gamma(a_ij) / u_i whatever s is: only the sum is needed, and it is a
-            # Gamma of the summed shapes. N draws in place of N K.
+            # w_ij s_ij = Gamma(a_ij) / u_i whatever s is: only the sum is needed, which is a Gamma
+            # of the summed shapes: N draws instead of N K.
             log_sum = sample_log_gamma(total, log_u, generator)
             continue
         rate = log_u[:, None] + log_s
@@ -231,7 +231,7 @@ def averaged(remembered: torch.Tensor, log_drawn: torch.Tensor, share: float) ->
 def _priors(
     log_s: torch.Tensor, options: BayesOptions, first: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N, K) shapes of the posterior, with the likelihood's 1 on the positives, and log b."""
+    """Return (N, K) posterior shapes, including the likelihood's 1 on the positives, and log b."""
     b_pos, b_neg = options.rates
     shapes = torch.full_like(log_s, options.a_neg)
     shapes.diagonal(first).fill_(1 + options.a_pos)
@@ -251,9 +251,9 @@ def sample_log_gamma(
 ) -> torch.Tensor:
     """Draw log x, x ~ Gamma(shape, rate), for each of the (...) `log_rate` (rates, not scales).
 
-    Draws of a shape below 1 come so close to 0 that they underflow (half of those of shape 1e-3
-    are smaller than 1e-300). So they are taken as Gamma(shape + 1) U^(1 / shape), whose logarithm
-    is a sum. The generator must live on the device of `log_rate`.
+    Draws of a shape below 1 come so close to 0 that they underflow (half of those of shape 1e-3 are
+    below 1e-300). So they are computed as Gamma(shape + 1) U^(1 / shape), whose logarithm is a sum.
+    The generator must live on the device of `log_rate`.
     """
     shapes = torch.as_tensor(shape, dtype=log_rate.dtype, device=log_rate.device)
     raised = torch.where(shapes < 1, shapes + 1, shapes).expand_as(log_rate)
@@ -281,14 +281,14 @@ class PairMemory(nn.Module):
         return len(self._rows)
 
     def recall(self, keys: torch.Tensor) -> torch.Tensor:
-        """Remembered values of (N,) keys -> (N, width), NaN for a pair not seen before."""
+        """Return (N, width) remembered values of (N,) keys, NaN for unseen pairs."""
         rows = torch.tensor([self._rows.get(key, -1) for key in keys.tolist()], dtype=torch.long)
         values = torch.full((len(keys), self._width), float("nan"))
         values[rows >= 0] = self._values[rows[rows >= 0]]
         return values.to(keys.device)
 
     def remember(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Remember (N, width) values by key; of a repeated key, the last."""
+        """Remember (N, width) values by key; for a repeated key, the last."""
         wanted = keys.tolist()
         for key in wanted:
             self._rows.setdefault(key, len(self._rows))
@@ -312,7 +312,7 @@ class PairMemory(nn.Module):
 
 
 def recalled(memory: PairMemory | None, batch: GlobalBatch) -> torch.Tensor | None:
-    """(N, 2) log u of both directions, or None without a memory."""
+    """Return (N, 2) log u of both directions, or None without a memory."""
     if memory is None:
         return None
     if batch.keys is None:

@@ -1,4 +1,4 @@
-"""The CLIP objective, and the per-pair cross-entropies that others weigh or soften."""
+"""The CLIP objective, and per-pair cross-entropies that others weigh or soften."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def clip_loss(
     """CLIP loss: mean of the image-to-text and text-to-image cross-entropies, a scalar.
 
     `image` and `text` are (N, d) L2-normalised embeddings of pairs; every other pair of the batch
-    is a negative. In float32 or better. `rows` limits the mean to those pairs.
+    is a negative. Computed in float32 or better. `rows` limits the mean to those pairs.
     """
     return pair_losses(image, text, scale, rows=rows).mean()
 
@@ -61,8 +61,8 @@ def pair_losses(
 ) -> torch.Tensor:
     """(N,) CLIP losses, one for each pair, from (N, d) L2-normalised embeddings.
 
-    With `label_smoothing` that share of the target is spread evenly over all N candidates. `rows`
-    asks for those pairs only, (R,).
+    With `label_smoothing`, that share of the target is spread evenly over all N candidates. `rows`
+    limits the result to those pairs, (R,).
     """
     target = torch.arange(len(image), device=image.device)
 

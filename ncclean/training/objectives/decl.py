@@ -1,4 +1,4 @@
-"""DeCL: the contrastive loss as a sum over pairs, with a random variable in place of log-sum-exp.
+"""DeCL: the contrastive loss as a sum over pairs, with a random variable replacing log-sum-exp.
 
 Chen et al. 2022, "Why do we need large batchsizes in contrastive learning? A gradient-bias
 perspective": 1 / x = int_0^inf e^(-u x) du, so u_i ~ Gamma(1, rate sum_j s_ij) makes the loss
@@ -25,8 +25,8 @@ from ncclean.training.objectives.bayes import PairMemory, averaged, recalled, sa
 from ncclean.training.objectives.options import ObjectiveOptions
 from ncclean.training.objectives.similarity import own_and_all
 
-# A draw has u_i sum_j s_ij ~ Exponential(1), so 50 is beyond any draw. A remembered u may be much
-# too large once the similarities have grown: without a bound, one such pair is the whole gradient.
+# A draw has u_i sum_j s_ij ~ Exponential(1), so 50 exceeds any draw. A remembered u may be much too
+# large once the similarities have grown: without a bound, one such pair dominates the gradient.
 _LARGEST = math.log(50.0)
 
 
@@ -77,7 +77,7 @@ class Decl(Objective):
 def loss_of_sums(paired: torch.Tensor, log_sum: torch.Tensor, log_u: torch.Tensor) -> torch.Tensor:
     """DeCL's loss, the mean of -log s_ii + u_i sum_j s_ij, a scalar.
 
-    From (N,) own logits, (N,) logsumexps of the rows and (N,) log u.
+    Takes (N,) own logits, (N,) logsumexps of the rows and (N,) log u.
     """
     return (-paired + (log_u.to(log_sum.dtype) + log_sum).exp()).mean()
 
@@ -91,7 +91,7 @@ def draw_log_u(
 ) -> torch.Tensor:
     """Draw (N,) log u, u ~ Gamma(1, rate sum_j s_ij), from (N,) float32 logsumexps of the rows.
 
-    `remembered` (N,) log u of earlier steps (NaN: none) keeps the share `moving_average`.
+    `remembered` (N,) log u of earlier steps (NaN if none) keep the share `moving_average`.
     """
     log_u = sample_log_gamma(1.0, log_sum, generator)
     if remembered is not None:

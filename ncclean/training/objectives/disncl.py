@@ -1,7 +1,7 @@
-"""DisNCL: what image and caption share is split from what only one of them has, and then aligned.
+"""DisNCL: separate what image and caption share from what only one of them has, then align it.
 
-"Disentangled Noisy Correspondence Learning". The sum of its losses, Eq. 8, over the clean pairs of
-a batch, and the objective: heads that train with or without the towers, and adversaries.
+"Disentangled Noisy Correspondence Learning". The sum of its losses, Eq. 8, over a batch's clean
+pairs, and the objective: heads that train with or without the towers, and adversaries.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Disncl(Objective):
         return self.encode_features(image, encode_text(model, tokens, normalize=False), phase)
 
     def encode_features(self, image: torch.Tensor, text: torch.Tensor, phase: Phase) -> Embeddings:
-        """Invariant and exclusive halves of (B, d) features that were computed before."""
+        """Return invariant and exclusive halves of (B, d) precomputed features."""
         assert self._heads is not None, "modules() comes first"
         heads = self._heads
         embeddings = {
@@ -141,7 +141,7 @@ class Disncl(Objective):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """Loss terms: L_align in the warm-up, Eq. 8 or that of a control afterwards."""
+        """Return loss terms: L_align in the warm-up, then Eq. 8 or a control's."""
         self._last = *filtered(embeddings), batch.is_noisy
         if phase.name == WARM_UP:
             return warm_up(embeddings, self.options)
@@ -203,13 +203,16 @@ def _invariant(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, to
 
 @torch.no_grad()
 def clean_pairs(similarity: torch.Tensor) -> torch.Tensor:
-    """DisNCL's filter (Eq. 2): (N,) bool, which pairs of (N, N) cosines are mutual best matches."""
+    """Return DisNCL's filter (Eq.
+
+    2): (N,) bool, pairs of (N, N) cosines that match best mutually.
+    """
     return mutual_match(similarity)
 
 
 @torch.no_grad()
 def filtered(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N,) cosines of the pairs, and (N,) whether DisNCL's filter takes each for clean."""
+    """Return (N,) cosines of the pairs, and (N,) whether DisNCL's filter considers each clean."""
     image, text = _invariant(embeddings)
 
     def of(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
@@ -218,7 +221,7 @@ def filtered(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torc
             return similarity.diagonal().clone(), clean_pairs(similarity)
         paired, is_best = [], []
         for direction in both_ways(image, text, rows):
-            # Each with its own diagonal: the two products may round differently.
+            # Each uses its own diagonal: the two products may round differently.
             paired.append(direction.diagonal(rows.start).clone())
             is_best.append((paired[-1][:, None] >= direction).all(dim=1))
         return paired[0], is_best[0] & is_best[1]
@@ -296,8 +299,8 @@ def control_terms(
 ) -> Terms:
     """Loss terms of the control without L_Dis and L_reg: L_align and L_soft.
 
-    With decoders also `reconstruction`, which makes the halves of each clean pair give its features
-    back: the entangled model that the paper's Fig. 4 compares with.
+    With decoders also `reconstruction`, which makes the halves of each clean pair reproduce its
+    features: the entangled model compared in the paper's Fig. 4.
     """
     _, clean = filtered(embeddings)
     terms = _retrieval_terms(embeddings, clean, options)
@@ -311,9 +314,9 @@ def compression(halves: Mapping[str, torch.Tensor], options: DisnclOptions) -> t
     """DisNCL's compression (Eq. 10) in both directions: mean squared distance of V_S and T_S.
 
     KL of unit Gaussians is half the squared distance of their means; both directions give all of
-    it. Taken on unit vectors, where it is 2 - 2 cos: a raw distance is made small by making the
-    halves short, which nothing else would notice. `discriminator_input="raw"` takes it raw, since
-    the discriminators then see lengths too.
+    it. Computed on unit vectors, where it is 2 - 2 cos: short halves would make a raw distance
+    small, which nothing else would notice. `discriminator_input="raw"` computes it raw, since the
+    discriminators then see lengths, too.
     """
     image, text = halves["image_invariant"], halves["text_invariant"]
     if options.discriminator_input == "directions":
@@ -324,12 +327,12 @@ def compression(halves: Mapping[str, torch.Tensor], options: DisnclOptions) -> t
 def _retrieval_terms(
     embeddings: Mapping[str, torch.Tensor], clean: torch.Tensor, options: DisnclOptions
 ) -> Terms:
-    """L_align and, unless it is switched off, L_soft."""
+    """Return L_align and, unless it is switched off, L_soft."""
     image, text = _invariant(embeddings)
     softening = options.beta3, options.reverse, options.mask_noisy
 
     def losses(rows: slice) -> torch.Tensor:
-        if rows == ALL:  # where both directions share what is made of the matrix
+        if rows == ALL:  # both directions share terms of the matrix
             similarity = cosines(image, text)
             margin = soft_margin(similarity.diagonal(), options.alpha, options.m)
             both = [ranking_loss(similarity, clean, margin)]

@@ -1,17 +1,17 @@
-"""The parts of DisNCL's loss: retrieval, bounds of information, and reconstruction as its control.
+"""The parts of DisNCL's loss: retrieval, bounds of information, and a reconstruction control.
 
 "Disentangled Noisy Correspondence Learning". Retrieval, Eqs. 3 to 6, is on the cosines H of the
-modality-invariant space. The paper sums over clean pairs; here it is the mean, so that the terms
-keep their proportion whatever the share of clean pairs. Without a clean pair each loss is a zero
+modality-invariant space. The paper sums over clean pairs; here it is the mean, so the terms'
+proportion does not depend on the share of clean pairs. Without a clean pair each loss is a zero
 that is attached to the graph.
 
 Information, Eqs. 9 and 12, is bounded by discriminators between joint and shuffled pairs, with the
 Jensen-Shannon bound of Hjelm et al. 2019. Discriminators always raise their bound; the encoders
-raise four of the bounds with them and lower the other four against them.
+raise four of the bounds with them and lower the other four.
 
 Reconstruction is the entangled control of Fig. 4: the model without L_Dis and L_reg is "further
-trained with using (V_S, V_X), (T_S, T_X) to reconstruct (V, T)", so that its halves hold all of the
-input, however mixed. The paper says no more; here the features F_V and F_T are reconstructed.
+trained with using (V_S, V_X), (T_S, T_X) to reconstruct (V, T)", so that its halves together hold
+all of the input. The paper says no more; here the features F_V and F_T are reconstructed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 from ncclean.models.heads import perceptron
 from ncclean.training.objectives.similarity import mean_or_zero
 
-# exp(-1e4) is 0 in every precision, and 0 times it is 0, which is not so for -inf.
+# exp(-1e4) is 0 in every precision, and so is its product with 0, unlike that of -inf.
 _NEVER = -1e4
 _SMALLEST_LOG = -4.0
 
@@ -37,7 +37,7 @@ _SMALLEST_LOG = -4.0
 def soft_margin(similarity: torch.Tensor, alpha: float = 0.2, m: float = 10) -> torch.Tensor:
     """(N,) margins alpha (m^h - 1) / (m - 1) from the pairs' cosines h in [0, 1]; no gradient.
 
-    Below Eq. 3, which leaves negative cosines open: their margin is 0 here.
+    Given below Eq. 3, which does not define negative cosines: their margin is 0 here.
     """
     return alpha * (m ** similarity.clamp(0, 1) - 1) / (m - 1)
 
@@ -47,17 +47,17 @@ def ranking_loss(
 ) -> torch.Tensor:
     """Hinge loss with the hardest negative of both directions (Eq. 3), mean over clean pairs.
 
-    similarity (N, N) cosines, clean (N,) bool, margin (N,) or one for all: pair i's own in both
-    directions. Negatives are taken from the whole batch, noisy pairs included.
+    `similarity` (N, N) are cosines, `clean` (N,) bool, `margin` (N,) or a scalar: pair i's own in
+    both directions. Negatives come from the whole batch, including noisy pairs.
     """
     others = without_own(similarity)
     return mean_over(hinges(similarity.diagonal(), (others, others.T), margin), clean)
 
 
 def without_own(similarity: torch.Tensor, first: int = 0) -> torch.Tensor:
-    """Lower the cosine of each pair with itself below all others, in (R, N) cosines.
+    """Lower each pair's cosine with itself below all others, in (R, N) cosines.
 
-    That is on the diagonal that begins in column `first`.
+    It is on the diagonal that begins in column `first`.
     """
     is_own = torch.zeros_like(similarity, dtype=torch.bool)
     is_own.diagonal(first).fill_(True)
@@ -75,10 +75,10 @@ def hinges(
 
 
 def all_negatives_loss(similarity: torch.Tensor, margin: float) -> torch.Tensor:
-    """Hinge loss with all negatives in place of the hardest (Eq. 3), a scalar.
+    """Return the hinge loss with all negatives instead of the hardest (Eq. 3), a scalar.
 
-    For heads that start from random weights. There the hardest negative of an image is as close as
-    its own caption, and the loss soon rests at 2 alpha, with all pairs at one point.
+    For heads with random initial weights. There the hardest negative of an image is as close as its
+    own caption, and the loss soon stays at 2 alpha, with all pairs at one point.
     """
     paired = similarity.diagonal()
     return all_hinges(similarity, paired, margin) / max(1, len(paired) * (len(paired) - 1))
@@ -105,11 +105,11 @@ def soft_alignment_loss(
 ) -> torch.Tensor:
     """Cross-entropy to bootstrapped targets in both directions (Eq. 6), mean over clean pairs.
 
-    similarity (N, N) cosines, clean (N,) bool. The target y of a direction is beta3 one-hot +
-    (1 - beta3) times the softmax of the *opposite* direction, detached. The loss is -sum y log p;
+    similarity (N, N) cosines, clean (N,) bool. The target y of a direction is beta3 one-hot + (1 -
+    beta3) times the softmax of the *opposite* direction, detached. The loss is -sum y log p;
     `reverse` is -sum p log y, which Theorem 3 needs, with log y at least -4. Eq. 4 zeroes the rows
-    of noisy pairs, which changes nothing as they are never read; `mask_noisy` takes noisy
-    candidates out of the softmax, the likely intent.
+    of noisy pairs, which changes nothing as they are never read; `mask_noisy` removes noisy
+    candidates from the softmax, the likely intent.
     """
     logits = similarity / temperature
     return mean_over(soft_losses((logits, logits.T), clean, beta3, reverse, mask_noisy), clean)
@@ -141,11 +141,11 @@ def soft_losses(
 
 
 def mean_over(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Mean of the chosen of (N,) values; a zero that is attached to the graph if none are."""
+    """Return the mean of the chosen (N,) values; a zero attached to the graph if none are."""
     return values[chosen].sum() / max(1, int(chosen.sum()))
 
 
-# What each discriminator looks at: features F, invariant and exclusive halves, of image and text.
+# What each discriminator sees: features F, invariant and exclusive halves, of image and text.
 # Cooperative: I(T; V_S), I(V; T_S) of L_S and I(V; V_X), I(T; T_X) of L_X.
 COOPERATIVE = {
     "text_in_image_invariant": ("text", "image_invariant"),
@@ -168,7 +168,7 @@ PAIRS = {**COOPERATIVE, **LEAKS, **OVERLAPS}
 def jsd_bound(joint_logits: torch.Tensor, marginal_logits: torch.Tensor) -> torch.Tensor:
     """Jensen-Shannon bound of information: E_joint[-softplus(-D)] + E_marginal[-softplus(D)].
 
-    Eqs. 9 and 12, whose f is sigmoid(D). The larger, the more the two depend on each other. Of no
+    Eqs. 9 and 12, where f is sigmoid(D). The larger, the more the two depend on each other. Without
     logits it is a zero that is attached to the graph.
     """
     return mean_or_zero(-F.softplus(-joint_logits)) + mean_or_zero(-F.softplus(marginal_logits))
@@ -177,11 +177,11 @@ def jsd_bound(joint_logits: torch.Tensor, marginal_logits: torch.Tensor) -> torc
 def adversarial_bound(
     joint_logits: torch.Tensor, marginal_logits: torch.Tensor, bounded: bool
 ) -> torch.Tensor:
-    """The loss by which an encoder makes two variables independent, a scalar.
+    """Return the loss with which an encoder makes two variables independent, a scalar.
 
-    The bound itself falls without end as the joint logits do: the encoder is paid for overshooting.
-    `bounded` takes softplus(D) of the joint pairs, at least 0, and leaves the shuffled ones to the
-    discriminator.
+    The bound itself falls without limit with the joint logits, which rewards the encoder for
+    overshooting. `bounded` uses softplus(D) of the joint pairs, at least 0, and leaves the shuffled
+    ones to the discriminator.
     """
     if bounded:
         return mean_or_zero(F.softplus(joint_logits))
@@ -191,7 +191,7 @@ def adversarial_bound(
 class Discriminator(nn.Module):
     """A three-layer perceptron on two vectors; returns logits of joint and of shuffled pairs.
 
-    The hidden layers are spectrally normalised, so that logits cannot turn steep faster than the
+    The hidden layers are spectrally normalised, so logits cannot become steep faster than the
     encoders move; the last layer is free, or logits would stay within a few tenths of 0.
     """
 
@@ -205,9 +205,9 @@ class Discriminator(nn.Module):
     def forward(
         self, first: torch.Tensor, second: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N,) logits of (N, a) and (N, b) pairs, and of each first with the next pair's second.
+        """Return (N,) logits of (N, a) and (N, b) pairs, and of each first with the next second.
 
-        The first layer is linear, so its share of the second input is rolled, not computed anew.
+        The first layer is linear, so its share of the second input is rolled, not recomputed.
         """
         weight = cast(torch.Tensor, self.input.weight)
         of_first = F.linear(first, weight[:, : self.first_dim], cast(torch.Tensor, self.input.bias))
@@ -219,7 +219,7 @@ class Discriminator(nn.Module):
 
 
 class Discriminators(nn.ModuleDict):
-    """The eight of them, by the names in `PAIRS`."""
+    """The eight discriminators, by the names in `PAIRS`."""
 
     def __init__(
         self,
@@ -247,10 +247,10 @@ class Discriminators(nn.ModuleDict):
 
 
 def seen(embedding: torch.Tensor, form: str) -> torch.Tensor:
-    """The (N, d) features that a discriminator sees: raw, or directions with entries near 1.
+    """Return the (N, d) features a discriminator sees: raw, or directions with entries near 1.
 
-    Directions are all that a cosine sees. A half that is shown raw can make itself seen through
-    a discriminator of bounded slope by growing.
+    A cosine sees only directions. A raw half could grow to be seen through a discriminator of
+    bounded slope.
     """
     precise = embedding.to(torch.promote_types(embedding.dtype, torch.float32))
     if form == "raw":
@@ -259,7 +259,7 @@ def seen(embedding: torch.Tensor, form: str) -> torch.Tensor:
 
 
 class Decoders(nn.ModuleDict):
-    """One for each modality, of the heads' shape: both of its halves -> its features."""
+    """One decoder per modality, shaped like the heads: from both of its halves to its features."""
 
     def __init__(
         self,
@@ -279,11 +279,11 @@ class Decoders(nn.ModuleDict):
 
 
 def unexplained_share(decoders: Decoders, embeddings: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Reconstruction loss: share of the features' variance that the decoders miss, both summed.
+    """Return the reconstruction loss: the share of variance that the decoders miss, both summed.
 
-    Of the (N, ...) embeddings of `disncl.encoder_terms`. A decoder that always gives the mean has
-    1. The features are the target and get no gradient, or the towers could make them easy. Of no
-    pairs it is a zero that is attached to the graph.
+    Takes the (N, ...) embeddings of `disncl.encoder_terms`. It is 1 for a decoder that always gives
+    the mean. The features are the target and get no gradient, or the towers could make them easy.
+    Without pairs it is a zero that is attached to the graph.
     """
     shares = []
     for modality, decoder in decoders.items():
@@ -298,9 +298,9 @@ def unexplained_share(decoders: Decoders, embeddings: Mapping[str, torch.Tensor]
 
 
 def _standardised(features: torch.Tensor) -> torch.Tensor:
-    """(N, d) -> mean 0 in each dimension, variance 1 over all of them together.
+    """Standardise (N, d) to mean 0 in each dimension, and variance 1 over all together.
 
-    Together: a dimension in which features hardly differ should not count as much as the others.
+    Over all: a dimension in which features hardly differ should not count as much as the others.
     """
     centred = features - features.sum(dim=0) / max(1, len(features))
     variance = centred.square().sum() / max(1, centred.numel())

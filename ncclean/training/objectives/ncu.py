@@ -3,7 +3,8 @@
 "Unlearning the Noisy Correspondence Makes CLIP More Robust". Phase HN learns, for every caption, a
 negative text that says it does not hold (`ncu_prompt`); phase UL moves the images of mismatched
 pairs towards that text, and those of matched pairs towards all captions that fit (`ncu_targets`).
-Here are the losses of both phases. Embeddings are those of the global batch, (N, d), L2-normalised.
+This module has the losses of both phases. Embeddings are those of the global batch, (N, d),
+L2-normalised.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from ncclean.training.objectives.similarity import (
 )
 
 HARDEST_NEGATIVE, UNLEARNING = "HN", "UL"
-# The paper's rates: prompt 3e-4 and text tower 1e-4 in phase HN where both towers have 5e-5 in UL.
+# The paper's rates: prompt 3e-4 and text tower 1e-4 in phase HN; both towers 5e-5 in UL.
 _PROMPT_RATE, _TEXT_RATE = 6.0, 2.0
-# Of the released code: in phase UL blocks 0 to 4 of the text tower do not train.
+# As in the released code: in phase UL blocks 0 to 4 of the text tower do not train.
 _RELEASED_WARMUP_STEPS, _RELEASED_FROZEN_BLOCKS = 100, 5
 
 
@@ -109,7 +110,7 @@ class Ncu(Objective):
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
         """NCU's negative prompt, if one is trained.
 
-        Raises `ModelError` for a text tower that takes no prompt.
+        Raises `ModelError` for a text tower that accepts no prompt.
         """
         if self.options.negative == "none":
             return {}
@@ -126,7 +127,7 @@ class Ncu(Objective):
     def encode(
         self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
     ) -> Embeddings:
-        """L2-normalised `image`, `text` and, with a negative prompt, `negative` embeddings."""
+        """Return L2-normalised `image`, `text` and, with a prompt, `negative` embeddings."""
         image = model.encode_image(pixels)  # type: ignore[operator]
         embeddings = {
             "image": normalized(image),
@@ -161,9 +162,9 @@ def forget_split(
     percent: float,
     variant: Variant = "published",
 ) -> torch.Tensor:
-    """NCU's forget set (Eq. 2): (N,) bool, the least confident percent of the batch.
+    """Return NCU's forget set (Eq. 2): (N,) bool, the least confident percent of the batch.
 
-    In the `released` variant the confidence is that of the images alone, the softmax over captions.
+    In the `released` variant only images count: the confidence is the softmax over captions.
     """
     (paired, image_to_text), (_, text_to_image) = own_and_all(image, text, scale)
     if variant == "released":
@@ -228,8 +229,8 @@ def relation_loss(
 ) -> torch.Tensor:
     """NCU's Eq. 4: negative texts relate to one another as their captions do.
 
-    `cross` is Eq. 4, (<t_i, n_j> - <t_j, n_i>)^2; `intra` what the authors' code computes,
-    (<t_i, t_j> - <n_i, n_j>)^2.
+    `cross` is Eq. 4, (<t_i, n_j> - <t_j, n_i>)^2; `intra` is the authors' code, (<t_i, t_j> - <n_i,
+    n_j>)^2.
     """
     if form not in ("cross", "intra"):
         raise ValueError(f"form takes cross or intra, got {form!r}")
@@ -245,7 +246,7 @@ def relation_loss(
 
 
 def distance_loss(text: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-    """Mean of 2 - |t_i - n_i|, least for opposite vectors: NCU's Table 5, V2 in place of Eq. 4."""
+    """Mean of 2 - |t_i - n_i|, least for opposite vectors: NCU's Table 5, V2, replacing Eq. 4."""
     text, negative = precise(text, negative)
     return mean_or_zero(2 - torch.linalg.vector_norm(text - negative, dim=1))
 

@@ -1,7 +1,7 @@
-"""NCU's negative text: what a caption says, negated by a few vectors put before it.
+"""NCU's negative text: a caption negated by a few vectors before it.
 
-The learnable prompt (section 4.2 of the paper, after CoOp) makes [SOT, vectors, caption, EOT] of a
-tokenised caption and runs the same text tower. Its ablation (Table 5, V1) puts words there instead.
+The learnable prompt (section 4.2 of the paper, after CoOp) turns a tokenised caption into [SOT,
+vectors, caption, EOT] and runs the same text tower. Its ablation (Table 5, V1) uses words instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SPREAD = 0.02
 
 
 class NegativePrompt(nn.Module):
-    """`length` learnable vectors, shared by all captions; N(0, 0.02) to begin with.
+    """`length` learnable vectors, shared by all captions, initially N(0, 0.02).
 
     `start` is the number of tokens before a caption: 1 for CLIP's tokenizer, 0 for SigLIP's.
     """
@@ -57,14 +57,14 @@ class NegativePrompt(nn.Module):
         return cls(weight.shape[1], length, start).to(weight.device)
 
     def forward(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        """Embed negated captions: (N, L) token ids -> (N, d), L2-normalised.
+        """Embed negated captions: (N, L) token ids to (N, d), L2-normalised.
 
-        `tokens` are padded or trimmed just as for `encode_text`. Gradients reach the prompt and the
+        `tokens` are padded or trimmed as for `encode_text`. Gradients reach the prompt and the
         tower.
         """
         tower = text_tower_of(model)
         length, start = len(self.context), self.start
-        # Whatever stands in for the vectors must be neither padding nor an end of text.
+        # The placeholders for the vectors must be neither padding nor an end of text.
         stand_in = tokens[:, :1].expand(-1, length)
         tokens, end = insert_tokens(model, tokens, stand_in, start)
         embedded = embed_tokens(tower, tokens)
@@ -74,7 +74,7 @@ class NegativePrompt(nn.Module):
 
 
 class NegativePrefixes(nn.Module):
-    """Words in place of the prompt; which of the prefixes a caption gets depends on itself alone.
+    """Words instead of the prompt; a caption's prefix depends only on the caption.
 
     Has nothing to train, and works for every text tower.
     """
@@ -100,7 +100,7 @@ class NegativePrefixes(nn.Module):
         return cls([row[start:end] for row, end in zip(tokens, ends, strict=True)], start)
 
     def forward(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        """Embed captions behind negative prefixes: (N, L) token ids -> (N, d), L2-normalised."""
+        """Embed captions after negative prefixes: (N, L) token ids to (N, d), L2-normalised."""
         # Not by position: the choice must not depend on batch size or rank.
         choice = tokens.sum(dim=1) % self.count
         encoded: torch.Tensor | None = None
@@ -123,9 +123,9 @@ class NegativePrefixes(nn.Module):
 def insert_tokens(
     model: nn.Module, tokens: torch.Tensor, inserted: torch.Tensor, start: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Insert (N, m) token ids behind the first `start` of (N, L), and locate the ends of text.
+    """Insert (N, m) token ids after the first `start` of (N, L), and locate the ends of text.
 
-    Rows grow by m up to the context length of the model; then captions lose their last words, never
+    Rows grow by m up to the model's context length; beyond, captions lose their last words, never
     their end of text.
     """
     end, m = _end_of_text(model, tokens), inserted.shape[1]
@@ -139,7 +139,7 @@ def insert_tokens(
 
 
 def _end_of_text(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """(N, L) -> (N,) position of each row's end-of-text token, found as the tower finds it."""
+    """Return (N,) positions of each row's end-of-text token, found as the tower finds it."""
     kind, end_id = pooling(getattr(model, "text", model))
     if kind == "argmax":
         return tokens.argmax(dim=1)

@@ -1,8 +1,8 @@
-"""NCU's phase UL: from the embeddings of a batch to soft alignments, and the loss towards them.
+"""NCU's phase UL: soft alignments from a batch's embeddings, and the loss towards them.
 
 Every image may align with all N captions and, if its pair is to be forgotten, with its own negative
 text in column N + 1. Optimal transport finds a soft alignment (Eqs. 8 and 9), an identity is mixed
-in (Eq. 10), and the model's softmax is drawn to the result (Eq. 11).
+in (Eq. 10), and the model's softmax is trained towards the result (Eq. 11).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class TransportProblem(NamedTuple):
 
 @dataclass(frozen=True)
 class Targets:
-    """The targets of the softmax that a transport plan gives, by row.
+    """The softmax targets given by a transport plan, by row.
 
     gamma plan + (1 - gamma) identity, Eq. 10, of an (N, C) plan and (N,) marks; C is N + 1, or N
     without negative texts. The identity has a one at (i, i) for a retained pair and at (i, N + 1)
     for a forgotten one, if there is such a column. A plan's rows hold 1/N, an identity's 1: taken
-    literally transport would all but vanish. So both are brought to rows of mass 1 (columns for
-    texts) before they are mixed, and the mix once more, since the caption of a forgotten pair has
-    no identity. With `hard` the targets of retained pairs are the identity alone. Raises
-    `ValueError` for another shape and for a gamma outside [0, 1].
+    literally, transport would all but vanish. So both are normalised to rows of mass 1 (columns for
+    texts) before mixing, and the mix again, since the caption of a forgotten pair has no identity.
+    With `hard` the targets of retained pairs are only the identity. Raises `ValueError` for another
+    shape and for a gamma outside [0, 1].
     """
 
     plan: torch.Tensor
@@ -90,7 +90,7 @@ class Targets:
     def _mixed(
         self, plan: torch.Tensor, identity: torch.Tensor, is_soft: torch.Tensor
     ) -> torch.Tensor:
-        """`is_soft` (R,) are the rows that `hard` leaves as they are."""
+        """Mix plan and identity; `is_soft` (R,) are the rows that `hard` leaves unchanged."""
         share, rest = plan.new_tensor(self.gamma), plan.new_tensor(1 - self.gamma)
         if self.hard:
             share = torch.where(is_soft, share, 0.0).unsqueeze(1)
@@ -102,9 +102,9 @@ class Targets:
 class ReleasedTargets(Targets):
     """The targets of NCU's released code, which differ from Eq. 10 in four ways.
 
-    Captions have a plan of their own, (C, N), found with rows and columns exchanged. An identity is
-    mixed in as it is: that of the negative texts has a one for each forgotten image. Nothing is
-    brought to mass 1 after that. And the loss is half the sum of both divergences.
+    Captions have a separate plan, (C, N), solved with rows and columns exchanged. The identity is
+    mixed in unchanged: that of the negative texts has a one for each forgotten image. The result is
+    not normalised to mass 1. And the loss is half the sum of both divergences.
     """
 
     text_plan: torch.Tensor = field(kw_only=True)
@@ -112,7 +112,7 @@ class ReleasedTargets(Targets):
 
     @property
     def plan_of_texts(self) -> torch.Tensor:
-        """(C, N) plan that was found with rows and columns exchanged."""
+        """Return the (C, N) plan solved with rows and columns exchanged."""
         return self.text_plan
 
     def _mixed(
@@ -136,14 +136,14 @@ def realigned(
     unlearn: Unlearn = "both",
     variant: Variant = "published",
 ) -> Targets:
-    """Targets that forgotten pairs are aligned with anew, from (N, d) embeddings and (N,) bool.
+    """Return targets that realign forgotten pairs, from (N, d) embeddings and (N,) bool.
 
-    The plan is the one (N, C) matrix of floats that is held, and while it is solved for there is
-    the mask. C is N + 1, or N if nothing is forgotten or there are no negative texts. `unlearn`
-    gives the ablations of Table 5: `false_negatives` (V3) forgets nothing, all pairs get soft
-    targets; `false_positives` (V4) leaves the targets of retained pairs hard. The `released`
-    variant holds two plans, see `ReleasedTargets`. Raises `InfeasibleError` for a single pair that
-    is to be forgotten: there is nothing left to align its caption with.
+    Only one (N, C) matrix of floats is held, the plan, and a mask while solving. C is N + 1, or N
+    if nothing is forgotten or there are no negative texts. `unlearn` gives the ablations of Table
+    5: `false_negatives` (V3) forgets nothing, all pairs get soft targets; `false_positives` (V4)
+    leaves the targets of retained pairs hard. The `released` variant holds two plans, see
+    `ReleasedTargets`. Raises `InfeasibleError` for a single pair to forget: nothing is left to
+    align its caption with.
     """
     if unlearn == "false_negatives":
         forget = torch.zeros_like(forget)
@@ -170,10 +170,10 @@ def transport_problem(
     """Cost, mask and uniform marginals of NCU's transport problem (Eqs. 8 and 9).
 
     The uniform last column holds 1 / (N + 1), so transport sends a forgotten image only about 1/n
-    of its mass there, n being their number. `forget_share` gives it n / N, all that forgotten
-    images have, and the captions share the rest. With nothing to forget the last column could
-    receive nothing: it is left out, and the balanced N x N problem remains. Without negative texts
-    it is left out, too: a forgotten image is shared out among the captions of other pairs.
+    of its mass there, where n is their number. `forget_share` gives the column n / N, all the mass
+    of forgotten images, and the captions share the rest. With nothing to forget, the last column
+    could receive nothing: it is omitted, and the balanced N x N problem remains. It is also omitted
+    without negative texts: the captions of other pairs then share a forgotten image.
     """
     if last_column not in ("uniform", "forget_share"):
         raise ValueError(f"last_column takes uniform or forget_share, got {last_column!r}")
@@ -192,9 +192,9 @@ def transport_problem(
         if last_column == "forget_share":
             share = forget.to(cost.dtype).mean()
             columns = torch.cat([((1 - share) / n).expand(n), share.unsqueeze(0)])
-            # Only the forgotten can fill the last column, and it takes all they have. Said in the
-            # mask the plan is the same and found in a few iterations; left to Sinkhorn it is
-            # approached ever more slowly.
+            # Only forgotten images can fill the last column, and it takes all they have. Stating
+            # this in the mask gives the same plan in a few iterations; Sinkhorn alone approaches it
+            # ever more slowly.
             mask &= ~forget.unsqueeze(1)
         mask[:, n] = forget
     cost /= cost.max().clamp_min(torch.finfo(cost.dtype).tiny)
@@ -216,10 +216,10 @@ def realignment_logits(
     scale: torch.Tensor | float,
     rows: slice = ALL,
 ) -> torch.Tensor:
-    """(N, d) L2-normalised embeddings -> (N, N + 1) logits, the last column <v_i, n_i>.
+    """Return (N, N + 1) logits from (N, d) unit embeddings, with the last column <v_i, n_i>.
 
-    Without `negative`, (N, N): the counterpart of targets with nothing to forget. With `rows` those
-    rows, (R, ...).
+    Without `negative`, (N, N): the counterpart of targets with nothing to forget. With `rows`,
+    those rows, (R, ...).
     """
     similarity = row_cosines(image, text, rows)
     if negative is not None:
@@ -245,7 +245,7 @@ def realignment(
         if rows == ALL:
             return realignment_loss(logits, targets.by_image(), targets.by_text())
         by_image = _divergence(targets.by_image(rows), logits)
-        # The last of the captions is followed by the negative texts, one row for all.
+        # After the last captions come the negative texts, one row for all.
         captions = slice(rows.start, None) if rows.stop == n else rows
         similarity = row_cosines(text, image, captions)
         if negative is not None and rows.stop == n:
@@ -260,7 +260,7 @@ def realignment_loss(logits: torch.Tensor, v2t: torch.Tensor, t2v: torch.Tensor)
     """KL(target || softmax) over rows, mean over N, plus the same over columns, mean over C.
 
     `logits` (N, C) are scaled by exp(logit_scale), `v2t` is (N, C), `t2v` (C, N). Eq. 11. A target
-    of zeros (the caption of a forgotten pair where nothing may be aligned with it) adds nothing.
+    of zeros (the caption of a forgotten pair that may not be aligned) adds nothing.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     by_image, by_text = _divergence(v2t, logits), _divergence(t2v, logits.T)
@@ -274,13 +274,13 @@ def _divergence(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 
 
 def _to_mass_one(values: torch.Tensor) -> torch.Tensor:
-    """Rows divided by their sums; rows of zeros stay."""
+    """Divide rows by their sums; keep rows of zeros."""
     mass = values.sum(dim=1, keepdim=True)
     return values / torch.where(mass > 0, mass, 1.0)
 
 
 def _identity(plan: torch.Tensor, forget: torch.Tensor, rows: slice) -> torch.Tensor:
-    """Ones where these rows of a plan stand for retained pairs, on the diagonal; else zeros."""
+    """Return ones on the diagonal where these rows of a plan are retained pairs; else zeros."""
     identity = torch.zeros_like(plan)
     identity.diagonal(rows.start or 0).copy_(~forget)
     return identity

@@ -1,6 +1,6 @@
 """The options of the objectives.
 
-Each is stated here once, for the command line, recipes, Python and the reference. Imports nothing
+Each is stated once, here, for the command line, recipes, Python and the reference. Imports nothing
 heavy: `--help` reads it.
 """
 
@@ -28,11 +28,11 @@ Method = Literal[
 METHODS: tuple[str, ...] = get_args(Method)
 
 # paper: weights drawn from s = e^cos, as the paper defines s; the loss is on the scaled logits.
-# strict: the scaled logits in both, the degenerate control. proper_prior: as paper, with prior
-# rates equal to the shapes (mean 1, as in the paper's Fig. 3), where nothing cancels.
+# strict: the scaled logits in both, the degenerate control. proper_prior: as paper, but with prior
+# rates equal to the shapes (mean 1, as in the paper's Fig. 3), so nothing cancels.
 BayesMode = Literal["paper", "strict", "proper_prior"]
 LastColumn = Literal["uniform", "forget_share"]
-# published: what the paper says. released: what the code of its authors computes.
+# published: the paper. released: its authors' code.
 Variant = Literal["published", "released"]
 Unlearn = Literal["both", "false_negatives", "false_positives"]
 
@@ -41,9 +41,9 @@ Unlearn = Literal["both", "false_negatives", "false_positives"]
 class NcuOptions(Options):
     """NCU's options; the defaults are those for CC3M (supplement, Table 3).
 
-    `split` decides who is forgotten: the model that trains, or the score table. `negative`,
-    `relation="distance"` and `unlearn` are the ablations of Table 5 (V1, V2, V3 and V4);
-    `relation="intra"` is what the authors' code does, `last_column="forget_share"` ours. Raises
+    `split` says which decides what is forgotten: the training model, or the score table.
+    `negative`, `relation="distance"` and `unlearn` are the ablations of Table 5 (V1, V2, V3 and
+    V4); `relation="intra"` is the authors' code, `last_column="forget_share"` ours. Raises
     `InputError` for a value out of range.
     """
 
@@ -132,11 +132,11 @@ class NcuOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class BayesOptions(Options):
-    """The priors, and what the weights are drawn from.
+    """The priors, and the similarities from which weights are drawn.
 
     `b_pos` and `b_neg` default to 0, in mode `proper_prior` to the shapes. `moving_average` is the
-    paper's alpha: the share of a pair's u that is kept when it is drawn again (None: no memory).
-    Raises `InputError` for a value out of range.
+    paper's alpha: the share of a pair's u kept in a new draw (None: no memory). Raises `InputError`
+    for a value out of range.
     """
 
     methods: ClassVar[tuple[str, ...]] = ("bayes",)
@@ -194,16 +194,15 @@ class DisnclOptions(Options):
     """DisNCL's options; the defaults are the paper's.
 
     `disentangle="reconstruction"` is the paper's entangled control (Fig. 4): both halves together
-    must give the features back, in place of L_Dis and L_reg. `none` leaves these out; with `soften`
-    and `regularize` off too, L_soft or L_reg alone, these are the ablations of its Table V.
+    must reproduce the features, replacing L_Dis and L_reg. `none` omits these; with `soften` and
+    `regularize` off too, L_soft or L_reg alone, these are the ablations of its Table V.
     `discriminator_input="raw"` is the paper's: discriminators, decoders and compression then see
     lengths as well as directions. `reverse`, `mask_noisy` and `bounded_adversary` are the variants
-    of the functions of these losses.
-    `warmup_negatives="hardest"` is the paper's warm-up, in which heads on a CLIP model collapse.
-    `freeze_towers` trains the heads alone, on features that are computed once. `tower_rate` and
-    `discriminator_rate` are learning rates in units of the heads': at the same rate the exclusive
-    halves outrun what should judge them. The discriminators take `discriminator_steps` steps before
-    each one of the heads. Raises `InputError` for a value out of range.
+    of the functions of these losses. `warmup_negatives="hardest"` is the paper's warm-up, in which
+    heads on a CLIP model collapse. `freeze_towers` trains only the heads, on features computed
+    once. `tower_rate` and `discriminator_rate` are learning rates in units of the heads': at the
+    same rate the exclusive halves outrun their discriminators, which take `discriminator_steps`
+    steps before each step of the heads. Raises `InputError` for a value out of range.
     """
 
     methods: ClassVar[tuple[str, ...]] = ("disncl",)
@@ -293,8 +292,8 @@ class DisnclOptions(Options):
 class ObjectiveOptions(Options):
     """The options of all objectives; each reads its own.
 
-    `learning_rate` and `epochs` default to the method's own. `ncu` also gives gradient ascent its
-    split, `prompt_epochs` are those of NCU's phase HN, `bayes.moving_average` is DeCL's too.
+    `learning_rate` and `epochs` default to the method's own. `ncu` also has the split of gradient
+    ascent, `prompt_epochs` are those of NCU's phase HN, and DeCL also uses `bayes.moving_average`.
     """
 
     epochs: Annotated[

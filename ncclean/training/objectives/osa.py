@@ -1,8 +1,8 @@
-"""OSA: the CLIP loss with every pair's share scaled by how clean the estimator finds it.
+"""OSA: the CLIP loss with each pair weighted by how clean the estimator finds it.
 
-"One-Step Anti-noise". As published the weights come from a frozen estimator and a score table
-(`ncclean.scoring.osa`), never from the model that trains; as its authors released it, the weights
-of a batch come from a frozen copy of the start, and no table is needed.
+"One-Step Anti-noise". In the paper, the weights come from a frozen estimator and a score table
+(`ncclean.scoring.osa`), never from the training model; in the authors' code, a frozen copy of the
+start weighs each batch, and no table is needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SEED = 0
 
 
 def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
-    """Create OSA's objective, as published or as its authors released it."""
+    """Create OSA's objective, as published or as released by its authors."""
     phases = method_phases(options)
     if options.ncu.variant == "released":
         return ReleasedOsa(phases)
@@ -52,7 +52,7 @@ def osa_terms(
     *,
     normalize: bool,
 ) -> Terms:
-    """OSA's loss as the one term `contrastive`, each pair weighed as the selection says."""
+    """Return OSA's loss as the one term `contrastive`, each pair weighted by the selection."""
     return {"contrastive": osa_loss(image, text, scale, batch.weights, normalize, rows)}
 
 
@@ -81,8 +81,8 @@ def osa_loss(
 def released_weights(logits: torch.Tensor, threshold: torch.Tensor | float) -> torch.Tensor:
     """(N,) weights x^2 (1 - x^2), at most 1/4, from the (N,) scaled cosines of the pairs.
 
-    x is the logit less the threshold, clipped at 0, over its largest in the batch. So the weight
-    falls again above x = .71, and the pair of the largest cosine has none. A batch without a logit
+    x is the logit minus the threshold, clipped at 0, over its largest in the batch. So the weight
+    falls above x = .71, and the pair with the largest cosine has none. A batch without a logit
     above the threshold has weights of 0.
     """
     above = (logits - threshold).clamp_min(0)
@@ -91,7 +91,7 @@ def released_weights(logits: torch.Tensor, threshold: torch.Tensor | float) -> t
 
 
 class StartEstimator(nn.Module):
-    """A frozen copy of the model that training starts from, and its mean logit on noise."""
+    """A frozen copy of the initial model, and its mean logit on noise."""
 
     threshold: torch.Tensor
 
@@ -102,14 +102,14 @@ class StartEstimator(nn.Module):
 
     @torch.no_grad()
     def logits(self, pixels: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """(B,) scaled cosines of pairs, less their mean on noise, which the first call takes."""
-        self.model.eval()  # a trainer puts the modules of an objective in training mode
+        """Return (B,) scaled cosines of pairs, minus their mean on noise from the first call."""
+        self.model.eval()  # a trainer sets an objective's modules to training mode
         if bool(self.threshold.isnan()):
             self.threshold.copy_(self._on_noise(pixels, tokens))
         return self._pairs(pixels, tokens) - self.threshold
 
     def _on_noise(self, pixels: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The mean logit of all uniform noise images with all random texts, as in the code."""
+        """Return the mean logit of all uniform noise images with all random texts."""
         generator = torch.Generator().manual_seed(_SEED)
         images = torch.rand(_NOISE_PAIRS, *pixels.shape[1:], generator=generator)
         length = model_attribute(self.model, "context_length", default=tokens.shape[1])
@@ -144,7 +144,7 @@ class ReleasedOsa(Objective):
         self._start: StartEstimator | None = None
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """The frozen copy of the start, which is saved with checkpoints and never trains."""
+        """Return the frozen copy of the start, saved with checkpoints and never trained."""
         self._start = StartEstimator(model)
         return {"start": self._start}
 

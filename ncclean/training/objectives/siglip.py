@@ -1,8 +1,8 @@
-"""SigLIP: every image with every caption is a question of its own, matched or not.
+"""SigLIP: every image with every caption is a separate question, matched or not.
 
 Zhai et al. 2023, "Sigmoid Loss for Language Image Pre-Training". The loss of a pair is a sum over
-its row and its column, so weights multiply into it pair by pair: those of a selection, such as
-OSA's, weigh a pair's row and column, and Bayesian weights each of the N^2 terms.
+its row and its column, so weights apply pair by pair: those of a selection, such as OSA's, weigh a
+pair's row and column, and Bayesian weights each of the N^2 terms.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _FIRST_BIAS = -10.0  # the paper's
 
 
 def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objective:
-    """Create SigLIP's objective, its terms weighed by Bayesian weights if these are asked for."""
+    """Create SigLIP's objective, with terms weighted by Bayesian weights on request."""
     bayes = options.bayes if options.siglip_weights == "bayes" else None
     return Siglip(method_phases(options), bayes)
 
 
 class Siglip(Objective):
-    """The sigmoid loss with the model's logit bias, or one of its own where a model has none."""
+    """The sigmoid loss with the model's logit bias, or a new one if a model has none."""
 
     name = "siglip"
-    largest_scale = math.inf  # released models lie above 100
+    largest_scale = math.inf  # released models exceed 100
 
     def __init__(self, phases: tuple[Phase, ...], bayes: BayesOptions | None = None) -> None:
         super().__init__(phases)
@@ -123,7 +123,7 @@ def siglip_losses(
         first = rows.start or 0
         weights: list[torch.Tensor | float] = [1.0, 1.0]
         if bayes is not None:
-            # Of the block, so that it draws the same when it is computed once more.
+            # Seeded by block, so that recomputing it draws the same.
             generator = torch.Generator(image.device).manual_seed(seed + first)
             with torch.no_grad():
                 weights = [

@@ -1,12 +1,12 @@
-"""Norms and products of embeddings that no autocast rounds, by blocks of rows where they are large.
+"""Norms and products of embeddings without autocast rounding, by blocks of rows if large.
 
 A logit is a cosine times up to 100: rounded to bfloat16 it is off by a third and more. The losses
-are a small part of a step, so they always take norms and products in float32 or better.
+are a small part of a step, so they always compute norms and products in float32 or better.
 
 At N = 32,768 one (N, N) matrix of float32 takes 4.3 GB, and autograd would keep five to twelve of
-them. A block of rows is computed once more in the backward pass, so that none of its matrices is
-kept. The same products then come in another order: equal up to rounding. What a loss sums over
-columns are the rows of the transposed problem.
+them. A block of rows is recomputed in the backward pass, so none of its matrices is kept. The
+products then come in another order: equal up to rounding. Sums over columns are computed as rows of
+the transposed problem.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 Result = TypeVar("Result")
 
-# Values of a matrix that is taken whole: 256 MB in float32, N = 8192.
+# Values of a matrix that is computed whole: 256 MB in float32, N = 8192.
 WHOLE = 1 << 26
 # Values of a block of a larger one; a loss has up to ten matrices of that size at a time.
 BLOCK = 1 << 24
@@ -35,14 +35,14 @@ def normalized(features: torch.Tensor) -> torch.Tensor:
 
 
 def cosines(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """(N, d) and (M, d) L2-normalised embeddings -> (N, M) cosines, in float32 or better."""
+    """Return (N, M) cosines of (N, d) and (M, d) L2-normalised embeddings, in float32 or better."""
     first, second = precise(first, second)
     with torch.autocast(first.device.type, enabled=False):
         return first @ second.T
 
 
 def paired_cosines(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """(N, d) and (N, d) L2-normalised embeddings -> (N,) cosines of the pairs."""
+    """Return (N,) cosines of the pairs of (N, d) and (N, d) L2-normalised embeddings."""
     first, second = precise(first, second)
     return (first * second).sum(dim=1)
 
@@ -54,10 +54,10 @@ def precise(first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def row_blocks(count: int, columns: int, rows: slice = ALL) -> list[slice]:
-    """Slices of consecutive rows of a (count, columns) matrix, small enough for memory.
+    """Yield slices of consecutive rows of a (count, columns) matrix, small enough for memory.
 
-    `rows` itself if that is at most `WHOLE` values, else blocks of `BLOCK` values at most, but at
-    least of one row.
+    `rows` itself if that has at most `WHOLE` values, else blocks of at most `BLOCK` values, or one
+    row.
     """
     first_row, end, _ = rows.indices(count)
     if (end - first_row) * columns <= WHOLE:
@@ -67,10 +67,10 @@ def row_blocks(count: int, columns: int, rows: slice = ALL) -> list[slice]:
 
 
 def by_rows(function: Callable[[slice], Result], pairs: int, rows: slice = ALL) -> list[Result]:
-    """Call a function on each block of rows of a (pairs, pairs) matrix, recomputed going back.
+    """Call a function on each block of rows of a (pairs, pairs) matrix; recompute in backward.
 
-    It may be called twice for a block and must then return the same: what it draws needs a
-    generator of its own.
+    It may be called twice for a block and must then return the same: its draws need their own
+    generator.
     """
     blocks = row_blocks(pairs, pairs, rows)
     if len(blocks) == 1:
@@ -82,7 +82,7 @@ def by_rows(function: Callable[[slice], Result], pairs: int, rows: slice = ALL) 
 
 
 def row_cosines(first: torch.Tensor, second: torch.Tensor, rows: slice) -> torch.Tensor:
-    """(R, M) cosines of some rows of (N, d) L2-normalised embeddings with (M, d) others."""
+    """Return (R, M) cosines of some rows of (N, d) L2-normalised embeddings with (M, d) others."""
     # A view of all rows would add up the gradients in another order.
     return cosines(first if rows == ALL else first[rows], second)
 
@@ -90,10 +90,10 @@ def row_cosines(first: torch.Tensor, second: torch.Tensor, rows: slice) -> torch
 def both_ways(
     first: torch.Tensor, second: torch.Tensor, rows: slice, scale: torch.Tensor | float = 1.0
 ) -> Iterator[torch.Tensor]:
-    """(R, N) rows of scaled cosines in both directions, from (N, d) L2-normalised pairs.
+    """Return (R, N) rows of scaled cosines in both directions, from (N, d) L2-normalised pairs.
 
-    S are the cosines of `first` with `second`. Of all rows, the second is a view of the first. The
-    diagonal of S begins in column `rows.start`.
+    S has the cosines of `first` with `second`. For all rows, the second result is a view of the
+    first. The diagonal of S begins in column `rows.start`.
     """
     if rows == ALL:
         scaled = scale * cosines(first, second)
@@ -107,9 +107,9 @@ def both_ways(
 def own_and_all(
     image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor | float
 ) -> torch.Tensor:
-    """(2, 2, N) own logit and logsumexp of each pair, image to text and text to image.
+    """Return (2, 2, N) own logit and logsumexp of each pair, image to text and text to image.
 
-    Of each direction the own logits and the logsumexps of all.
+    Each direction has the own logits, then the logsumexps of all.
     """
 
     def of(rows: slice) -> torch.Tensor:
@@ -125,5 +125,5 @@ def own_and_all(
 
 
 def mean_or_zero(values: torch.Tensor) -> torch.Tensor:
-    """Mean of (N,) values; of none, a zero that is attached to the graph."""
+    """Return the mean of (N,) values; a zero attached to the graph if there are none."""
     return values.sum() / max(1, len(values))
