@@ -48,8 +48,8 @@ def build(source: ModelSource, seed: int = 0, preprocess: str | None = None) -> 
     """Build a model with its tokenizer and preprocessing; `seed` is for random weights.
 
     `preprocess` names released weights to preprocess images as, `TAG` or `ARCHITECTURE/TAG`. A
-    configuration that names code, or asks for more memory than its weights take, is refused
-    before anything is built of it. Raises `ModelError`.
+    configuration that names code, or needs more memory than its weights take, is refused before
+    building. Raises `ModelError`.
     """
     import open_clip
 
@@ -115,7 +115,7 @@ def _network(
 
 @functools.lru_cache(maxsize=2)
 def _open_clip_tokenizer(name: str, text: str) -> Tokenizer:
-    """open_clip's own tokenizer of a model with this text configuration, read once."""
+    """Return open_clip's own tokenizer of a model with this text configuration, read once."""
     import open_clip
 
     tokenizer: Tokenizer = open_clip.get_tokenizer(name)
@@ -158,9 +158,9 @@ _POSITIONS = "positional_embedding"
 
 
 def _check_positions(source: ModelSource, model: nn.Module, read: Mapping[str, int]) -> None:
-    """Look for position embeddings that open_clip has stretched to the length of the architecture.
+    """Check for position embeddings that open_clip has stretched to the architecture's length.
 
-    Images of another size are common, so they are only logged. Captions are not: `ModelError`.
+    Images of another size are common, so they are only logged; captions raise `ModelError`.
     """
     state = model.state_dict()
     for name, count in read.items():
@@ -194,7 +194,7 @@ def _explain(source: ModelSource, error: Exception) -> str:
 
 
 def weights_fingerprint(model: nn.Module) -> str:
-    """32 hex digits over the names, shapes and bytes of all parameters and buffers."""
+    """Return 32 hex digits over the names, shapes and bytes of all parameters and buffers."""
     digest = hashlib.blake2b(digest_size=16)
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
@@ -203,7 +203,7 @@ def weights_fingerprint(model: nn.Module) -> str:
 
 
 def _initial_weights(source: ModelSource) -> contextlib.AbstractContextManager[object]:
-    """Skip random weights where a file with all of them replaces them (.7 s of a ViT-B/32)."""
+    """Skip random weights if a file replaces them all (.7 s for a ViT-B/32)."""
     return contextlib.nullcontext() if source.is_random else _WithoutInitialization()
 
 
@@ -228,7 +228,7 @@ class _WithoutInitialization(TorchFunctionMode):
 def _quiet() -> Iterator[None]:
     """Silence open_clip and the hub, which log every retry; failures arrive as exceptions.
 
-    What ncclean itself has to say is still said.
+    ncclean's own messages are still shown.
     """
     from huggingface_hub.utils import logging as hub
 

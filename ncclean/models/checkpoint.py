@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 BUNDLED = ("demo", "demo-noisy")
 WEIGHTS_NAME = "open_clip_model.safetensors"
-# The names that open_clip looks for in a folder, the first one before the others.
+# The names that open_clip looks for in a folder, in order of preference.
 _WEIGHTS_NAMES = (
     WEIGHTS_NAME,
     "open_clip_pytorch_model.safetensors",
@@ -41,11 +41,11 @@ FOLDER = "local-dir:"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """`name` and `pretrained` as open_clip takes them; `label` and `tag` as the table records them.
+    """A model's `name` and `pretrained` for open_clip; the table records `label` and `tag`.
 
     `checkpoint` is a weights file to load into the architecture of `name`. `architectures` are the
-    open_clip names that the architecture may have, where more than its configuration is known of
-    it; `preprocessing` is what its configuration states, where open_clip does not read it. With
+    open_clip names that the architecture may have, if more than its configuration is known;
+    `preprocessing` is what its configuration states, if open_clip does not read it. With
     `is_random` no weights are read.
     """
 
@@ -60,7 +60,7 @@ class ModelSource:
 
     @property
     def weights(self) -> str:
-        """The weights as messages name them: their file, or else the model."""
+        """The weights as named in messages: their file, or else the model."""
         return self.checkpoint or self.label
 
     @property
@@ -76,8 +76,7 @@ def resolve(model: str, pretrained: str | None = None, *, is_random: bool = Fals
     A path is a model's folder, a checkpoint file, or a json file with a configuration as open_clip
     keeps it (`embed_dim`, `vision_cfg`, `text_cfg`) or as a model has it (`model_cfg`).
     `pretrained` is a tag of an open_clip name, or a weights file for the architecture that `model`
-    names.
-    `is_random` asks for the architecture alone.
+    names. `is_random` requests only the architecture.
 
     Raises `ModelError` with a suggestion if it is none of these.
     """
@@ -99,7 +98,7 @@ def resolve(model: str, pretrained: str | None = None, *, is_random: bool = Fals
 
 
 def _resolved(model: str, has_own_weights: bool) -> ModelSource:
-    """The source that a name stands for; without `has_own_weights` only its architecture."""
+    """Return the source for a name; without `has_own_weights` only its architecture."""
     if model in BUNDLED:
         folder = Path(__file__).parent / model.replace("-", "_")
         if not (folder / CONFIG_NAME).is_file():
@@ -175,11 +174,11 @@ def _registered(path: Path, label: str) -> ModelSource:
 
 
 def matching_architectures(checkpoint: Path) -> tuple[str, ...]:
-    """Names of the open_clip architectures whose parameters are those of a bare checkpoint.
+    """Return names of open_clip architectures with the parameters of a bare checkpoint.
 
-    The one to take comes first: they may differ in something a checkpoint does not record (the
-    activation), and then the log names the choice, open_clip's default GELU variant. Raises
-    `ModelError` when none fits.
+    The preferred one comes first: they may differ in something a checkpoint does not record (the
+    activation); then the log names the choice, open_clip's default GELU variant. Raises
+    `ModelError` if none fits.
     """
     import open_clip
 

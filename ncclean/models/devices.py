@@ -1,4 +1,4 @@
-"""The device and the precision a model computes in: towers over cores, or fed on a GPU."""
+"""Choose the device and precision for a model, and run towers over cores or feed them on a GPU."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ncclean.models.open_clip_internals import keep_fp32_between_layers
 logger = logging.getLogger(__name__)
 
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
-# What autocast makes of products; fp32 and tf32 leave all tensors in float32.
+# Autocast's dtypes for products; fp32 and tf32 leave all tensors in float32.
 LOW_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Largest difference of an embedding's component between two ways to round to low precision.
+# Largest difference in an embedding's component between two ways of rounding to low precision.
 _CAST_TOLERANCE = 0.02
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -72,10 +72,10 @@ def _has_tf32(device: torch.device) -> bool:
 
 @contextlib.contextmanager
 def float32_products(*, tf32: bool) -> Iterator[None]:
-    """Have CUDA compute float32 products and convolutions in TF32, or exactly, in this block.
+    """Make CUDA compute float32 products and convolutions in TF32, or exactly, in this block.
 
-    torch by itself takes TF32 for convolutions and not for matrix products. The flags belong to
-    the process, so threads enter one after the other.
+    By default torch uses TF32 for convolutions but not for matrix products. The flags belong to the
+    process, so threads enter one after another.
     """
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     with _ONE_AT_A_TIME:
@@ -95,12 +95,12 @@ def for_inference(
     tokens: torch.Tensor,
     image_size: tuple[int, int],
 ) -> nn.Module:
-    """The model with the weights of its matrix products kept in `dtype`, where `tokens` are.
+    """Return the model with its matrix products' weights in `dtype`, where `tokens` are.
 
-    They are what autocast makes of them anyway, for every batch anew; and where all is in one
-    precision torch takes its faster attention (1.6 times for the bundled estimator on a CPU). On
-    CUDA, kernels of convolutions are channels-last, as tensor cores take them. A model whose
-    embeddings in `context` then change by more than rounding keeps its weights.
+    Autocast would convert them for every batch anyway; and in a single precision torch uses its
+    faster attention (1.6 times for the bundled estimator on a CPU). On CUDA, convolution kernels
+    are channels-last, for tensor cores. A model whose embeddings in `context` then change by more
+    than rounding keeps its weights.
     """
     cast = _cast_matrices(model, dtype, is_channels_last=tokens.is_cuda)
     size = math.prod(image_size)
@@ -119,7 +119,7 @@ def for_inference(
 
 
 def _cast_matrices(model: nn.Module, dtype: torch.dtype, is_channels_last: bool) -> nn.Module:
-    """A copy of the model whose linear, convolution and attention weights are in `dtype`.
+    """Copy a model with linear, convolution and attention weights in `dtype`.
 
     All other tensors are shared with the model: embeddings and normalisations stay exact.
     """
@@ -138,10 +138,10 @@ def _cast_matrices(model: nn.Module, dtype: torch.dtype, is_channels_last: bool)
 
 T = TypeVar("T")
 
-# A GPU's batches that are tried, and the share of the highest speed that a smaller one must reach.
+# Batch sizes to try on a GPU, and the share of the highest speed that a smaller one must reach.
 _BATCHES = (64, 128, 256, 512, 1024, 2048)
 _AS_GOOD = 0.95
-_BUSY_SECONDS = 0.25  # a batch that takes so long waits for no launches: larger ones gain nothing
+_BUSY_SECONDS = 0.25  # a batch this long does not wait for launches: larger ones gain nothing
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs
 
 
@@ -162,7 +162,7 @@ class Cores:
 
     @property
     def model(self) -> nn.Module:
-        """A copy of the model for the calling thread, sharing its tensors.
+        """Return a copy of the model for the calling thread, sharing its tensors.
 
         Shortening the context swaps tensors inside the modules, which threads must not share.
         """
@@ -177,7 +177,7 @@ def sharing_tensors(
 ) -> nn.Module:
     """A copy of the modules of a model with the same parameters and buffers.
 
-    `replaced` are tensors to take in place of those with these ids.
+    `replaced` are replacement tensors by the ids of the originals.
     """
     tensors = chain(model.parameters(), model.buffers())
     memo = {id(tensor): tensor for tensor in tensors} | dict(replaced or {})
@@ -185,9 +185,10 @@ def sharing_tensors(
 
 
 def fastest_batch(seconds: Callable[[int], float]) -> int:
-    """The smallest size of batches, a power of two, within a twentieth of the highest speed.
+    """Return the smallest batch size, a power of two, within a twentieth of the highest speed.
 
-    `seconds` measures one batch of so many, and raises `torch.OutOfMemoryError` if it is too large.
+    `seconds` measures a batch of the given size, and raises `torch.OutOfMemoryError` if it is too
+    large.
     """
     rates: dict[int, float] = {}
     with contextlib.suppress(torch.OutOfMemoryError):
@@ -201,10 +202,10 @@ def fastest_batch(seconds: Callable[[int], float]) -> int:
 
 
 def pin(memory: torch.Tensor) -> bool:
-    """Have CUDA lock the memory of a CPU tensor, from where batches are then uploaded uncopied.
+    """Lock a CPU tensor's memory for CUDA, which then uploads batches from it without copying.
 
     It may be shared with other processes, which write the batches. Returns whether it is locked:
-    not without a GPU, nor where the system refuses. `unpin` it before it is freed.
+    false without a GPU, or if the system refuses. `unpin` it before freeing it.
     """
     if not torch.cuda.is_available():
         return False
@@ -212,7 +213,7 @@ def pin(memory: torch.Tensor) -> bool:
     if int(status) == 0:
         return True
     logger.info("batches are copied before their upload: cudaHostRegister gave %s", status)
-    with contextlib.suppress(RuntimeError):  # CUDA says it again at the next launch
+    with contextlib.suppress(RuntimeError):  # CUDA repeats the error at the next launch
         torch.zeros(1, device="cuda")
     return False
 
@@ -234,7 +235,7 @@ class Uploads:
     ) -> Callable[[], torch.Tensor]:
         """Queue upload and encoding of a batch; the returned function waits for the result.
 
-        Blocks in pinned memory are uploaded from there: leave them be until then.
+        Blocks in pinned memory are uploaded in place: do not change them until then.
         """
         with torch.cuda.device(self._device):
             compute = torch.cuda.current_stream(self._device)
@@ -255,8 +256,8 @@ class Uploads:
         return result
 
     def _upload(self, block: torch.Tensor) -> torch.Tensor:
-        # torch keeps pinned memory and hands it out again once its upload is through: with two
-        # batches in flight this is double buffering.
+        # torch reuses pinned memory once its upload has finished: with two batches in flight this
+        # is double buffering.
         if block.device.type == "cpu" and not block.is_pinned():
             block = block.pin_memory()
         return block.to(self._device, non_blocking=True)

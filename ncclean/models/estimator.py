@@ -1,4 +1,4 @@
-"""The frozen estimator: images and captions to L2-normalised embeddings."""
+"""The frozen estimator, from images and captions to L2-normalised embeddings."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# On CPUs a matrix product of fewer rows takes another kernel and rounds differently: an embedding
+# On CPUs a matrix product of fewer rows uses another kernel and rounds differently: an embedding
 # would depend on how many others were in its batch (measured: up to 10 rows do, 12 do not).
 _STEADY_ROWS = 16
-# Rows that one core encodes at a time: activations that stay in its cache make it up to twice as
-# fast as all cores on one large batch (see docs/benchmarks.md), and no core waits for another.
+# Rows that one core encodes at a time: activations that fit its cache make it up to twice as fast
+# as all cores on one large batch (see docs/benchmarks.md), and no core waits for another.
 _ROWS_PER_CORE = 64
-# Of a GPU's memory, what a batch leaves for others: decoded images, scores, fragments.
+# The share of a GPU's memory that a batch leaves for decoded images, scores, fragmentation.
 _FREE_SHARE = 1 / 8
-_REPEATS = 5  # of a measured batch: whatever else the machine does slows some of them
+_REPEATS = 5  # of a measured batch: other work on the machine slows some of them
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """The model that scored, as the score table records it; `preprocessing` is JSON.
+    """The model that scored, as recorded in the score table; `preprocessing` is JSON.
 
     `dim` is the width of its embeddings, which is not recorded.
     """
@@ -66,7 +66,7 @@ class ModelIdentity:
     pretrained: str
     fingerprint: str
     precision: str
-    scale: float  # exp(logit_scale), which the losses are in units of
+    scale: float  # exp(logit_scale), the unit of the losses
     preprocessing: str = ""
     dim: int = 0
 
@@ -75,10 +75,10 @@ class Estimator:
     """A frozen open_clip model with its tokenizer and preprocessing.
 
     Embeddings are float32 whatever the precision of the towers. `model` keeps its float32 weights;
-    lower precision is autocast around a copy whose matrices are cast once.
-    On a GPU, cuDNN's attention is switched off for the whole process.
-    `architecture` is open_clip's `model_cfg`, to save the model with. Raises `ModelError` for a
-    model whose tokenizer or scale is not that of its towers.
+    lower precision is autocast around a copy whose matrices are cast once. On a GPU, cuDNN's
+    attention is switched off for the whole process. `architecture` is open_clip's `model_cfg`, to
+    save the model with. Raises `ModelError` for a model whose tokenizer or scale does not fit its
+    towers.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class Estimator:
     ) -> None:
         self.device = torch.device(device)
         if self.device.type == "cuda":
-            # Of torch's attention kernels, cuDNN's are planned for each new number and length of
-            # texts: that took three quarters of the time of a run.
+            # cuDNN's attention is planned for each new number and length of texts, which took three
+            # quarters of a run's time.
             torch.backends.cuda.enable_cudnn_sdp(False)
         self.precision = resolve_precision(precision, self.device)
-        # Autocast keeps its low-precision copies of the weights within a forward pass only for
-        # parameters that require gradients; without, ViT-B/32 ran four times slower on a CPU.
-        # Nothing records gradients: the methods run under no_grad (inference mode would undo this).
+        # Autocast caches low-precision weights within a forward pass only for parameters that
+        # require gradients; without them, ViT-B/32 ran four times slower on a CPU. Nothing records
+        # gradients: the methods run under no_grad (inference mode would undo this).
         self.model = model.to(self.device).eval().requires_grad_(True)
         self.tokenizer = tokenizer
         self.tokenize = Tokenize(tokenizer)
@@ -120,8 +120,8 @@ class Estimator:
         std = torch.tensor(preprocessing.std, dtype=torch.float64).view(1, 3, 1, 1)
         self._gain = (1 / (255 * std)).float().to(self.device)
         self._offset = (-mean / std).float().to(self.device)
-        # One core each: torch's own threads wait for one another actively, and where something
-        # else runs on the machine too, these few batches took ten times as long.
+        # One core each: torch's own threads wait actively for one another, and beside other work on
+        # the machine these few batches took ten times as long.
         self._check_tokens(label)
         with ThreadPoolExecutor(initializer=torch.set_num_threads, initargs=(1,)) as pool:
             fingerprint = pool.submit(weights_fingerprint, model)
@@ -150,7 +150,7 @@ class Estimator:
         self._encode_image = cast(Tower, self._towers.encode_image)
         self._cores = Cores(self._towers) if self.device.type == "cpu" else None
         self._uploads = Uploads(self.device) if self.device.type == "cuda" else None
-        # Each call takes at least so many rows, of which all but the given ones are thrown away.
+        # Each call gets at least this many rows; the surplus results are discarded.
         self._fewest_rows = _STEADY_ROWS if self._cores is not None else 0
         self._compiled: CompiledTowers | None = None
         if compiled:
@@ -164,7 +164,7 @@ class Estimator:
             self._fewest_rows = DEFAULT_BATCH_SIZE if self._cores is None else _ROWS_PER_CORE
 
     def _prepared_towers(self) -> nn.Module:
-        """The model as it computes: with matrices cast once, and laid out as a GPU takes them."""
+        """Return the model as it computes: matrices cast once, in the GPU's layout."""
         dtype = LOW_PRECISION.get(self.precision, torch.float32)
         if self.device.type == "cuda" or (self.device.type == "cpu" and dtype != torch.float32):
             tokens = self.tokenize(["a cat"]).to(self.device)
@@ -187,15 +187,14 @@ class Estimator:
         """Load any open_clip model: a name with a tag or file, `hf-hub:`, `local-dir:`, `demo`.
 
         `preprocess` names released weights whose preprocessing the images get, as in
-        `ncclean.models.building.build`; by default it is the model's own.
-        Where a folder holds DisNCL's heads beside the model, `space` takes embeddings in one of
-        their spaces: `invariant`, `exclusive` or `joint`; `auto` is `invariant` if there are any.
-        `compiled` passes the towers through `torch.compile`, which takes minutes once.
-        With `random_seed` the model gets random weights, and `model` may be any architecture, see
-        `ncclean.models.checkpoint.resolve`.
+        `ncclean.models.building.build`; by default the model's own. If a folder holds DisNCL's
+        heads beside the model, `space` selects embeddings in one of their spaces: `invariant`,
+        `exclusive` or `joint`; `auto` is `invariant` if there are any. `compiled` passes the towers
+        through `torch.compile`, which takes minutes once. With `random_seed` the model gets random
+        weights, and `model` may be any architecture, see `ncclean.models.checkpoint.resolve`.
 
-        Raises `ModelError` if the model is unknown or its weights or the device are not available,
-        `InputError` for a precision that is unknown or that the device lacks.
+        Raises `ModelError` if the model is unknown, or its weights or the device are unavailable;
+        `InputError` for a precision that is unknown or unsupported by the device.
         """
         chosen = resolve_device(device)
         resolve_precision(precision, chosen)  # before minutes of loading
@@ -241,7 +240,7 @@ class Estimator:
         return model_attribute(self.model, "vocab_size", default=49408)
 
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
-        """(N, 3, H, W) uint8 -> (N, d) L2-normalised float32 on the device."""
+        """Encode (N, 3, H, W) uint8 to (N, d) L2-normalised float32 on the device."""
         return self.start_image(pixels)()
 
     def start_image(
@@ -250,8 +249,8 @@ class Estimator:
         """Start to encode a batch, or blocks of one; the returned function waits for embeddings.
 
         On a GPU the images travel from pinned memory while earlier batches are computed. A batch
-        that is in such memory itself (`ncclean.models.devices.pin`) is read until the embeddings
-        are there.
+        that is itself in such memory (`ncclean.models.devices.pin`) is read until the embeddings
+        are ready.
         """
         blocks = [pixels] if isinstance(pixels, torch.Tensor) else list(pixels)
         if self._uploads is not None and any(len(block) for block in blocks):
@@ -259,10 +258,10 @@ class Estimator:
         return self._start(self._encode_pixels, blocks)
 
     def encode_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(N, L) int64 token ids, padded or not -> (N, d) L2-normalised float32 on the device.
+        """Encode (N, L) int64 token ids, padded or not, to (N, d) L2-normalised float32.
 
-        Tokens that cannot reach the embedding are left out, where the tower allows it: of random
-        ids that is half.
+        Omits tokens that cannot reach the embedding, if the tower allows it: half of those of
+        random ids.
         """
         if not len(tokens) or self._cores is None or not self._ends_at_highest:
             return self._start(self._encode_tokens, [tokens])()
@@ -281,15 +280,15 @@ class Estimator:
 
     @property
     def _ends_at_highest(self) -> bool:
-        """Whether a text's embedding is that of the tokens up to its highest id (causal towers)."""
+        """Check whether a text's embedding is that of the tokens up to its highest id."""
         tower = getattr(self.model, "text", self.model)
         return self.trims_text and pooling(tower)[0] == "argmax"
 
     def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> torch.Tensor:
-        """Embed captions -> (N, d) L2-normalised float32 on the device.
+        """Embed captions as (N, d) L2-normalised float32 on the device.
 
-        Every distinct caption is encoded once, and where the tower allows it at its own length
-        instead of the full context. The result depends on neither.
+        Encodes every distinct caption once and, if the tower allows it, at its own length instead
+        of the full context. The result depends on neither.
         """
         return self.encode_captions(captions, batch_size)[0]
 
@@ -383,7 +382,7 @@ class Estimator:
         return batch_size
 
     def seconds_per_batch(self, batch_size: int) -> float:
-        """Measure the seconds that a batch of images and one of captions take, after a warm-up."""
+        """Measure the seconds for a batch of images and one of captions, after a warm-up."""
         pixels = torch.zeros(batch_size, 3, *self.image_size, dtype=torch.uint8)
         captions = [f"a photo of {number} things on a table" for number in range(batch_size)]
         for _ in range(2):
@@ -397,9 +396,9 @@ class Estimator:
 
     @torch.no_grad()
     def _seconds_per_images(self, count: int) -> float:
-        """Measure the least seconds that the image tower takes, not compiled, after a warm-up.
+        """Measure the least seconds of the image tower, not compiled, after a warm-up.
 
-        Raises `torch.OutOfMemoryError` if an eighth of the GPU's memory does not stay free.
+        Raises `torch.OutOfMemoryError` unless an eighth of the GPU's memory stays free.
         """
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -449,7 +448,7 @@ class Estimator:
         self, encode: Callable[[torch.Tensor], torch.Tensor], blocks: Sequence[torch.Tensor]
     ) -> Callable[[], torch.Tensor]:
         count = sum(map(len, blocks))
-        if not count:  # which not every tower takes
+        if not count:  # not every tower supports it
             return lambda: torch.empty(0, self.embed_dim, device=self.device)
         size = self._rows_at_a_time(count)
         if self._cores is not None:  # a small batch keeps all cores busy too
@@ -465,13 +464,13 @@ class Estimator:
     def _map(
         self, encode: Callable[[T], torch.Tensor], pieces: Iterable[T]
     ) -> Iterable[torch.Tensor]:
-        """`encode` of every piece, in order; on a CPU begun, elsewhere queued on the device."""
+        """Return `encode` of every piece, in order; begun on a CPU, queued on other devices."""
         if self._cores is None:
             return [encode(piece) for piece in pieces]
         return self._cores.map(encode, pieces)
 
     def _filled(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows, with copies of the first one up to `_fewest_rows`."""
+        """Return the rows, with copies of the first one up to `_fewest_rows`."""
         lacking = self._fewest_rows - len(rows)
         if lacking <= 0 or len(rows) == 0:
             return rows
@@ -479,7 +478,7 @@ class Estimator:
 
     @contextlib.contextmanager
     def _shrinking(self) -> Iterator[None]:
-        """Halve what compiled towers take on a GPU, as the run does, where memory runs out."""
+        """Halve the batch of compiled towers on a GPU if memory runs out, as the run does."""
         rows = self._fewest_rows
         try:
             yield

@@ -1,8 +1,8 @@
-"""Small models on embeddings: DisNCL's heads, and those that `score --head` makes a column of.
+"""Small models on embeddings: DisNCL's heads, and those for columns of `score --head`.
 
 DisNCL's f_S, f_X, g_S, g_X split CLIP features into what both modalities share and what only one of
-them has. A run folder may hold them beside the model (`write_heads`). `HeadedClip` makes of both a
-model whose embeddings lie in one of the spaces, which everything that takes an estimator can use.
+them has. A run folder may hold them beside the model (`write_heads`). `HeadedClip` combines both
+into a model with embeddings in one of the spaces, for use wherever an estimator is.
 
 An `EmbeddingHead` is a model on image embeddings such as LAION's aesthetic predictor.
 """
@@ -32,13 +32,13 @@ from ncclean.models.text_tower import encode_text
 from ncclean.models.weights import check_finite, write_tensors
 
 WEIGHTS_NAME, CONFIG_NAME = "disncl_heads.safetensors", "disncl_heads.json"
-# Cosines in: what both modalities share, what one has alone, or both halves with equal weight.
+# Embedding spaces: what both modalities share, what one has alone, or both with equal weight.
 SPACES = ("invariant", "exclusive", "joint")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadsConfig:
-    """Sizes of the heads; `temperature` is what their cosines are divided by in a softmax."""
+    """Sizes of the heads; `temperature` divides their cosines in a softmax."""
 
     feature_dim: int
     hidden_dim: int = 256
@@ -70,8 +70,8 @@ class Heads(nn.Module):
 def headed(model: nn.Module, folder: Path | None, space: str | None) -> nn.Module:
     """Wrap a model so that it embeds in `space`, by the DisNCL heads in its folder.
 
-    `None` leaves it as it is, and so does `auto` if there are no heads; with them it is
-    `invariant`. Raises `ModelError` if a space is asked for by name and there are no heads.
+    `None` returns the model unchanged, as does `auto` without heads; with heads `auto` is
+    `invariant`. Raises `ModelError` for a named space without heads.
     """
     if space is None or (space == "auto" and (folder is None or not has_heads(folder))):
         return model
@@ -92,7 +92,8 @@ def check_space(space: str) -> None:
 class HeadedClip(nn.Module):
     """A CLIP model and the heads of one space, with the interface of a CLIP model.
 
-    Heads of the other spaces are left out, so that a fingerprint of the weights tells spaces apart.
+    Heads of the other spaces are omitted, so that a fingerprint of the weights identifies the
+    space.
     """
 
     def __init__(self, clip: nn.Module, heads: Heads, space: str) -> None:
@@ -160,7 +161,7 @@ def read_heads(folder: Path) -> Heads:
 
 
 def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Build a perceptron of three layers with LeakyReLU: (N, inputs) -> (N, outputs)."""
+    """Build a perceptron of three layers with LeakyReLU: (N, inputs) to (N, outputs)."""
     return nn.Sequential(
         nn.Linear(inputs, hidden),
         nn.LeakyReLU(0.2),
@@ -181,7 +182,7 @@ _LAYER = re.compile(r"(?:(.*)\.)?(weight|bias)")
 
 @dataclass(frozen=True)
 class EmbeddingHead:
-    """(n, d) image embeddings of length 1 -> (n,) float32 values.
+    """Maps (n, d) image embeddings of length 1 to (n,) float32 values.
 
     `fingerprint` is a hash of the file's bytes.
     """
@@ -195,9 +196,9 @@ class EmbeddingHead:
 
         Layers are `NAME.weight` (out, in) and `NAME.bias`; numbers in names are ordered as numbers.
         The file's metadata has `activation` (`none`, `relu`, `gelu`, `tanh`), which comes between
-        layers and must be there if there are several, and `output` (`none`, `sigmoid`). Raises
-        `InputError` for another file, and for one that does not end in a single value, `ModelError`
-        for numbers that are not finite.
+        layers and is required if there are several, and `output` (`none`, `sigmoid`). Raises
+        `InputError` for an invalid file, and for one that does not end in a single value,
+        `ModelError` for numbers that are not finite.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -225,7 +226,7 @@ class EmbeddingHead:
 
     @torch.inference_mode()
     def __call__(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """The values, computed in float32 where the embeddings are."""
+        """Compute the values in float32, on the device of the embeddings."""
         values: torch.Tensor = self.layers.to(embeddings.device)(embeddings.float())
         return values[:, 0]
 
@@ -282,5 +283,5 @@ def _linear(path: str, name: str, tensors: dict[str, torch.Tensor]) -> nn.Linear
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """`layers.10` after `layers.9`."""
+    """Sort `layers.10` after `layers.9`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

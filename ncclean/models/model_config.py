@@ -1,8 +1,8 @@
-"""Checks of a model's configuration: sizes and choices of an architecture pass, never code.
+"""Check a model's configuration: sizes and choices of an architecture pass, never code.
 
-A configuration comes with the weights, so from anybody. open_clip hands parts of it on as keyword
-arguments, of which Hugging Face's `trust_remote_code` runs a Python file of the model's folder, and
-takes some names for places to load more from.
+A configuration comes with the weights, so it may be anyone's. open_clip passes on parts of it as
+keyword arguments, of which Hugging Face's `trust_remote_code` runs a Python file of the model's
+folder, and it treats some names as places to load more from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ncclean.errors import InputError, ModelError
 CONFIG_NAME = "open_clip_config.json"
 CONFIG_KEYS = ("embed_dim", "vision_cfg", "text_cfg")
 _LARGEST = 1 << 20  # bytes of a configuration
-# What configurations of open_clip 3 and 4 state. A new name is added when its use is known.
+# Fields in configurations of open_clip 3 and 4. A new name is added when its use is known.
 _TOP = frozenset((
     "embed_dim", "vision_cfg", "text_cfg", "multimodal_cfg", "custom_text", "quick_gelu",
     "init_logit_scale", "init_logit_bias", "nonscalar_logit_scale", "output_dict",
@@ -63,14 +63,14 @@ _KEYWORDS = {
         "attention_probs_dropout_prob", "hidden_dropout_prob", "max_position_embeddings",
     )),
 }  # fmt: skip
-# What a model of open_clip 4 does that has no embeddings of images and captions to compare.
+# Features of open_clip 4 models without embeddings of images and captions to compare.
 _OTHER_KINDS = {
     "audio_cfg": "reads sound instead of images",
     "audio_naflex_cfg": "reads sound instead of images",
     "genlap_cfg": "writes captions of sound",
     "genlip_cfg": "writes captions and has no embeddings of them",
 }
-# A model of timm by its name alone, not `hf-hub:...`; one of Hugging Face's hub, not a folder.
+# A timm model by its name only, not `hf-hub:...`; a model of Hugging Face's hub, not a folder.
 _NAMES = {
     "timm_model_name": re.compile(r"\w[\w.-]*"),
     "hf_model_name": re.compile(r"\w[\w.-]*(/\w[\w.-]*)?"),
@@ -82,7 +82,7 @@ _MOST_LAYERS = 1000
 
 
 class ModelConfig(NamedTuple):
-    """A model's architecture, as open_clip's `model_cfg`, and the preprocessing that it states."""
+    """A model's architecture, as open_clip's `model_cfg`, and its stated preprocessing."""
 
     architecture: dict[str, Any]
     preprocessing: dict[str, Any]
@@ -91,9 +91,9 @@ class ModelConfig(NamedTuple):
 def check_config(name: str, preprocessing: Mapping[str, Any] | None = None) -> ModelConfig:
     """Read a model's configuration and check that it states sizes and choices only.
 
-    `preprocessing` is what it states where open_clip does not keep it. A model without weights of
-    its own is checked alike. Raises `ModelError` for anything else, for
-    a model that compares no images with captions, and for what the installed open_clip lacks.
+    `preprocessing` is what it states, if open_clip does not keep it. A model without its own
+    weights is checked alike. Raises `ModelError` for anything else, for a model that compares no
+    images with captions, and for features missing from the installed open_clip.
     """
     import open_clip
 
@@ -127,9 +127,9 @@ def check_config(name: str, preprocessing: Mapping[str, Any] | None = None) -> M
 
 
 def text_tower_folder(name: str, config: Mapping[str, Any]) -> Path | None:
-    """The folder of a Hugging Face text tower's own configuration inside a model folder, if any.
+    """Return the folder, in a model's, of a Hugging Face text tower's own configuration, if any.
 
-    It is called as the tower, so that `hf_model_name` names it here and on the hub.
+    It is named after the tower, so that `hf_model_name` names it here and on the hub.
     """
     schema, _, folder = name.partition(":")
     tower = config["text_cfg"].get("hf_model_name")
@@ -140,7 +140,7 @@ def text_tower_folder(name: str, config: Mapping[str, Any]) -> Path | None:
 
 
 def config_file(name: str) -> Path | None:
-    """The path of the configuration of a `local-dir:` or `hf-hub:` model, None for others."""
+    """Return the configuration path of a `local-dir:` or `hf-hub:` model, None for others."""
     schema, _, address = name.partition(":")
     if schema == "local-dir":
         return Path(address) / CONFIG_NAME
@@ -163,10 +163,10 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_fits(name: str, weights: Path, **overrides: Any) -> None:
-    """Raise `ModelError` for an architecture that has more parameters than its weights have bytes.
+    """Raise `ModelError` for an architecture with more parameters than its weights have bytes.
 
-    It would be built in memory before anybody saw that the weights do not fit. `overrides` replace
-    parts of the configuration, as in open_clip.
+    Otherwise it would be built in memory before the weights turned out not to fit. `overrides`
+    replace parts of the configuration, as in open_clip.
     """
     import open_clip
 
@@ -185,9 +185,9 @@ def check_fits(name: str, weights: Path, **overrides: Any) -> None:
 
 @contextlib.contextmanager
 def without_remote_code() -> Iterator[None]:
-    """Have transformers refuse a model that brings Python files, rather than ask on the terminal.
+    """Make transformers refuse a model with Python files, rather than ask on the terminal.
 
-    It asks where nothing is said of `trust_remote_code`; a time-out of 0 s is its own way not to.
+    It asks unless `trust_remote_code` is set; a time-out of 0 s is its own way to disable that.
     """
     try:
         from transformers import dynamic_module_utils
@@ -225,7 +225,7 @@ def _check(
 
 
 def _check_installed(where: str, part: str, values: Mapping[str, Any], kind: type) -> None:
-    """Raise `ModelError` for a setting that only a newer open_clip has."""
+    """Raise `ModelError` for a setting that needs a newer open_clip."""
     names = {field.name for field in dataclasses.fields(kind)}
     missing = [name for name in values if name not in names]
     if missing:

@@ -1,7 +1,7 @@
-"""All of open_clip that ncclean touches beyond its public names, in one place.
+"""All uses of open_clip beyond its public names, in one place.
 
-Public are the names of `open_clip` itself and the `encode_*` methods, `visual`, `text`,
-`logit_scale` and `logit_bias` of its models. Here is the rest: how a text tower is made up, and how
+The names of `open_clip` itself and the `encode_*` methods, `visual`, `text`, `logit_scale` and
+`logit_bias` of its models are public. This module has the rest: how a text tower is built, and how
 a checkpoint is read. Checked against open_clip 3.0.0, 3.3.0 and 4.2.0.dev0; pyproject.toml admits
 versions below 5. tests/models/test_open_clip_internals.py names what a new version lacks.
 """
@@ -36,7 +36,7 @@ class TextTower(Protocol):
 
 @contextlib.contextmanager
 def checkpoints_read_by(read: Callable[[Path], dict[str, torch.Tensor]]) -> Iterator[None]:
-    """Have open_clip take the tensors of each checkpoint from `read`, and convert them as ever."""
+    """Make open_clip take the tensors of each checkpoint from `read`, and convert them as usual."""
 
     def load_state_dict(checkpoint_path: str, **_: object) -> dict[str, torch.Tensor]:
         return read(Path(checkpoint_path))
@@ -46,9 +46,9 @@ def checkpoints_read_by(read: Callable[[Path], dict[str, torch.Tensor]]) -> Iter
 
 
 def text_tower_of(model: nn.Module) -> TextTower:
-    """The text tower of a model, which for a plain `CLIP` is the model itself.
+    """Return the text tower of a model, which for a plain `CLIP` is the model itself.
 
-    Raises `ModelError` if it takes no vectors in place of tokens (towers of Hugging Face, and
+    Raises `ModelError` if it accepts no vectors instead of tokens (towers of Hugging Face, and
     open_clip's modern one).
     """
     tower = getattr(model, "text", model)
@@ -62,7 +62,7 @@ def text_tower_of(model: nn.Module) -> TextTower:
 
 
 def model_attribute(model: nn.Module, name: str, default: int | None = None) -> int:
-    """An int such as `context_length` or `vocab_size`, of a model or of its text tower."""
+    """Return an int such as `context_length` or `vocab_size`, of a model or of its text tower."""
     for owner in (model, getattr(model, "text", None)):
         if hasattr(owner, name):
             return int(getattr(owner, name))
@@ -72,9 +72,9 @@ def model_attribute(model: nn.Module, name: str, default: int | None = None) -> 
 
 
 def pooling(tower: object) -> tuple[str, int]:
-    """Pooling type and end-of-text id of a text tower.
+    """Return pooling type and end-of-text id of a text tower.
 
-    The id is -1 where none is set, as towers need it only to pool at it.
+    The id is -1 if none is set: towers need it only to pool at it.
     """
     prefix = "text_" if hasattr(tower, "text_pool_type") else ""
     kind = getattr(tower, f"{prefix}pool_type", "last")
@@ -83,9 +83,9 @@ def pooling(tower: object) -> tuple[str, int]:
 
 
 def shortened_context(tower: nn.Module, length: int) -> dict[str, torch.Tensor]:
-    """Tensors of a text tower cut to a context of `length` tokens; none if it fits already."""
+    """Return a text tower's tensors cut to a context of `length` tokens; none if it fits."""
     positions = getattr(tower, "positional_embedding", None)
-    # Towers with a class token (CoCa) have one position more than they take tokens.
+    # Towers with a class token (CoCa) have one position more than tokens.
     if positions is None or length >= getattr(tower, "context_length", len(positions)):
         return {}
     replaced = {"positional_embedding": positions[:length]}
@@ -95,7 +95,7 @@ def shortened_context(tower: nn.Module, length: int) -> dict[str, torch.Tensor]:
 
 
 def embed_tokens(tower: TextTower, tokens: torch.Tensor) -> torch.Tensor:
-    """Embed (N, L) token ids -> (N, L, width), in the precision that the layers pass on."""
+    """Embed (N, L) token ids as (N, L, width), in the precision that the layers pass on."""
     embedded: torch.Tensor = tower.token_embedding(tokens)
     return embedded.to(tower.transformer.get_cast_dtype())
 
@@ -103,10 +103,10 @@ def embed_tokens(tower: TextTower, tokens: torch.Tensor) -> torch.Tensor:
 def encode_embedded(
     tower: TextTower, embedded: torch.Tensor, tokens: torch.Tensor, end: torch.Tensor
 ) -> torch.Tensor:
-    """Run a text tower from (N, L, width) embedded tokens on -> (N, d).
+    """Run a text tower from (N, L, width) embedded tokens to (N, d).
 
-    (N, L) `tokens` tell padding from text where the tower masks it; (N,) `end` is where each text
-    ends.
+    (N, L) `tokens` distinguish padding from text if the tower masks it; (N,) `end` is where each
+    text ends.
     """
     class_token = getattr(tower, "cls_emb", None)
     if class_token is not None:
@@ -115,7 +115,7 @@ def encode_embedded(
     length = embedded.shape[1]
     mask = tower.attn_mask[:length, :length] if tower.attn_mask is not None else None
     if class_token is not None or getattr(tower, "use_pad_mask", False):
-        masked: Any = tower  # open_clip's own, for what it alone knows
+        masked: Any = tower  # open_clip's own, for cases that only it knows
         padding = masked._build_additive_mask(tokens, length, embedded.dtype)
         mask = padding if mask is None else mask.unsqueeze(0) + padding
     positions = tower.positional_embedding[:length].to(embedded.dtype)
@@ -133,14 +133,14 @@ def encode_embedded(
 
 
 def keep_fp32_between_layers(model: nn.Module) -> None:
-    """Keep a model's activations in float32 between layers whose matrices have another dtype."""
+    """Keep a model's activations in float32 between layers with matrices of another dtype."""
     for module in model.modules():
         if hasattr(module, "get_cast_dtype"):
             module.get_cast_dtype = lambda: torch.float32  # type: ignore[assignment]
 
 
 def _pooled(features: torch.Tensor, kind: str, end: torch.Tensor) -> torch.Tensor:
-    """(N, L, width) -> (N, width)."""
+    """Pool (N, L, width) to (N, width)."""
     if kind == "first":
         return features[:, 0]
     if kind == "last":

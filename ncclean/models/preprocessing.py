@@ -1,7 +1,7 @@
-"""The preprocessing of a model's images, which goes with the weights, not with their file.
+"""The preprocessing of a model's images, which belongs to the weights, not to their file.
 
-Released weights state mean, deviation, interpolation and resize mode, and so does the configuration
-of a model. A bare file of weights states nothing: it takes those on which the released weights of
+Released weights state mean, deviation, interpolation and resize mode, as does the configuration of
+a model. A bare file of weights states nothing: it gets the values on which the released weights of
 its architecture agree.
 """
 
@@ -23,25 +23,25 @@ from ncclean.models.weights import some
 logger = logging.getLogger(__name__)
 
 _FIELDS = ("mean", "std", "interpolation", "resize_mode")
-# open_clip's default, which it takes wherever nothing else is stated.
+# open_clip's default, used wherever nothing else is stated.
 OPENAI: dict[str, Any] = {
     "mean": [0.48145466, 0.4578275, 0.40821073],
     "std": [0.26862954, 0.26130258, 0.27577711],
     "interpolation": "bicubic",
     "resize_mode": "shortest",
 }
-# Tags of open_clip, `ARCHITECTURE/TAG`, by the preprocessing of their weights.
+# open_clip tags, `ARCHITECTURE/TAG`, by the preprocessing of their weights.
 Released = dict[Preprocessing, list[str]]
 
 
 def choose_preprocessing(
     source: ModelSource, config: Mapping[str, Any], stated: Mapping[str, Any], tag: str | None
 ) -> dict[str, Any]:
-    """Choose what overrides open_clip's preprocessing of a model; empty where open_clip knows it.
+    """Choose what overrides open_clip's preprocessing of a model; empty if open_clip knows it.
 
     `config` is the model's architecture and `stated` the preprocessing of its configuration, if
-    any. `tag` names released weights to preprocess as. Raises `ModelError` for an unknown tag, and
-    without one for an architecture whose released weights disagree.
+    any. `tag` names released weights to preprocess as. Raises `ModelError` for an unknown tag, and,
+    without one, for an architecture whose released weights disagree.
     """
     architectures = source.architectures or _named_alike(config)
     if tag is not None:
@@ -76,9 +76,9 @@ def choose_preprocessing(
 def preprocessing_of(
     config: Mapping[str, Any], owner: str, size: tuple[int, int] = (0, 0)
 ) -> Preprocessing:
-    """Convert open_clip's `preprocess_cfg`, which has its defaults where it states nothing.
+    """Convert open_clip's `preprocess_cfg`, filling in its defaults.
 
-    Raises `ModelError`, naming the `owner`, for values that no image can be preprocessed with.
+    Raises `ModelError`, naming the `owner`, for values that cannot preprocess images.
     """
     config = OPENAI | {name: value for name, value in config.items() if value is not None}
     mean, std = _triple(config["mean"]), _triple(config["std"])
@@ -95,7 +95,7 @@ def preprocessing_of(
         size=size,
         mean=mean,
         std=std,
-        # open_clip's `random` is for training; it evaluates with the other.
+        # open_clip's `random` is for training; evaluation uses the other mode.
         interpolation="bilinear" if interpolation == "bilinear" else "bicubic",
         resize_mode=resize_mode,
         fill_color=int(config.get("fill_color") or 0),
@@ -103,7 +103,7 @@ def preprocessing_of(
 
 
 def as_config(preprocessing: Preprocessing) -> dict[str, Any]:
-    """The preprocessing as open_clip's `preprocess_cfg`, without the size of the architecture."""
+    """Return the preprocessing as open_clip's `preprocess_cfg`, without the image size."""
     config: dict[str, Any] = {
         "mean": list(preprocessing.mean),
         "std": list(preprocessing.std),
@@ -114,7 +114,7 @@ def as_config(preprocessing: Preprocessing) -> dict[str, Any]:
 
 
 def describe(config: Mapping[str, Any]) -> str:
-    """The preprocessing of a `preprocess_cfg` as a person reads it."""
+    """Describe the preprocessing of a `preprocess_cfg` for people."""
     values = [
         f"{name} {' '.join(dict.fromkeys(f'{value:.3g}' for value in config[name]))}"
         for name in ("mean", "std")
@@ -123,7 +123,7 @@ def describe(config: Mapping[str, Any]) -> str:
 
 
 def _of_tag(tag: str, architectures: Iterable[str]) -> dict[str, Any]:
-    """The preprocessing of a tag's weights, of these architectures or else of any that has it."""
+    """Return the preprocessing of a tag's weights, of these architectures or else of any."""
     import open_clip
 
     architecture, _, name = tag.rpartition("/")
@@ -142,7 +142,7 @@ def _of_tag(tag: str, architectures: Iterable[str]) -> dict[str, Any]:
 
 
 def _released(architectures: Iterable[str], tag: str | None = None) -> Released:
-    """The released weights of architectures, of one tag or all, by their preprocessing."""
+    """Return the released weights of architectures, of one tag or all, by their preprocessing."""
     import open_clip
 
     released: Released = {}
@@ -163,7 +163,7 @@ def _named_alike(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _examples(released: Released) -> str:
-    """One tag for each preprocessing."""
+    """Return one tag for each preprocessing."""
     return " or ".join(tags[0] for tags in released.values())
 
 

@@ -1,4 +1,4 @@
-"""The model that a run asks for, here or on another machine, and the folder it writes one to."""
+"""The model that a run requests, here or on another machine, and the folder for a written one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ModelRequest:
         )
 
     def absolute(self) -> ModelRequest:
-        """The request with absolute paths, for a worker whose working folder is another one."""
+        """Return the request with absolute paths, for a worker with another working folder."""
         return dataclasses.replace(
             self,
             model=absolute_model(self.model),
@@ -76,7 +76,7 @@ def scale_of(scale: str | float | None, model: ModelRequest) -> float | ModelReq
 
 
 def absolute_model(name: str) -> str:
-    """Make the path of a model or of weights absolute; a name stays as it is."""
+    """Make the path of a model or of weights absolute; return a name unchanged."""
     if name.startswith(FOLDER):
         return FOLDER + absolute(name.removeprefix(FOLDER))
     return absolute(name) if os.path.exists(name) else name
@@ -85,8 +85,8 @@ def absolute_model(name: str) -> str:
 def write_model(estimator: Estimator, folder: Path, trained: nn.Module | None = None) -> None:
     """Write `open_clip_config.json` and `open_clip_model.safetensors`, each published whole.
 
-    The weights are those of `trained` in place of the estimator's own, if given. A tokenizer and a
-    text tower of Hugging Face are written too, as far as open_clip needs their files. Raises
+    The weights are those of `trained`, if given, instead of the estimator's own. A tokenizer and a
+    text tower of Hugging Face are also written, as far as open_clip needs their files. Raises
     `ModelError` for a model without open_clip's description of its architecture.
     """
     model = estimator.model if trained is None else trained

@@ -1,4 +1,4 @@
-"""The noise shift of a model, kept in the user's cache so that it is estimated once.
+"""Cache the noise shift of a model, so that it is estimated once per user.
 
 `$NCCLEAN_CACHE` names the folder; an empty value turns the cache off. Otherwise it is
 `$XDG_CACHE_HOME/ncclean` or `~/.cache/ncclean`. The cache only saves time: an entry that cannot be
@@ -42,10 +42,10 @@ def cache_folder() -> Path | None:
 def cached_shift(
     estimator: Estimator, settings: dict[str, int | float], estimate: Callable[[], float]
 ) -> float:
-    """A model's mean cosine on noise, from the user's cache or else by `estimate`, then cached.
+    """Return a model's mean cosine on noise, from the cache or by `estimate`, which is then cached.
 
-    The entry belongs to all that decides the embeddings: weights, modules (the activation is no
-    weight), preprocessing and precision.
+    The entry depends on everything that decides the embeddings: weights, modules (the activation is
+    not a weight), preprocessing and precision.
     """
     folder = cache_folder()
     if folder is None:

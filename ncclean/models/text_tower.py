@@ -1,9 +1,8 @@
-"""Text towers without padding: the same embeddings from fewer tokens.
+"""Run text towers without padding: the same embeddings from fewer tokens.
 
-A causal text tower never looks ahead, so tokens after the end-of-text token cannot reach the
-pooled feature: cutting the padding is exact, and a caption of 16 tokens costs a fifth of one
-padded to 77. Towers that attend to their padding (SigLIP) must keep it, see
-`Estimator.trims_text`.
+A causal text tower never looks ahead, so tokens after the end-of-text token cannot reach the pooled
+feature: trimming the padding is exact, and a caption of 16 tokens costs a fifth of one padded to
+77. Towers that attend to their padding (SigLIP) must keep it, see `Estimator.trims_text`.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from ncclean.models.open_clip_internals import shortened_context
 
 logger = logging.getLogger(__name__)
 
-# Embeddings of one text must not depend on whether its batch was padded; this is what the
-# difference of two float32 evaluations of one tower may be.
+# Embeddings of a text must not depend on whether its batch was padded; two float32 evaluations of a
+# tower may differ by this much.
 _TRIM_TOLERANCE = 1e-5
-# Captions are padded to a multiple of four, so that the length a caption runs at, and with it the
-# last bit of its embedding, does not depend on the others either.
+# Captions are padded to a multiple of four, so that a caption's length in the tower, and with it
+# the last bit of its embedding, does not depend on the others.
 _LENGTHS = range(4, 1024, 4)
-# Texts of compiled towers are padded to the next of these, or to the context length. Captions of
-# the web have about 16 tokens.
+# Texts of compiled towers are padded to the next of these, or to the context length. Web captions
+# have about 16 tokens.
 COMPILED_LENGTHS = (16, 32, 64)
 
 Tower = Callable[..., torch.Tensor]
 
 
 def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
-    """Count the leading tokens to keep of (N, L) right-padded token ids -> (N,).
+    """Return the (N,) numbers of leading tokens to keep of (N, L) right-padded token ids.
 
-    Tokenizers that pad with another id than 0 often pad with the end-of-text token itself, so
-    there one padding token is kept: it may be the end of the text.
+    Tokenizers that pad with another id than 0 often pad with the end-of-text token itself, so one
+    padding token is kept: it may be the end of the text.
     """
     padding_id = tokens[:, -1:]
     positions = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
@@ -51,7 +50,7 @@ def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
 def padded_lengths(tokens: torch.Tensor, lengths: Sequence[int] = _LENGTHS) -> torch.Tensor:
     """Round up token counts to the (N,) lengths at which (N, L) right-padded ids are encoded.
 
-    L is one of them, whatever the other `lengths`, which ascend.
+    L is always one of them, besides the other `lengths`, which ascend.
     """
     whole = tokens.shape[1]
     allowed = torch.tensor([*(length for length in lengths if length < whole), whole])
@@ -79,11 +78,11 @@ def trimming_is_exact(
 
 
 def encode_text(model: nn.Module, tokens: torch.Tensor, normalize: bool = True) -> torch.Tensor:
-    """Embed (N, L) token ids -> (N, d), for any L up to the context length.
+    """Embed (N, L) token ids as (N, d), for any L up to the context length.
 
-    open_clip's towers take the full context only; a shorter one runs on the leading rows of the
-    positional embedding and the mask, with the parameters otherwise untouched, so gradients flow
-    as usual. Raises whatever the tower raises if it cannot take a shorter context.
+    open_clip's towers take only the full context; a shorter one uses the leading rows of the
+    positional embedding and the mask, and the parameters otherwise unchanged, so gradients flow as
+    usual. Raises whatever the tower raises if it cannot take a shorter context.
     """
     name = "text" if hasattr(model, "text") else ""
     tower = model.get_submodule(name)
@@ -99,7 +98,7 @@ def encode_text(model: nn.Module, tokens: torch.Tensor, normalize: bool = True) 
 
 
 def shortened(model: nn.Module, length: int) -> nn.Module:
-    """A copy of the model whose text tower has a context of `length` tokens; tensors are shared."""
+    """Copy a model with a text context of `length` tokens; tensors are shared."""
     replaced = {
         id(getattr(tower, name)): tensor.detach()
         for tower in model.modules()
@@ -108,13 +107,13 @@ def shortened(model: nn.Module, length: int) -> nn.Module:
     }
     copied = sharing_tensors(model, replaced)
     for tower in copied.modules():
-        if "context_length" in vars(tower):  # else it is a property, of a tower inside
+        if "context_length" in vars(tower):  # otherwise a property, of a tower inside
             tower.context_length = min(length, int(tower.context_length))  # type: ignore[assignment, arg-type]
     return copied
 
 
 class _TextOf(nn.Module):
-    """A model called as `encode_text`, which `functional_call` cannot name."""
+    """Calls a model's `encode_text`, which `functional_call` cannot name."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -126,16 +125,16 @@ class _TextOf(nn.Module):
 
 
 class CompiledTowers:
-    """The towers of a model, each compiled for the shapes that it is called with.
+    """The towers of a model, each compiled for the shapes of its calls.
 
     `encode_text` has a function for each of the `lengths` in tokens.
     """
 
     def __init__(self, model: nn.Module, lengths: Iterable[int]) -> None:
         def compiled(tower: object) -> Tower:
-            # No other mode: on an H100 cuBLAS won against what `max-autotune` tried for seconds a
-            # product, and CUDA graphs fail in any but the thread that compiled
-            # (pytorch/pytorch#123177), where images and captions are encoded in different ones.
+            # No other mode: on an H100 cuBLAS beat what `max-autotune` tried for seconds per
+            # product, and CUDA graphs work only in the thread that compiled
+            # (pytorch/pytorch#123177), while images and captions are encoded in different ones.
             return torch.compile(tower, dynamic=False)  # type: ignore[call-overload, no-any-return]
 
         self.encode_image = compiled(model.encode_image)

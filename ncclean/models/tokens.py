@@ -1,4 +1,4 @@
-"""The tokens of captions: each distinct one is tokenized once, here or in another process."""
+"""Tokenize each distinct caption once, here or in another process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 
 from ncclean.models.text_tower import token_lengths
 
-# No tokenizer needs more characters than this to fill a context of 77 tokens; a caption of a
-# megabyte would take seconds.
+# No tokenizer needs more characters to fill a context of 77 tokens; a caption of a megabyte would
+# take seconds.
 MAX_CAPTION_CHARACTERS = 10_000
 
 
@@ -22,8 +22,8 @@ MAX_CAPTION_CHARACTERS = 10_000
 class Tokens:
     """The tokens of m captions.
 
-    `ids` are (n, context length) of the n distinct ones, `places` (m,) their numbers among these,
-    and `counts` (n,) of tokens before cutting, see `tokens_before_cutting`.
+    `ids` are (n, context length) of the n distinct captions, `places` (m,) their indices among
+    these, and `counts` (n,) their tokens before truncation, see `tokens_before_cutting`.
     """
 
     ids: np.ndarray
@@ -40,23 +40,23 @@ class Tokenize:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, captions: Sequence[str]) -> torch.Tensor:
-        """Tokenize captions -> (N, context length) int64 token ids."""
+        """Tokenize captions to (N, context length) int64 token ids."""
         shortened = [caption[:MAX_CAPTION_CHARACTERS] for caption in captions]
         with self._turn:
             return self.tokenizer(shortened)
 
     def counted(self, captions: Sequence[str]) -> tuple[torch.Tensor, list[int | None]]:
-        """(N, context length) ids, and N counts of tokens before cutting."""
+        """Return (N, context length) ids, and N counts of tokens before truncation."""
         ids = self(captions)
         with self._turn:
             return ids, tokens_before_cutting(self.tokenizer, captions, ids)
 
     @property
     def is_portable(self) -> bool:
-        """Whether a worker process can have the tokenizer.
+        """Check whether a worker process can have the tokenizer.
 
         A lambda cannot be pickled, and workers do not run the user's script, whose classes and
-        functions pickle names by `__main__`.
+        functions are pickled by the name `__main__`.
         """
         try:
             return b"__main__" not in pickle.dumps(self.tokenizer)
@@ -72,19 +72,19 @@ class Tokenize:
 
 @dataclass(frozen=True)
 class BatchTokens:
-    """Tokenizes the captions of a batch; with `trims`, cuts the padding that all of them have."""
+    """Tokenizes the captions of a batch; with `trims`, cuts their common padding."""
 
     tokenize: Tokenize
     trims: bool
 
     def __call__(self, captions: Sequence[str]) -> torch.Tensor:
-        """Tokenize captions -> (N, L) int64 token ids."""
+        """Tokenize captions to (N, L) int64 token ids."""
         tokens = self.tokenize(captions)
         return tokens[:, : int(token_lengths(tokens).max())] if self.trims else tokens
 
 
 class TokenCache:
-    """The tokens of captions that come one after the other, as those of a shard."""
+    """The tokens of captions that come in sequence, such as those of a shard."""
 
     def __init__(self, tokenize: Tokenize) -> None:
         self._tokenize = tokenize
@@ -93,7 +93,7 @@ class TokenCache:
         self._counts: list[int | None] = []
 
     def add(self, captions: Iterable[str]) -> None:
-        """Tokenize those captions that have not come before."""
+        """Tokenize the captions that have not come before."""
         new = [caption for caption in dict.fromkeys(captions) if caption not in self._places]
         if not new:
             return
@@ -115,18 +115,18 @@ class TokenCache:
 def tokens_before_cutting(
     tokenizer: Callable[[list[str]], torch.Tensor], captions: Sequence[str], tokens: torch.Tensor
 ) -> list[int | None]:
-    """Count the tokens of each of N captions, with those that mark start and end.
+    """Count the tokens of each of N captions, including those that mark start and end.
 
-    `tokens` (N, L) are the captions as the tokenizer gives them, cut at L: one has more than L
-    tokens if and only if it was cut. None for captions that are too long to be read whole, and for
-    tokenizers that cannot encode without cutting.
+    `tokens` (N, L) are the tokenizer's captions, cut at L: one has more than L tokens if and only
+    if it was cut. None for captions that are too long to be read whole, and for tokenizers that
+    cannot encode without cutting.
     """
     count = _uncut_counts(tokenizer)
     if count is None:
         return [None] * len(captions)
     is_short = [len(caption) <= MAX_CAPTION_CHARACTERS for caption in captions]
     lengths = token_lengths(tokens)
-    # Padding other than 0 may be the end of a text as well, so only 0 says where a text ends.
+    # Padding other than 0 may also be the end of a text, so only 0 shows where a text ends.
     may_be_cut = (lengths == tokens.shape[1]) | (tokens[:, -1] != 0)
     counts = [
         length if short else None for length, short in zip(lengths.tolist(), is_short, strict=True)
@@ -138,7 +138,7 @@ def tokens_before_cutting(
 
 
 def _uncut_counts(tokenizer: Any) -> Callable[[list[str]], list[int]] | None:
-    """The function that counts the tokens of texts without cutting, of open_clip's tokenizers."""
+    """Return the function that counts texts' tokens uncut, for open_clip's tokenizers."""
     if hasattr(tokenizer, "encode") and hasattr(tokenizer, "sot_token_id"):  # of CLIP
         return lambda texts: [len(tokenizer.encode(text)) + 2 for text in texts]
     inner, clean = getattr(tokenizer, "tokenizer", None), getattr(tokenizer, "clean_fn", None)

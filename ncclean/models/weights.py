@@ -1,4 +1,4 @@
-"""Reads the tensors of a checkpoint: unwrapped, named as in the model, and finite; writes them."""
+"""Read the tensors of a checkpoint: unwrapped, named as in the model, and finite; write them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ncclean.errors import ModelError
 
 logger = logging.getLogger(__name__)
 
-# What DistributedDataParallel, torch.compile, FSDP, activation checkpointing and trainers put
-# before the names of a model that they hold.
+# Prefixes that DistributedDataParallel, torch.compile, FSDP, activation checkpointing and trainers
+# add to the names of a wrapped model.
 _WRAPPER = re.compile(
     r"^model\.|(?:^|(?<=\.))"
     r"(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
-# Tensors beside the parameters: of torch's AveragedModel, and of OpenAI's TorchScript models.
+# Tensors besides the parameters: of torch's AveragedModel, and of OpenAI's TorchScript models.
 _BESIDE = frozenset(("n_averaged", "input_resolution", "context_length", "vocab_size"))
 _OPEN_CLIPS_KEY = "state_dict"
 _MOST_NAMES = 3  # in a message
@@ -34,9 +34,9 @@ _MOST_NAMES = 3  # in a message
 def read_state_dict(checkpoint: Path) -> dict[str, torch.Tensor]:
     """Read the tensors of a checkpoint by name, without executing anything from it.
 
-    The names are those of the model: prefixes of wrappers are taken off. Logs what was taken off,
-    left out, or chosen among several. Raises `ModelError` for a file without a state dict, or with
-    several of which none is called `state_dict`.
+    The names are those of the model: wrappers' prefixes are removed. Logs what was removed,
+    omitted, or chosen among several. Raises `ModelError` for a file without a state dict, or with
+    several, none of them called `state_dict`.
     """
     name, state = _only_state_dict(checkpoint, _load(checkpoint))
     tensors: dict[str, torch.Tensor] = {}
@@ -70,11 +70,11 @@ def write_tensors(module: nn.Module, path: Path) -> None:
     state = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
     with published(UPath(path)) as aside:
         save_file(state, aside)
-        aside.chmod(0o644)  # it is written for its owner only
+        aside.chmod(0o644)  # it is readable only by its owner
 
 
 def check_finite(tensors: Mapping[str, torch.Tensor], owner: object) -> None:
-    """Raise `ModelError`, with names, if tensors of `owner` hold numbers that are not finite."""
+    """Raise `ModelError`, with names, if tensors of `owner` have numbers that are not finite."""
     broken = [
         name
         for name, tensor in tensors.items()
@@ -88,22 +88,22 @@ def check_finite(tensors: Mapping[str, torch.Tensor], owner: object) -> None:
 
 
 def finite_embeddings(embeddings: torch.Tensor, what: str) -> torch.Tensor:
-    """The (N, d) embeddings; raises `ModelError` if they hold numbers that are not finite."""
+    """Return the (N, d) embeddings; raise `ModelError` if they have numbers that are not finite."""
     if not _is_finite(embeddings):
         raise ModelError(f"the model's embeddings of {what} are not finite; try --precision fp32")
     return embeddings
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    # The ends tell of any NaN or infinity, sooner than a mask; torch has none of 8 bits.
+    # Minimum and maximum reveal any NaN or infinity, faster than a mask; torch has none of 8 bits.
     seen = torch.stack(tensor.aminmax()) if tensor.numel() and tensor.itemsize > 1 else tensor
     return bool(seen.isfinite().all())
 
 
 def why(error: BaseException) -> str:
-    """The reason why a model cannot be loaded, in a line.
+    """Return in one line why a model cannot be loaded.
 
-    torch advises to read pickles with `weights_only=False`, which runs what they hold.
+    torch advises reading pickles with `weights_only=False`, which runs their code.
     """
     text = str(error).strip()
     if "TorchScript" in text:
@@ -117,7 +117,7 @@ def why(error: BaseException) -> str:
 
 
 def some(names: Sequence[str]) -> str:
-    """The first few of several names, and the number of the others."""
+    """Return the first few of several names, and the number of the others."""
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -129,12 +129,12 @@ def _load(checkpoint: Path) -> Any:
 
             return load_file(checkpoint)
         return torch.load(checkpoint, map_location="cpu", weights_only=True)
-    except Exception as error:  # of the formats' readers, which have families of their own
+    except Exception as error:  # the formats' readers have their own exception families
         raise ModelError(f"{checkpoint} is not a readable checkpoint: {why(error)}") from error
 
 
 def _only_state_dict(checkpoint: Path, values: Any) -> tuple[str, Mapping[str, Any]]:
-    """The one state dict of a checkpoint, with its key."""
+    """Return the only state dict of a checkpoint, with its key."""
     states = dict(_state_dicts(values))
     name = _OPEN_CLIPS_KEY if _OPEN_CLIPS_KEY in states else next(iter(states), None)
     if name is None:
@@ -151,7 +151,7 @@ def _only_state_dict(checkpoint: Path, values: Any) -> tuple[str, Mapping[str, A
 
 
 def _state_dicts(values: Any, name: str = "", depth: int = 3) -> Iterator[tuple[str, Any]]:
-    """The mappings of names to weights in a checkpoint, by the dotted keys that lead to them."""
+    """Return mappings of names to weights in a checkpoint, by their dotted keys."""
     if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
         return
     if any(_is_weight(value) for value in values.values()):
@@ -167,7 +167,7 @@ def _is_weight(value: object) -> bool:
 
 
 def _misfits(text: str) -> Iterator[str]:
-    """The tensors that keep a state dict from being loaded, of torch's message."""
+    """Return the tensors that prevent loading a state dict, from torch's message."""
     for start, what in (
         ("Missing key(s)", "the file lacks"),
         ("Unexpected key(s)", "the architecture lacks"),
