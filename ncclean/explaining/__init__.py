@@ -1,1 +1,1 @@
-"""Causes of noise: groups of pairs in which errors are more frequent than elsewhere."""
+"""Find causes of noise: groups of pairs in which errors are more frequent than elsewhere."""

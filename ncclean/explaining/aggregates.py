@@ -1,11 +1,10 @@
-"""Sums of the values by group and stratum, in bounded memory, however many values there are.
+"""Sum the values by group and stratum, in bounded memory, however many values there are.
 
 A corpus of 100 million pairs has hundreds of millions of phrases and hosts. They are counted in two
-passes. The first adds up the values by a hash of the group's value, in `BUCKETS` buckets. Only
-groups of buckets in which the values exceed those expected are added up by themselves in the
-second: a group with a cause makes its bucket one of them, whatever falls into it beside. Some
-other buckets, taken by their number, show how groups without a cause differ. Where all buckets are
-few, all groups are added up.
+passes. The first sums the values by a hash of the group's value, in `BUCKETS` buckets. The second
+sums single groups, but only of buckets whose values exceed the expected ones: a group with a cause
+makes its bucket one of these, whatever else falls into it. Some other buckets, selected by their
+number, show how groups without a cause differ. If all buckets are small, all groups are summed.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from ncclean.explaining.pairs import Values
 
 BUCKETS = 1 << 22
 STRATA = len(LENGTHS)
-_ALL_BUCKETS = 50_000  # so many are all looked at
+_ALL_BUCKETS = 50_000  # up to this many are all examined
 _SCREEN = 2.0  # standard deviations
-_SAMPLED = 5_000  # buckets without any excess, of which the spread is taken
+_SAMPLED = 5_000  # buckets without excess, which show the spread
 
 
 @dataclass(frozen=True)
 class Totals:
     """Sums over all pairs: (S,) pairs, (V, S) sums and (V, S) sums of squares by stratum.
 
-    `shown` (V,) is the part of a group's excess that each value has where pairs are wrong: 1 for
-    an outcome's own value. It tells how well evidence tells pairs apart.
+    `shown` (V,) is the part of a group's excess that each value shows if pairs are wrong: 1 for an
+    outcome's own value. It tells how well evidence distinguishes pairs.
     """
 
     pairs: np.ndarray
@@ -42,7 +41,7 @@ class Totals:
 
     @classmethod
     def read(cls, connection: duckdb.DuckDBPyConnection, values: Values) -> Totals:
-        """Add up the view `pairs`."""
+        """Sum the view `pairs`."""
         names, own = values.names(), values.owners()
         products = ["{0}::DOUBLE", "{0}::DOUBLE ** 2", "{0}::DOUBLE * {1}"]
         sums = "".join(
@@ -68,13 +67,13 @@ class Totals:
         return cls(pairs, summed[0], summed[1], np.clip(shown, 0.0, 1.0))
 
     def of(self, columns: Sequence[int]) -> Totals:
-        """The totals of some of the values."""
+        """Return the totals of some of the values."""
         places = list(columns)
         return Totals(self.pairs, self.sums[places], self.squares[places], self.shown[places])
 
     @property
     def means(self) -> np.ndarray:
-        """(V, S) means; that of all pairs for a stratum without any."""
+        """Return (V, S) means; for an empty stratum, the mean of all pairs."""
         overall = self.sums.sum(axis=1, keepdims=True) / max(self.pairs.sum(), 1)
         means = self.sums / np.maximum(self.pairs, 1)
         filled: np.ndarray = np.where(self.pairs > 0, means, overall)
@@ -92,8 +91,8 @@ class Totals:
 class Groups:
     """The groups of one kind: `values` (G,), (G, S) `pairs`, (V, G, S) `sums`.
 
-    `is_typical` (G,) marks those that were not chosen for their excess. `tested` is the number of
-    groups with enough pairs, or a bound on it.
+    `is_typical` (G,) marks those not selected for their excess. `tested` is the number of groups
+    with enough pairs, or a bound on it.
     """
 
     kind: Kind
@@ -112,12 +111,12 @@ def group_sums(
     totals: Totals,
     min_pairs: int,
 ) -> Groups:
-    """Add up the values of all groups of a kind that have `min_pairs` pairs and may have a cause.
+    """Sum the values of all groups of a kind with `min_pairs` pairs that may have a cause.
 
-    `values` are columns of the view `pairs`, `own` those that exceed wherever there is a cause.
+    `values` are columns of the view `pairs`, `own` those in excess wherever there is a cause.
     """
     screened = [n for n, name in enumerate(values) if name in own]
-    # Captions of a length may all be of one group, whose mean is then that of its stratum.
+    # Captions of one length may all be in one group, whose mean is then that of its stratum.
     overall = totals.sums.sum(axis=1, keepdims=True) / max(totals.pairs.sum(), 1)
     expected = np.minimum(totals.means, overall)
     excess = ", ".join(

@@ -1,4 +1,4 @@
-"""The groups that stand out by themselves: every test of every kind, before folding."""
+"""Find groups that stand out by themselves: every test of every kind, before folding."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ncclean.explaining.kinds import LENGTH, Kind
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.pairs import Required, Values
 
-# Fewer pairs of a stratum outside a group say too little of what to expect.
+# Fewer pairs of a stratum outside a group say too little about what to expect.
 _FEWEST_OUTSIDE = 200
 MOST_CANDIDATES = 400
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A group that stands out in an outcome; `tau2` are of the values that `required` names.
+    """A group that stands out in an outcome; `tau2` are for the values that `required` names.
 
-    `rate` is its share of wrong pairs where it is not told by the values; such a group is a cause
-    whatever they say.
+    `rate` is its share of wrong pairs if not derived from the values; such a group is always a
+    cause.
     """
 
     kind: Kind
@@ -59,7 +59,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Groups that stand out of `tested` tests, the strongest first; `left_out` are beyond the most.
+    """Groups that stand out among `tested` tests, the strongest first; `left_out` exceed the limit.
 
     Tests with a log p-value up to `log_threshold` are discoveries.
     """
@@ -78,12 +78,12 @@ def excess_tests(
     required: Required,
     by_stratum: bool = True,
 ) -> Test:
-    """Test (G, S) groups by (C, G, S) sums of C values, all of which must be higher.
+    """Test (G, S) groups by (C, G, S) sums of C values, all of which must be in excess.
 
-    The mean expected of a group is that of the pairs outside it with captions as long; see
-    `comparison`. `tau2` is (C,) or (C, G). With `by_stratum` false,
-    captions of any length are compared. The result is that of the value with the weakest p-value;
-    `mean` and `expected` are the first value's.
+    The expected mean of a group is that of the pairs outside it with captions of the same length;
+    see `comparison`. `tau2` is (C,) or (C, G). With `by_stratum` false, captions of any length are
+    compared. The result is that of the value with the weakest p-value; `mean` and `expected` are
+    the first value's.
     """
     compared, sums, means = comparison(pairs, sums, totals, by_stratum)
     count = np.maximum(compared.sum(axis=1), 1e-9)
@@ -102,11 +102,11 @@ def excess_tests(
 def comparison(
     pairs: np.ndarray, sums: np.ndarray, totals: Totals, by_stratum: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(G, S) pairs of groups that can be compared, (C, G, S) their sums, and the means outside.
+    """Return (G, S) comparable pairs of groups, their (C, G, S) sums, and the means outside.
 
-    Strata with few pairs outside a group are left out. A group that has no others is one by length,
-    whatever its kind: it is compared with all pairs outside, as are groups of which `by_stratum` is
-    false, if these are enough.
+    Strata with few pairs outside a group are omitted. A group that covers its strata is one by
+    length, whatever its kind: it is compared with all pairs outside, as are groups with
+    `by_stratum` false, if these are enough.
     """
     outside = totals.pairs - pairs
     left = totals.sums[:, None, :] - sums
@@ -119,13 +119,13 @@ def comparison(
 
 
 def has_outside(pairs: np.ndarray, totals: Totals) -> np.ndarray:
-    """(G,): whether enough pairs are outside a group, whatever the length of their captions."""
+    """Return (G,): whether enough pairs are outside a group, whatever their captions' length."""
     enough: np.ndarray = totals.pairs.sum() - pairs.sum(axis=1) >= _FEWEST_OUTSIDE
     return enough
 
 
 def compares_lengths(kind: Kind) -> bool:
-    """Whether groups of a kind are compared with captions as long: not groups by the length."""
+    """Return whether a kind's groups are compared at equal caption length."""
     return kind.name != LENGTH
 
 
@@ -174,7 +174,7 @@ def candidates_of(
 
 
 def _spreads(groups: Sequence[Groups], totals: Totals, columns: int) -> list[np.ndarray]:
-    """(C,) tau^2 of each kind: its own, or that of words where it has too few groups."""
+    """Return (C,) tau^2 of each kind: its own, or that of words if it has too few groups."""
     own = {of_kind.kind.name: _spread(of_kind, totals, columns) for of_kind in groups}
     few = own.get("word")
     if few is None:

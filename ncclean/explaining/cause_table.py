@@ -28,7 +28,7 @@ _NUMBERS = ("excess", "q_value")
 
 @dataclass(frozen=True)
 class Example:
-    """A pair of a cause that is probably wrong."""
+    """A probably wrong pair of a cause."""
 
     uid: str | None
     shard: str
@@ -45,11 +45,11 @@ class Cause:
 
     `number` counts causes from 1, the largest excess first. After them come groups of which
     `is_cause` is false: the estimator may only be worse there, so that `excess` and `q_value` are
-    NaN. Last come groups that are folded into one of these, with its number in `folded_into`.
-    `outside` is the rate of the pairs in no cause and no such group, unknown for exchanged words in
-    a table that tells no near misses. `excess` is the number of wrong pairs beyond that rate, of
-    all wrong pairs where it is unknown. `condition`
-    is SQL over the score table; `join` is the table that it needs joined, as `--join` takes it.
+    NaN. Last come groups folded into one of these, with its number in `folded_into`. `outside` is
+    the rate of the pairs in no cause and no such group, unknown for exchanged words in a table
+    without near misses. `excess` is the number of wrong pairs beyond that rate, or of all wrong
+    pairs if it is unknown. `condition` is SQL over the score table; `join` is the table that it
+    needs, as for `--join`.
     """
 
     number: int
@@ -71,7 +71,7 @@ class Cause:
 
     @property
     def is_rate_known(self) -> bool:
-        """Whether anything is known of the share of wrong pairs."""
+        """Whether anything is known about the share of wrong pairs."""
         return self.rate.is_known or self.rate.low > 0 or self.rate.high < 1
 
     def to_json(self) -> dict[str, Any]:
@@ -104,9 +104,9 @@ def read_causes(path: str) -> list[Cause]:
 def check_examples(
     causes: Sequence[Cause], connection: duckdb.DuckDBPyConnection, path: str
 ) -> None:
-    """Raise `InputError` if none of the causes' examples is a pair of the scores in `connection`.
+    """Raise `InputError` if no example of the causes is a pair of the scores in `connection`.
 
-    That is one of `ncclean.storage.joined.JoinedScores`; the causes are those of `path`.
+    The connection is that of `ncclean.storage.joined.JoinedScores`; the causes are those of `path`.
     """
     uids = [example.uid for cause in causes for example in cause.examples if example.uid]
     found = f"SELECT 1 FROM {SCORES_ALONE} WHERE uid IN (SELECT unnest($1)) LIMIT 1"

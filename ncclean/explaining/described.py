@@ -1,4 +1,4 @@
-"""Causes as people and programs read them: rates, excess, conditions and examples."""
+"""Describe causes for people and programs: rates, excess, conditions and examples."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def described(
 ) -> list[Cause]:
     """Describe the causes, then unsure groups, then those folded into either.
 
-    Causes come with the largest excess first. One whose share of wrong pairs turns out to be less
-    than `--min-excess` above that of the pairs in no group is left out. `proposals` are by number
-    of the candidate.
+    Causes are sorted by excess, the largest first. A cause is dropped if its share of wrong pairs
+    turns out to be less than `--min-excess` above that of the pairs in no group. `proposals` are by
+    number of the candidate.
     """
     values, options = verdicts.values, verdicts.options
     names = values.names()
@@ -46,7 +46,7 @@ def described(
             outside = verdicts.outside(number, listed) or share_outside(
                 float(cleared[column]), folded.cleared.pairs.sum()
             )
-        else:  # exchanged words, in a table that tells no near misses
+        else:  # exchanged words, in a table without near misses
             outcome = NEAR_MISS
         pairs = int(verdicts.counts[candidate.outcome][verdicts.group_of[number]].sum())
         rate = verdicts.rate(number, number in listed, of_group in folded.causes)
@@ -119,7 +119,7 @@ class _Facts:
 
 
 def share_outside(rate: float, pairs: float) -> Estimate:
-    """The share elsewhere with Wilson's 95 % interval, which has a width even at 0 and 1."""
+    """Return the share elsewhere with Wilson's 95 % interval, which has a width even at 0 and 1."""
     doubt = 1.96**2 / max(pairs, 1)
     centre = (rate + doubt / 2) / (1 + doubt)
     half = math.sqrt(doubt * (rate * (1 - rate) + doubt / 4)) / (1 + doubt)
@@ -129,7 +129,7 @@ def share_outside(rate: float, pairs: float) -> Estimate:
 def _examples(
     connection: duckdb.DuckDBPyConnection, group: int, value: str, count: int
 ) -> tuple[Example, ...]:
-    """Pairs of the group that are probably wrong, in no particular order among those."""
+    """Return probably wrong pairs of the group, in no particular order."""
     places = connection.execute(
         f"SELECT arg_max(place, round({value}, 1) + (hash(place) % 1000) / 20000, {count}) "
         f"FROM members JOIN pairs USING (place) WHERE member = {group}"

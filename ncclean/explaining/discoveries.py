@@ -1,17 +1,17 @@
-"""Groups with more wrong pairs than comparable ones, with few false discoveries.
+"""Find groups with more wrong pairs than comparable ones, with few false discoveries.
 
-The values v in [0, 1] are probabilities of being wrong, estimates themselves. Notation, for group g
-with n pairs: q the mean of v, e the mean expected of comparable pairs outside.
+The values v in [0, 1] are probabilities of being wrong, themselves estimates. Notation, for group g
+with n pairs: q is the mean of v, e the expected mean from comparable pairs outside.
 
 A pair's v does not depend on noise alone: captions of one kind may score a little lower than others
-without being wrong. So e differs between groups that have no more noise, by a variance tau^2 that
-the bulk of the groups shows: in the median, (q - e)^2 / (s^2 / n + tau^2) is that of a squared
-normal variable, s^2 the variance of v. Few groups with a cause do not move a median.
+without being wrong. So groups without more noise differ from e by a variance tau^2, which the bulk
+of the groups shows: in the median, (q - e)^2 / (s^2 / n + tau^2) is that of a squared normal
+variable, s^2 the variance of v. Few groups with a cause do not move a median.
 
 With tau, n pairs tell as much as n' = n / (1 + n tau^2 / s^2) independent ones. The p-value is the
-smaller of two bounds on how often the mean of n' independent values in [0, 1] is q or more,
-Chernoff's for any values of mean e (Hoeffding, 1963), there with e (1 - e) for s^2, and Bennett's
-(1962) for values of variance s^2:
+smaller of two bounds on how often the mean of n' independent values in [0, 1] is q or more:
+Chernoff's for any values of mean e (Hoeffding, 1963), with e (1 - e) for s^2, and Bennett's (1962)
+for values of variance s^2:
 
     exp(-n' KL(q || e)),                  KL(q || e) = q log(q/e) + (1 - q) log((1 - q)/(1 - e))
     exp(-n' s^2 h((q - e) / s^2)),        h(u) = (1 + u) log(1 + u) - u
@@ -26,22 +26,22 @@ from scipy.optimize import brentq
 
 _MEDIAN = 0.45493642311957283  # of chi squared with one degree of freedom
 _TINY = 1e-6
-FEWEST_GROUPS = 10  # of which a spread can be told
+FEWEST_GROUPS = 10  # enough to estimate a spread
 
 
 def heterogeneity(excess: np.ndarray, variance: np.ndarray) -> float:
-    """tau^2 >= 0: the variance of groups' mean beyond that of their pairs.
+    """Return tau^2 >= 0: the variance of groups' means beyond that of their pairs.
 
-    `excess` (G,) is q - e, `variance` (G,) is s^2 / n. 0 for fewer than `FEWEST_GROUPS` groups.
-    Where a group has a cause, all others have less than what is outside them: that is no spread, so
-    the median is taken off.
+    `excess` (G,) is q - e, `variance` (G,) is s^2 / n. 0 for fewer than `FEWEST_GROUPS` groups. If
+    a group has a cause, all others are below their outside, which is not spread, so the median is
+    subtracted.
     """
     if len(excess) < FEWEST_GROUPS:
         return 0.0
     squares = (excess - np.median(excess)) ** 2
 
     def spread(tau2: float) -> float:
-        """The median ratio by which groups differ more than with this variance."""
+        """Return the median ratio by which groups differ more than this variance explains."""
         return float(np.median(squares / (variance + tau2 + _TINY**2))) - _MEDIAN
 
     # Of numbers from -1 to 1, half are within 1 of the median.
@@ -55,9 +55,9 @@ def log_p_values(
     variance: np.ndarray,
     tau2: np.ndarray | float,
 ) -> np.ndarray:
-    """log of the bound for each group; 0 where the mean is not above the expected one.
+    """Return the log of the bound for each group; 0 if the mean does not exceed the expected one.
 
-    `variance` is s^2, that of single pairs.
+    `variance` is s^2, for single pairs.
     """
     q = np.clip(mean, _TINY, 1 - _TINY)
     e = np.clip(expected, _TINY, 1 - _TINY)
@@ -74,11 +74,11 @@ def log_p_values(
 
 
 def log_threshold(log_p: np.ndarray, tests: int, rate: float) -> float:
-    """log of the p-value up to which tests are discoveries; -inf if none is.
+    """Return the log p-value up to which tests are discoveries; -inf if none is.
 
     The procedure of Benjamini and Hochberg, divided by sum 1/i as Benjamini and Yekutieli (2001) do
-    for tests of any dependence: groups overlap. `tests` counts those whose p-value is not here too;
-    it must be so large that it is not among the discoveries.
+    for tests of any dependence: groups overlap. `tests` also counts those whose p-values are not
+    given, which must be too large for discoveries.
     """
     ordered = np.sort(log_p)
     allowed = np.log(rate * np.arange(1, len(ordered) + 1)) - _log_penalty(tests)
@@ -87,7 +87,7 @@ def log_threshold(log_p: np.ndarray, tests: int, rate: float) -> float:
 
 
 def q_values(log_p: np.ndarray, tests: int) -> np.ndarray:
-    """The rate of false discoveries at which each group becomes one, at most 1."""
+    """Return the false discovery rate at which each group becomes a discovery, at most 1."""
     order = np.argsort(log_p, kind="stable")
     raw = log_p[order] + _log_penalty(tests) - np.log(np.arange(1, len(log_p) + 1))
     least = np.minimum.accumulate(raw[::-1])[::-1]
@@ -97,7 +97,7 @@ def q_values(log_p: np.ndarray, tests: int) -> np.ndarray:
 
 
 def _log_penalty(tests: int) -> float:
-    """log(m sum 1/i), the sum by Euler and Maclaurin."""
+    """Return log(m sum 1/i), with the sum by Euler and Maclaurin."""
     count = max(tests, 1)
     harmonic = np.log(count) + 0.5772156649 + 1 / (2 * count)
     return float(np.log(count) + np.log(max(harmonic, 1.0)))

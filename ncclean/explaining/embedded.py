@@ -1,4 +1,4 @@
-"""The embeddings of a corpus, block by block: vectors of some pairs, clusters of the images."""
+"""Read the embeddings of a corpus block by block: vectors of some pairs, clusters of images."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ncclean.neighbour_search.inverted_lists import (
     train_lists,
 )
 
-MOST_PAIRS = 100_000  # of a member: more tell little more
+MOST_PAIRS = 100_000  # per member: more add little
 _PAIRS_PER_CLUSTER, _MOST = 400, 256
 _CLUSTERS_PER_REGION = 4
-_SAMPLED = 4 * TRAINING_ROWS_PER_LIST  # images of a cluster that it is learnt from
+_SAMPLED = 4 * TRAINING_ROWS_PER_LIST  # images per cluster to learn it from
 _SCHEMA = pa.schema(
     [
         ("shard", pa.string()),
@@ -52,7 +52,7 @@ class Embedded:
 
     @classmethod
     def open(cls, embeddings: Sequence[str], keys: tuple[str, str] | None) -> Embedded:
-        """Find the blocks. Raises `InputError` for embeddings that cannot be read."""
+        """Find the blocks. Raises `InputError` for unreadable embeddings."""
         return cls(embedded_blocks(resolve_embeddings(embeddings), keys))
 
     def vectors(
@@ -60,8 +60,8 @@ class Embedded:
     ) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Read, by member, places in order, (n, d) images and (n, d) captions.
 
-        `wanted` is SQL for the columns `member`, `place`, `shard`, `key` and `caption_number`. Of
-        each member the first `MOST_PAIRS` at most; pairs without vectors are left out.
+        `wanted` is SQL for the columns `member`, `place`, `shard`, `key` and `caption_number`. At
+        most the first `MOST_PAIRS` of each member are read; pairs without vectors are omitted.
         """
         connection.execute(
             "CREATE OR REPLACE TEMP TABLE wanted AS SELECT member, place, shard, key, "
@@ -103,7 +103,7 @@ class Embedded:
         for number, block in enumerate(self.blocks):
             images = block.read().image
             seen += len(images)
-            # Every block fills the sample evenly; it is thinned where it is too large.
+            # Every block fills the sample evenly; it is thinned when too large.
             part = rng.permutation(len(images))[: max(1, 2 * wanted // len(self.blocks))]
             sample = np.concatenate([sample, np.asarray(images[np.sort(part)], np.float32)])
             if len(sample) > 2 * wanted:

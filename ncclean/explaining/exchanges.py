@@ -1,24 +1,25 @@
-r"""Two words that stand for each other: images fit captions with the other word better.
+r"""Find exchanged words: images fit captions with the other word better.
 
-For words a and b with mean captions T_a, T_b and means I_a, I_b of their images, equal ones once,
+For words a and b with mean captions T_a, T_b and means I_a, I_b of their images, counting equal
+ones once,
 
     D = (I_a - I_b) . (T_a - T_b)
 
-is above 0 where captions belong to their images, however little an estimator tells of one pair, and
-changes its sign where the words were exchanged. With the covariance S of the images it is compared
-with its error, z = D / sqrt((T_a - T_b)' S (T_a - T_b) (1/n_a + 1/n_b)).
+is above 0 if captions belong to their images, however little an estimator tells about one pair, and
+changes its sign if the words were exchanged. It is compared with its error by the covariance S of
+the images, z = D / sqrt((T_a - T_b)' S (T_a - T_b) (1/n_a + 1/n_b)).
 
-What else differs between the images of two words moves D too: a host with a style and a phrase of
+Other differences between the images of two words move D, too: a host with a style and a phrase of
 its own, or whose images show more of a thing than those with its name. So all of this must hold:
 
 - z is the lowest that either word has, and twice as low as with three quarters of other words.
-- Both words are in it. With means of all words taken off I and T, D is the sum of I_a . (T_a - T_b)
-  and I_b . (T_b - T_a), and of T_a . (I_a - I_b) and T_b . (I_b - I_a). If p_a and p_b of the
-  captions should have the other word, the first two are about as 1 - 2 p_a and 1 - 2 p_b. An
-  exchange makes each of the four half of D; one is about 0 where three words were exchanged in a
-  circle, and above 0 where one word alone is mostly wrong. Each must be a fifth of D.
-- z is low for what the other words show: where more z are as low than the normal distribution has,
-  the error is wider. Where a tenth is below 0, the estimator does not tell words apart.
+- Both words are in it. With the means of all words subtracted from I and T, D is the sum of I_a .
+  (T_a - T_b) and I_b . (T_b - T_a), and of T_a . (I_a - I_b) and T_b . (I_b - I_a). If p_a and p_b
+  of the captions should have the other word, the first two are about as 1 - 2 p_a and 1 - 2 p_b. An
+  exchange makes each of the four half of D; one is about 0 if three words were exchanged in a
+  circle, and above 0 if only one word is mostly wrong. Each must be a fifth of D.
+- z is low compared with the other words: if more z are as low than the normal distribution has, the
+  error is wider. If a tenth is below 0, the estimator does not distinguish words.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ from ncclean.storage.quoting import quoted
 
 _MOST_WORDS = 1024
 _MOST_OF_ALL = 0.9  # of the captions
-_LEAST_POSITIVE = 0.9  # of the other pairs of words, for an estimator that tells words apart
+_LEAST_POSITIVE = 0.9  # of the other pairs of words, for an estimator that distinguishes words
 _FEWEST_OTHERS = 20
 _LOW = 0.25  # of the z of a word
 _LEAST_SHARE = 0.2  # of D, in each of its four parts
-# Half of the captions at least have the other word, else a part of D would not change its sign. D
+# At least half of the captions have the other word, else a part of D would not change its sign. D
 # alone does not tell how many: a weak estimator makes it as small as few exchanges do.
 _MOST_CAPTIONS = Estimate(math.nan, 0.5, 1.0)
 _TAILS = (0.01, 0.05, 0.1)
@@ -56,7 +57,7 @@ _TAILS = (0.01, 0.05, 0.1)
 
 @dataclass(frozen=True)
 class Exchanges:
-    """The pairs of words that were exchanged, each with its q-value, the surest first.
+    """The pairs of words that were exchanged, each with its q-value, the most certain first.
 
     `tested` counts the pairs of words that were compared.
     """
@@ -67,7 +68,7 @@ class Exchanges:
 
     @property
     def kind(self) -> Kind:
-        """The kind of group whose values are the pairs of words: captions with one of the two."""
+        """The kind of group whose values are the pairs of words: captions with either word."""
         cases = ", ".join(
             f"CASE WHEN list_contains(tokens, {quoted(a)}) != list_contains(tokens, {quoted(b)}) "
             f"THEN {quoted(f'{a} {b}')} END"
@@ -76,7 +77,7 @@ class Exchanges:
         return Kind(EXCHANGED, TEXT, f"[{cases}]", ("tokens",), _condition, _label, several=True)
 
     def candidates(self, values: Values) -> list[Candidate]:
-        """A cause of near misses for each; of mismatches where the table does not tell others."""
+        """Return a cause of near misses for each; of mismatches if the table has no near misses."""
         names = [outcome.name for outcome in values.outcomes]
         outcome = names.index("near miss") if "near miss" in names else 0
         required = values.required(outcome)
@@ -100,7 +101,7 @@ def _label(value: str) -> str:
 def find_exchanges(
     connection: duckdb.DuckDBPyConnection, options: ExplainOptions, embedded: Embedded
 ) -> Exchanges:
-    """Compare the frequent words of the view `pairs` by a sample of their embeddings."""
+    """Compare the frequent words of the view `pairs` on a sample of their embeddings."""
     if not {"tokens", "key", "caption_number"} <= set(columns_of(connection, "pairs")):
         return Exchanges()
     ((count,),) = connection.execute("SELECT count(*) FROM pairs").fetchall()
@@ -120,7 +121,7 @@ def find_exchanges(
 def _words(
     connection: duckdb.DuckDBPyConnection, sample: str, places: np.ndarray, min_pairs: int
 ) -> tuple[list[str], csr_matrix]:
-    """The words to compare, and (N, W) whether the caption at each place has each."""
+    """Return the words to compare, and (N, W) whether the caption at each place has each."""
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE words_of AS SELECT place, unnest(list_distinct(tokens)) "
         f"AS word FROM ({sample})"
@@ -152,7 +153,7 @@ class _Statistics:
     share: np.ndarray
 
     def are_exchange_like(self, words: int) -> np.ndarray:
-        """(P,): whether all but the size of z is as of an exchange. No word is in two of these."""
+        """Return (P,): whether all but the size of z suggests an exchange; at most one per word."""
         table = np.full((words, words), np.nan)
         table[self.first, self.second] = table[self.second, self.first] = self.z
         lowest, low = np.full(words, np.nan), np.full(words, np.nan)
@@ -168,7 +169,7 @@ class _Statistics:
 def _statistics(
     members: csr_matrix, image: np.ndarray, text: np.ndarray, min_pairs: int
 ) -> _Statistics:
-    """Compare all words of which each has enough images without the other."""
+    """Compare all words, each with enough images without the other."""
     of_texts = _means(members, text.astype(np.float32))
     image, members = _distinct(image, members)
     image = image.astype(np.float32)
@@ -205,9 +206,9 @@ def _means(members: csr_matrix, vectors: np.ndarray) -> np.ndarray:
 
 
 def _distinct(image: np.ndarray, members: csr_matrix) -> tuple[np.ndarray, csr_matrix]:
-    """The different images, and whether a caption of each has each word.
+    """Return the distinct images, and whether a caption of each has each word.
 
-    An image that is there a thousand times, or has five captions, tells no more than once.
+    An image repeated a thousand times, or with five captions, counts once.
     """
     rows = np.ascontiguousarray(image)
     keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
@@ -220,7 +221,7 @@ def _distinct(image: np.ndarray, members: csr_matrix) -> tuple[np.ndarray, csr_m
 
 
 def _significant(words: Sequence[str], statistics: _Statistics, rate: float) -> Exchanges:
-    """The exchanges among the tests."""
+    """Return the exchanges among the tests."""
     first, second, z = statistics.first, statistics.second, statistics.z
     are_like = statistics.are_exchange_like(len(words))
     candidates = np.flatnonzero(are_like)

@@ -1,4 +1,4 @@
-"""A policy without the pairs of causes: their conditions become part of its `where`."""
+"""Exclude causes from a policy: their conditions become part of its `where`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARTS = frozenset(
     ("COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "CAST", "CASE", "OPERATOR", "BETWEEN",
      "FUNCTION", "TYPE")
 )  # fmt: skip
-# None makes a text that is longer than those it is given.
+# None makes a text longer than its arguments.
 _FUNCTIONS = frozenset(
     ("+", "-", "*", "/", "//", "%", "||", "~~", "!~~", "~~*", "!~~*", "->", "->>", "abs",
      "array_extract", "ceil", "coalesce", "contains", "date_part", "date_trunc", "day",
@@ -43,11 +43,11 @@ def without_causes(
     numbers: Sequence[int] = (),
     join: Sequence[str] = (),
 ) -> Policy:
-    """The policy that also drops the pairs of the causes in the table at `path`.
+    """Return the policy that also drops the pairs of the causes in the table at `path`.
 
-    `numbers` are those of the causes, all if empty; `join` are the tables that are joined to
-    `scores`. Raises `InputError` for causes of other scores, for a number that no cause has, and
-    for one whose table is not joined or whose condition is not one.
+    `numbers` are those of the causes, all if empty; `join` are the tables joined to `scores`.
+    Raises `InputError` for causes of other scores, for a number that no cause has, and for a cause
+    whose table is not joined or whose condition is invalid.
     """
     found = read_causes(path)
     causes = chosen(found, path, numbers)
@@ -57,12 +57,12 @@ def without_causes(
         check_examples(found, table.connection, path)
         for cause in causes:
             option = f"{path}: the condition of cause {cause.number}"
-            # As DuckDB writes it: without a comment, which would hide what stands behind it.
+            # As DuckDB writes it, without a comment, which would hide what follows it.
             conditions.append(one_expression(cause.condition, option))
             _check_condition(table.connection, cause, option)
             if cause.join is not None and JoinedFile.parse(cause.join).name not in joined:
                 raise InputError(f"{path}: cause {cause.number} needs --join {cause.join}")
-            if not join:  # else it is checked with the others, once they are joined
+            if not join:  # else it is checked with the others, after joining
                 table.expression(cause.condition, option, is_condition=True)
     if not causes:
         return policy
@@ -76,7 +76,7 @@ def without_causes(
 def _check_condition(connection: duckdb.DuckDBPyConnection, cause: Cause, option: str) -> None:
     """Raise `InputError` for a condition that `explain` does not write.
 
-    A table of causes may be anybody's. Of a kind of explain's own, the value tells the condition.
+    A table of causes may be anyone's. For explain's own kinds, the value determines the condition.
     The others, of `--by`, look at one pair, with functions whose values are no longer than the
     pair's own.
     """
@@ -97,7 +97,7 @@ def _check_condition(connection: duckdb.DuckDBPyConnection, cause: Cause, option
 
 
 def _beyond_a_pair(connection: duckdb.DuckDBPyConnection, condition: str) -> str | None:
-    """Parts of a condition besides columns, constants, comparisons and simple functions."""
+    """Return parts of a condition besides columns, constants, comparisons and simple functions."""
     tree = parse(connection, f"SELECT {condition}")
     if tree is None or not is_expression(tree):
         return "it is not an expression"
@@ -111,7 +111,7 @@ def _beyond_a_pair(connection: duckdb.DuckDBPyConnection, condition: str) -> str
 
 
 def chosen(causes: Sequence[Cause], path: str, numbers: Sequence[int] = ()) -> list[Cause]:
-    """The groups with these numbers, or all causes that are not folded into another."""
+    """Return the groups with these numbers, or all causes that are not folded into another."""
     if not numbers:
         return [cause for cause in causes if cause.is_cause and cause.folded_into is None]
     by_number = {cause.number: cause for cause in causes}

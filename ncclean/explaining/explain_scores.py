@@ -1,7 +1,7 @@
-"""The search for causes: from a score table to the table of causes, step by step.
+"""Search for causes: from a score table to the table of causes, step by step.
 
 The pairs with their values are written to a temporary file; their sums by group, kind by kind, tell
-which groups stand out; of the members of those it is told which are causes.
+which groups stand out; their members tell which groups are causes.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ class Explained:
     The estimator may only be worse in `uncertain` groups.
 
     `rows` of the table, `pairs` of them with scores, `tested` groups, each once for every outcome
-    that the table tells about, and pairs of words; of the outcomes in `unknown` it has no
-    probability. `left_out` groups stood out beyond those that could be compared with one another.
-    `fixed` pairs have a decision in the file `fixes`, which shifts captions back; None without
-    embeddings.
+    in the table, and pairs of words; the table has no probability of the outcomes in `unknown`.
+    `left_out` groups stood out beyond those that could be compared with one another. `fixed` pairs
+    have a decision in the file `fixes`, which shifts captions back; None without embeddings.
     """
 
     causes: tuple[Cause, ...]
@@ -101,10 +100,9 @@ def explain_scores(
 ) -> Explained:
     """Find groups of pairs that are wrong more often than others, and write them to `out`.
 
-    `embeddings` give image clusters, which are written beside `out`: conditions read them from
-    there. They also tell which captions were shifted; decisions that shift them back, as those of
-    `ncclean review`, are written beside `out` too. Raises `InputError` for a table without
-    probabilities.
+    `embeddings` give image clusters, which are written beside `out`, where conditions read them.
+    They also show shifted captions; decisions that shift them back, like those of `ncclean review`,
+    are written beside `out`, too. Raises `InputError` for a table without probabilities.
     """
     started = time.perf_counter()
     options = options or ExplainOptions()
@@ -116,7 +114,7 @@ def explain_scores(
     with contextlib.ExitStack() as held:
         if embeddings:
             embedded, table = Embedded.open(embeddings, embedding_keys), str(clusters)
-            # Those of earlier causes stay until there are new causes, which would name others.
+            # Earlier clusters stay until there are new causes: the old causes refer to them.
             aside = held.enter_context(published(clusters))
             embedded.write_clusters(aside, options.clusters, options.seed, progress)
         folder = held.enter_context(scratch_folder())
@@ -158,7 +156,7 @@ def explain_scores(
 class _Search:
     """The causes, uncertain groups, and what is folded into either.
 
-    `fixes` are decisions, None where none can be.
+    `fixes` are decisions, None if there cannot be any.
     """
 
     causes: list[Cause]
@@ -174,7 +172,7 @@ def _find(
     clusters: str | None,
     progress: Progress,
 ) -> _Search:
-    """Test all groups, choose the causes among those that stand out, and say how to mend them.
+    """Test all groups, choose the causes among those that stand out, and propose fixes.
 
     `clusters` is where their conditions will find the table of clusters.
     """

@@ -1,7 +1,7 @@
-"""Ways to mend causes: captions shifted back, or a word exchanged for another.
+"""Propose fixes for causes: shift captions back, or exchange a word for another.
 
-Decisions that give shifted captions back to their images lie beside the table of causes. They are
-those of `ncclean.storage.decisions`, with the shard and the key of each pair: an export takes them
+Decisions that return shifted captions to their images are beside the table of causes. They are
+those of `ncclean.storage.decisions`, with the shard and the key of each pair: an export uses them
 without the score table.
 """
 
@@ -36,7 +36,7 @@ from ncclean.storage.tables import table_metadata
 FIXES = pa.schema([*DECISIONS, ("shard", pa.string()), ("key", pa.string())])
 _RUNS = pa.schema([("place", pa.int64()), ("source", pa.int64())])
 _NOT_BLANK = r"[^\pZ\t-\r\x1c-\x1f\x{85}]"  # what `str.strip` leaves
-# Of the pairs of a cause with a probably wrong word, so many have the same two words.
+# This share of a cause's pairs with a probably wrong word must have the same two words.
 _LEAST_SHARE = 0.2
 _FEWEST = 10
 _NAME = "concat_ws('/', shard, key)"
@@ -44,7 +44,7 @@ _NAME = "concat_ws('/', shard, key)"
 
 @dataclass(frozen=True)
 class Proposals:
-    """Proposals for causes, by number of the candidate: in words, and the shifts."""
+    """Proposals for causes, by number of the candidate: in words, and as shifts."""
 
     texts: Mapping[int, str]
     shifts: Mapping[int, Shift]
@@ -59,7 +59,7 @@ def propose(
     embedded: Embedded | None,
     progress: Progress,
 ) -> Proposals:
-    """Find what mends each cause; shifts only where there are embeddings and cosines.
+    """Find a fix for each cause; shifts only with embeddings and cosines.
 
     `group_of` is the number of each candidate's group in the table `members`, `causes` are numbers
     of candidates.
@@ -101,7 +101,7 @@ def _shift_of(
     arrays: tuple[np.ndarray, np.ndarray, np.ndarray],
     right: float,
 ) -> Shift | None:
-    """The shift of a group, in the order of the table or in that which file managers show."""
+    """Return the shift of a group, in table order or in that of file managers."""
     places, image, text = arrays
     named = connection.execute(
         f"SELECT place FROM members JOIN pairs USING (place) WHERE member = {group} "
@@ -117,7 +117,7 @@ def _shift_of(
 
 
 def _exchanged(connection: duckdb.DuckDBPyConnection, group: int, value: str) -> str | None:
-    """Name the two words that most near misses of a group have in common; None if no two.
+    """Return the two words that most near misses of a group have in common; None if no two.
 
     `value` is the column of their probability in the view `pairs`.
     """
@@ -139,9 +139,9 @@ def fixes_path(causes: UPath) -> UPath:
 
 
 def fixes_of(connection: duckdb.DuckDBPyConnection, shifts: Iterable[Shift]) -> pa.Table | None:
-    """The right caption of every pair of the runs; to drop those whose caption is beyond the end.
+    """Return decisions on the runs' pairs: the right caption, or a drop if it is beyond the end.
 
-    Reads the view `pairs`. A pair of two runs has the decision of the first. None for a table
+    Reads the view `pairs`. A pair in two runs gets the decision of the first. None for a table
     without uids or captions.
     """
     if not {"text", "uid", "key"} <= set(columns_of(connection, "pairs")):
@@ -168,9 +168,9 @@ def _run(shift: Shift) -> pa.Table:
 
 
 def read_fixes(causes: str) -> tuple[str, int]:
-    """The file of the decisions beside a table of causes, and the number of captions in it.
+    """Return the decisions file beside a table of causes, and its number of captions.
 
-    Raises `InputError` for a table that `ncclean explain` wrote without them.
+    Raises `InputError` if `ncclean explain` wrote the table without decisions.
     """
     read_causes(causes)
     path = str(fixes_path(stores.location(causes)))

@@ -1,15 +1,15 @@
-"""From groups that stand out to causes: what another group explains is folded into it.
+"""Reduce groups that stand out to causes: fold in what another group explains.
 
 A host whose captions are wrong makes the words of its captions stand out, its shards and the
 folders of its urls. The group that stands out most is a cause. Its pairs are then set aside, and
-the others tested again on what is left, against what is left: groups that no longer stand out are
-folded into the cause that shares most pairs with them. And so on, until nothing stands out.
+the others tested again among the remaining pairs: groups that no longer stand out are folded into
+the cause that shares most pairs with them. This repeats until nothing stands out.
 
-Groups that may only be read worse set no pairs aside until all causes are known. What still stands
-out then is unsure, and folded in the same way.
+Groups where the estimator may only be worse set no pairs aside until all causes are known. Those
+that still stand out then are unsure, and are folded in the same way.
 
-Pairs that are in the same groups have one pattern. Their sums are all that is needed, so the number
-of pairs does not matter, and no pair is read again.
+Pairs in the same groups have one pattern. Only the sums by pattern are needed, so the number of
+pairs does not matter, and no pair is read again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ncclean.explaining.options import ExplainOptions
 
 # Groups of nearly the same pairs, of which the preferred kind counts.
 _SAME = 0.9
-# Of a cause's pairs, so many are in no stronger cause.
+# The share of a cause's pairs that must be in no stronger cause.
 _LEAST_OWN = 1 / 3
 
 
@@ -47,12 +47,12 @@ class Patterns:
     totals: Totals
 
     def has(self, group: int) -> np.ndarray:
-        """(P,): whether the pairs of each pattern are in a group."""
+        """Return (P,): whether the pairs of each pattern are in a group."""
         found: np.ndarray = np.asarray(self.members[:, group].todense()).ravel() != 0
         return found
 
     def of_groups(self, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(K, S) pairs and (V, K, S) sums of the groups, over the patterns that are left."""
+        """Return (K, S) pairs and (V, K, S) sums of the groups, over the remaining patterns."""
         groups = self.members.shape[1]
         counts = np.zeros((groups, STRATA))
         sums = np.zeros((len(self.sums), groups, STRATA))
@@ -65,21 +65,21 @@ class Patterns:
         return counts, sums
 
     def without(self, left: np.ndarray) -> Totals:
-        """The totals less the patterns that are not left."""
+        """Return the totals of the remaining patterns."""
         gone = ~left
         pairs = np.bincount(self.strata[gone], self.pairs[gone], STRATA)
         sums = np.stack([np.bincount(self.strata[gone], row[gone], STRATA) for row in self.sums])
         counts = self.totals.pairs - pairs
-        # Squares serve the variance alone, which is taken to stay.
+        # Squares are only for the variance, which is assumed to stay.
         squares = self.totals.squares * counts / np.maximum(self.totals.pairs, 1)
         return Totals(counts, self.totals.sums - sums, squares, self.totals.shown)
 
 
 @dataclass(frozen=True)
 class Folded:
-    """`causes`, groups that are `unsure`, and what others that share pairs are folded into.
+    """`causes`, groups that are `unsure`, and where others that share pairs are folded.
 
-    All are numbers of candidates. `cleared` are the totals of the pairs in none of both.
+    All are numbers of candidates. `cleared` are the totals of the pairs in neither.
     """
 
     causes: list[int]
@@ -99,8 +99,8 @@ def fold(
 ) -> Folded:
     """Choose the causes among candidates; `group_of` is the column of each in the patterns.
 
-    `preference` are the names of the kinds, the preferred first. `is_cause` tells whether more
-    pairs are wrong in a candidate, apart from its pairs in the causes that were chosen before.
+    `preference` lists the names of the kinds, the preferred first. `is_cause` decides whether more
+    pairs are wrong in a candidate, apart from its pairs in the causes chosen before.
     """
     whole, _ = patterns.of_groups(np.ones(len(patterns.pairs), bool))
     sizes = whole.sum(axis=1)
@@ -130,7 +130,7 @@ def fold(
         return sorted(same, key=lambda one: (preference.index(candidates[one].kind.name), one))
 
     def choose(numbers: Sequence[int], accepts: Callable[[int], bool]) -> list[int]:
-        """Choose the strongest, set its pairs aside, and go on; return those not accepted."""
+        """Choose the strongest, set its pairs aside, and repeat; return those not accepted."""
         refused: list[int] = []
         strengths = standing(numbers)
         while strengths:
@@ -155,7 +155,7 @@ def fold(
     into = {}
     for number in (one for one in range(len(candidates)) if one not in chosen):
         of_chosen = [shared[group_of[number], group_of[one]] for one in chosen]
-        if any(of_chosen):  # else it stands out no longer for what it is compared with
+        if any(of_chosen):  # otherwise it no longer stands out in comparison
             into[number] = chosen[int(np.argmax(of_chosen))]
     return Folded(chosen[:count], chosen[count:], into, patterns.without(left))
 
@@ -170,7 +170,7 @@ def _strength(
     options: ExplainOptions,
     log_threshold: float,
 ) -> float | None:
-    """Return how much a group stands out among the pairs that are left; None if it does not."""
+    """Return how much a group stands out among the remaining pairs; None if it does not."""
     count = pairs[group].sum()
     if count < max(options.min_pairs, _LEAST_OWN * sizes[group]):
         return None
@@ -186,7 +186,7 @@ def _strength(
 
 
 def _shared(patterns: Patterns) -> np.ndarray:
-    """(K, K) number of pairs that two groups share."""
+    """Return (K, K) numbers of pairs that two groups share."""
     weighted = patterns.members.multiply(patterns.pairs[:, None]).tocsr()
     return np.asarray((weighted.T @ patterns.members).todense())
 
@@ -195,7 +195,7 @@ def write_members(
     connection: duckdb.DuckDBPyConnection, groups: Sequence[tuple[Kind, str]]
 ) -> None:
     """Create the table `members`: `place` and the number of the group of every pair in a group."""
-    # The hash of a place chooses examples and samples: that of a DOUBLE, as it has always been.
+    # The hash of a place, as a DOUBLE as before, chooses examples and samples.
     connection.execute("CREATE OR REPLACE TEMP TABLE members (place DOUBLE, member INT)")
     for kind in dict.fromkeys(kind for kind, _ in groups):
         wanted = pa.array([value if of == kind else None for of, value in groups], pa.string())
@@ -211,7 +211,7 @@ def write_members(
 def patterns_of(
     connection: duckdb.DuckDBPyConnection, groups: int, values: Sequence[str], totals: Totals
 ) -> Patterns:
-    """Add up the pairs by the groups that they are in, from the view `members`."""
+    """Sum the pairs by the groups that they are in, from the view `members`."""
     sums = "".join(f", sum({name}::DOUBLE) AS s{n}" for n, name in enumerate(values))
     table = connection.sql(
         "SELECT ids, stratum, count(*) AS pairs"

@@ -1,18 +1,18 @@
-"""The share of wrong pairs in a group, from probabilities that were calibrated on the corpus.
+"""Estimate the share of wrong pairs in a group, from probabilities calibrated on the corpus.
 
-A probability v of a pair holds where a pair is drawn from the corpus, of which a share r is wrong.
-In a group with another share, it does not: of a group that is wrong throughout, the mean of v stays
-below 1. What holds in both is the ratio of likelihoods,
+A probability v holds for a pair drawn from the corpus, of which a share r is wrong. In a group with
+another share it does not: in an entirely wrong group, the mean of v stays below 1. The ratio of
+likelihoods holds in both,
 
     L = v / (1 - v) * (1 - r) / r,
 
 if wrong pairs of the group look like other wrong pairs, and right ones like other right ones. The
-share x of the group is that of largest likelihood, sum log(x L + 1 - x); its interval are the
-shares whose likelihood is not far below (Wilks).
+share x of the group has the largest likelihood, sum log(x L + 1 - x); its interval has the shares
+with likelihoods not far below (Wilks).
 
-Whether they look so is tested: the distribution of v in the group is then (1 - x) h1 + x h0, those
-of right and of wrong pairs outside. Where Pearson's statistic says it is not, the estimator may
-only be worse in the group.
+This is tested: the distribution of v in the group is then (1 - x) h1 + x h0, those of right and of
+wrong pairs outside. If Pearson's statistic rejects this, the estimator may only be worse in the
+group.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _MISFIT = 0.01  # the level of the test
 
 
 def bin_sql(value: str) -> str:
-    """SQL for the bin of log odds that a probability falls into, 0 to `BINS` - 1."""
+    """Return SQL for the bin of log odds of a probability, 0 to `BINS` - 1."""
     clipped = f"least(greatest({value}, 1e-6), 1 - 1e-6)"
     place = f"(ln({clipped} / (1 - {clipped})) + {_LARGEST}) * {BINS / (2 * _LARGEST)}"
     return f"least(greatest(floor({place}), 0), {BINS - 1})::INT"
 
 
 def rate_of(counts: np.ndarray, rate: float, tau2: float = 0.0) -> Estimate:
-    """The share of wrong pairs of a group, from (BINS,) counts of its pairs by log odds.
+    """Return a group's share of wrong pairs, from (BINS,) counts of its pairs by log odds.
 
-    `rate` is that of the corpus, `tau2` the variance by which groups' means differ without noise:
-    the interval is wider by that. Unknown without pairs.
+    `rate` is that of the corpus; `tau2`, the variance of groups' means without noise, widens the
+    interval. Unknown without pairs.
     """
     if not counts.sum():
         return UNKNOWN
@@ -63,10 +63,10 @@ def rate_of(counts: np.ndarray, rate: float, tau2: float = 0.0) -> Estimate:
 
 
 def fits(counts: np.ndarray, outside: np.ndarray, rate: float) -> bool:
-    """Whether the pairs of a group look like a mixture of right and wrong pairs outside.
+    """Check whether a group's pairs look like a mixture of right and wrong pairs outside.
 
-    `counts` and `outside` are (BINS,) pairs by log odds, `rate` is that of the corpus. False where
-    too few pairs are outside to tell.
+    `counts` and `outside` are (BINS,) pairs by log odds, `rate` is that of the corpus. False if too
+    few pairs are outside to tell.
     """
     pairs, share = counts.sum(), rate_of(counts, rate).value
     right = outside / (1 + np.exp(_CENTRES))
@@ -79,7 +79,7 @@ def fits(counts: np.ndarray, outside: np.ndarray, rate: float) -> bool:
     density = densities.sum(axis=0)
     cell = ((np.cumsum(density) - density / 2) * cells).astype(int).clip(0, cells - 1)
     expected = pairs * np.bincount(cell, density, cells)
-    # What is expected comes from counts of pairs outside.
+    # Expected counts come from the pairs outside.
     doubt = [np.bincount(cell, one * part / size, cells)
              for one, part, size in zip(densities, parts, sizes, strict=True)]  # fmt: skip
     variance = np.maximum(expected + pairs**2 * np.sum(doubt, axis=0), 1e-9)
@@ -88,7 +88,7 @@ def fits(counts: np.ndarray, outside: np.ndarray, rate: float) -> bool:
 
 
 def _ratios(rate: float) -> np.ndarray:
-    """(BINS,) ratios of likelihoods, wrong to right, in a corpus with this share of wrong pairs."""
+    """Return (BINS,) ratios of likelihoods, wrong to right, for this share of wrong pairs."""
     rate = min(max(rate, 1e-6), 1 - 1e-6)
     ratios: np.ndarray = np.exp(_CENTRES - math.log(rate / (1 - rate)))
     return ratios

@@ -1,8 +1,8 @@
-r"""The kinds of groups: what SQL a pair's value is, and the condition that selects a value.
+r"""The kinds of groups: SQL for a pair's value, and the condition that selects a value.
 
-A token is the longest run of letters, marks and digits, in lower case; a phrase is two tokens in a
-row, whatever stands between them. What tokens are made of is never a sign of a regular expression,
-so a condition names them as they are.
+A token is the longest run of letters, marks and digits, in lower case; a phrase is two consecutive
+tokens, whatever is between them. Tokens never contain regular expression syntax, so conditions use
+them unescaped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ncclean.storage.quoting import identifier, quoted
 
-# Of what a group is made: its captions, its images, or both. It decides which evidence counts.
+# What a group consists of: its captions, its images, or both. It decides which evidence counts.
 TEXT, IMAGE, PAIR = "text", "image", "pair"
 _TOKEN = r"\pL\pM\pN"
 TOKENS = f"regexp_extract_all(lower(text), '[{_TOKEN}]+')"
@@ -21,18 +21,19 @@ _HOST = r"lower(regexp_extract(url, '^[^:/?#]+://(?:[^/?#@]*@)?([^/?#:]+)', 1))"
 _FOLDER = r"regexp_extract(url, '^[^:/?#]+://[^/?#]*/([^/?#]+)/', 1)"
 _ENDING = r"lower(regexp_extract(url, '\.([A-Za-z0-9]{2,5})(?:[?#]|$)', 1))"
 _LONGEST = 80  # characters of a shape
-# Words of one case become one letter, numbers one digit; runs of lower-case words count once.
+# Runs of letters of one case become one letter, and numbers one digit; runs of lower-case words
+# count once.
 SHAPE = (
     r"left(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace("
     r"text, '\pN+', '0', 'g'), '\p{Lu}[\p{Ll}\pM]+', 'Xx', 'g'), '\p{Lu}+', 'X', 'g'), "
     r"'[\p{Ll}\p{Lo}\p{Lm}\pM]+', 'x', 'g'), 'x([ ]+x\b)+', 'x…', 'g'), "
     f"{_LONGEST})"
 )
-# Longer captions have more tokens that may be wrong, shorter ones lower cosines.
+# Longer captions have more possibly wrong tokens, shorter ones lower cosines.
 LENGTHS = ((0, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 40), (41, None))
 LENGTH = "length of the caption"
-# Signs of `score --signals text`: a caption with one is rarely of an image. Of Flickr8k's 39,995
-# captions none repeats more than three in ten pairs of words.
+# Signs of `score --signals text`: a caption with one rarely describes an image. Of Flickr8k's
+# 39,995 captions none repeats more than three in ten pairs of words.
 TEXT_SIGNS = {
     "a URL": ("text_url", "text_url"),
     "a file name": ("text_file_name", "text_file_name"),
@@ -46,9 +47,9 @@ EXCHANGED = "exchanged words"
 class Kind:
     """A kind of group. `value` is SQL over the columns of the pairs, a list if `several`.
 
-    `condition` is the SQL over the score table that selects a value, `label` what people read,
-    `columns` are those that the pairs must have; `is_by` marks a kind of `--by`. The first of two
-    kinds is preferred where groups are the same pairs.
+    `condition` is the SQL over the score table that selects a value, `label` the text for people,
+    `columns` are those that the pairs need; `is_by` marks a kind of `--by`. If two kinds give the
+    same pairs, the first is preferred.
     """
 
     name: str
@@ -77,7 +78,7 @@ def word_condition(word: str) -> str:
 
 
 def _signs() -> str:
-    """SQL for the names of the signs that a caption has."""
+    """Return SQL for the names of the signs that a caption has."""
     signs = ", ".join(f"CASE WHEN {sql} THEN '{name}' END" for name, (_, sql) in TEXT_SIGNS.items())
     return f"list_filter([{signs}], lambda name: name IS NOT NULL)"
 
@@ -115,8 +116,8 @@ _PHRASES = (
 )
 
 
-# Columns of the pairs beside those of the table, and what they are computed from: once, as regular
-# expressions take most of the time.
+# Columns of the pairs besides those of the table, each computed once, as regular expressions take
+# most of the time.
 DERIVED = {
     "tokens": ("text", TOKENS),
     "shape": ("text", f"nullif({SHAPE}, '')"),
@@ -129,9 +130,9 @@ DERIVED = {
 def kinds_of(
     columns: Iterable[str], clusters: Mapping[str, str] | None = None, by: Sequence[Kind] = ()
 ) -> tuple[Kind, ...]:
-    """The kinds that pairs with these columns have, the preferred ones first.
+    """Return the kinds that pairs with these columns have, the preferred ones first.
 
-    `clusters` are the SQL of the columns `cluster` and `region`, where there are any.
+    `clusters` are the SQL of the columns `cluster` and `region`, if there are any.
     """
     there = set(columns)
     words = "list_distinct(tokens)"
@@ -168,7 +169,7 @@ def kinds_of(
 
 
 def _image_kinds(name: str, sql: str) -> list[Kind]:
-    """Image clusters or regions, and words in them; `sql` is the number in the score table."""
+    """Return image clusters or regions, and words in them; `sql` is the table's number."""
 
     def condition(value: str) -> str:
         number, _, word = value.partition(":")
@@ -187,13 +188,13 @@ def _image_kinds(name: str, sql: str) -> list[Kind]:
 
 
 def by_values(name: str, expression: str, column: str) -> Kind:
-    """The kind of `--by`: the values of SQL, which the pairs have in `column`."""
+    """Return the kind of `--by`: the values of SQL, which the pairs have in `column`."""
     condition = _equals(f"({expression})::VARCHAR")
     return Kind(name, PAIR, f"{identifier(column)}::VARCHAR", (column,), condition, is_by=True)
 
 
 def by_ranges(name: str, expression: str, column: str, bounds: Sequence[float]) -> Kind:
-    """The kind of `--by` for numbers: ranges between `bounds`, from each to below the next."""
+    """Return the kind of `--by` for numbers: ranges from each of the `bounds` to below the next."""
 
     def ends(value: str) -> tuple[float | None, float | None]:
         number = int(value)

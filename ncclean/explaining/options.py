@@ -13,11 +13,11 @@ from ncclean.base.options import Option, Options, Seed
 class ExplainOptions(Options):
     """Rules for what counts as a cause.
 
-    `by` are columns or SQL whose values are groups too; numbers with fractions are cut into eight
+    `by` lists columns or SQL whose values are also groups; fractional numbers are cut into eight
     equal parts. A group has at least `min_pairs` pairs, and its share of wrong pairs exceeds that
-    of comparable pairs by `min_excess`. `false_discoveries` bounds the expected share of causes
-    that are none (Benjamini and Yekutieli, 2001). `clusters` is the number of image clusters, None
-    for about one per 400 pairs, at most 256.
+    of comparable pairs by `min_excess`. `false_discoveries` bounds the expected share of false
+    causes (Benjamini and Yekutieli, 2001). `clusters` is the number of image clusters, None for
+    about one per 400 pairs, at most 256.
     """
 
     by: Annotated[

@@ -1,15 +1,15 @@
-"""Kinds of errors of a pair: columns with the probability, and the evidence beside it.
+"""Kinds of errors of a pair: columns with the probability, and evidence for each.
 
-The probability is high where the pair is wrong, and where scores of its kind are low for another
+The probability is high if the pair is wrong, and also if scores of its kind are low for another
 reason. Each piece of evidence is blind to one such reason:
 
 - `near_miss_probability` has two parts. That of the whole cosine is low for dark images and odd
   captions; the margin to the best other word is not.
-- `part_noise_probability`: the gap between the worst part and the mean of all is the same whatever
-  all parts have in common.
+- `part_noise_probability`: the gap between the worst part and the mean of all does not depend on
+  what all parts have in common.
 
 `noise_probability` has none: ranks in the block come from the same cosines. A group's own null
-tells (`ncclean.explaining.own_null`).
+decides (`ncclean.explaining.own_null`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Evidence:
-    """A number by which pairs are wrong more or less often, null where it tells nothing.
+    """A number by which pairs are wrong more or less often, null if it tells nothing.
 
-    In its place comes the mean value of the pairs with a like number. It must show the share
+    It is replaced by the mean value of the pairs with similar numbers. It must show the share
     `least` of what wrong pairs would make it show: groups that were made wrong show .95 or more.
     """
 
@@ -34,10 +34,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A way to be wrong, of a pair with status ok.
+    """A way in which a pair with status ok may be wrong.
 
-    `value` is SQL for its probability if `weight` holds, SQL for the probability that it can be
-    wrong in this way at all.
+    `value` is SQL for its probability given `weight`, SQL for the probability that it can be wrong
+    in this way at all.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Outcome:
     weight: str = "1"
 
 
-# A pair that is mismatched altogether has no wrong word, and no wrong sentence: it counts once.
+# A wholly mismatched pair has no wrong word or sentence: it counts once.
 _MATCHED = "(1 - coalesce(noise_probability, 0))"
 MISMATCH, NEAR_MISS = "mismatch", "near miss"
 OUTCOMES = (
@@ -76,7 +76,7 @@ OUTCOMES = (
 
 
 def outcomes_of(columns: Iterable[str]) -> tuple[Outcome, ...]:
-    """The outcomes that a table with these columns tells about, and the evidence that it has."""
+    """Return the outcomes in a table with these columns, and its evidence."""
     there = set(columns)
     return tuple(
         Outcome(

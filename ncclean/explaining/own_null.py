@@ -1,22 +1,22 @@
-r"""The share of wrong pairs in a group by its own null: cosines of its images with other captions.
+r"""Estimate a group's share of wrong pairs by its own null: its images with other captions.
 
 A probability that was fitted to the corpus is high where pairs are wrong, and where the estimator
-reads a kind of caption or image worse than others. Mismatches of the group's own tell the two
-apart: with them, the noise rate of `ncclean.scoring.null` is that of a corpus which is the group.
+is worse at a kind of caption or image. The group's own mismatches distinguish the two: with them,
+the noise rate of `ncclean.scoring.null` treats the group as a corpus.
 
-Where wrong partners come from is not known. Captions of the group's topic fit its images better
-than those of the corpus do, so the known mismatches are in turn
+The origin of wrong partners is unknown. Captions of the group's topic fit its images better than
+those of the corpus do, so the known mismatches are in turn
 
 - its images with its captions,
-- its images with captions from outside, if the group is made of images,
-- images from outside with its captions, if it is made of captions,
+- its images with captions from outside, if the group consists of images,
+- images from outside with its captions, if it consists of captions,
 
-and the group's interval holds the intervals of all of these.
+and the group's interval contains the intervals of all of these.
 
-Where nothing looks matched, that estimate is from 0 to 1: all pairs are wrong, or the estimator
-reads nothing there. It is taken to be the first where the cosines of the pairs are distributed as
-those of mismatches are: F(cosine) has a mean of 1/2, and of 9/20 below 9/10, F the mismatches'
-distribution. An estimator that tells right pairs apart, however weakly, moves both.
+If nothing looks matched, that estimate is from 0 to 1: all pairs are wrong, or the estimator sees
+nothing there. The first is assumed if the pairs' cosines are distributed like the mismatches':
+F(cosine) has a mean of 1/2, and of 9/20 below 9/10, where F is the mismatches' distribution. An
+estimator that recognises right pairs, however weakly, moves both.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from ncclean.storage.catalog import columns_of
 
 NOT_KNOWN = Estimate(math.nan, 0.0, 1.0)
 _MOST = 1500  # pairs on a side of the matrix of mismatches
-_OUTSIDE = 3000  # pairs of the corpus that are sampled for what is outside a group
+_OUTSIDE = 3000  # pairs sampled from the corpus for the outside of a group
 _FEWEST = 40
 _SMALL = 0.1
 _BELOW = 0.9
-_LEAST_AUROC = 0.75  # of right pairs, in a group that is taken to be wrong throughout
+_LEAST_AUROC = 0.75  # of right pairs, in a group assumed to be entirely wrong
 _Z = 1.96
 _APART = 2.6  # standard errors, of a mean of quantiles
 
 
 class Verdict(NamedTuple):
-    """The share of wrong pairs in a group and outside; `log_p` of its not being higher.
+    """The share of wrong pairs in a group and outside; `log_p` that it is not higher.
 
     `separation` is how often a right pair of the group is above a mismatch.
     """
@@ -69,8 +69,8 @@ class _Fit(NamedTuple):
 class OwnNulls:
     """A sample of S pairs with their vectors: (S, d) `image` and `text`.
 
-    `members` (S, K) has the groups of each, `is_outside` (S,) marks a sample of the whole corpus.
-    `photographs` and `captions` (S,) are numbers of the samples and of the different captions.
+    `members` (S, K) says which pairs are in each group, `is_outside` (S,) marks a sample of the
+    whole corpus. `photographs` and `captions` (S,) number the samples and the distinct captions.
     """
 
     image: np.ndarray
@@ -125,7 +125,7 @@ class OwnNulls:
         )  # fmt: skip
 
     def of(self, groups: Sequence[int]) -> np.ndarray:
-        """(S,): whether each pair is in one of the groups."""
+        """Return (S,): whether each pair is in one of the groups."""
         found: np.ndarray = np.asarray(self.members[:, list(groups)].sum(axis=1)).ravel() > 0
         return found
 
@@ -134,7 +134,7 @@ class OwnNulls:
         left, mine = ~self.of(without), self.of([group])
         inside = _some(left & mine)
         outside = _some(left & ~mine & self.is_outside)
-        # A small group moves the rate of all others by next to nothing.
+        # A small group hardly moves the rate of all others.
         is_small = len(inside) < _SMALL * len(outside)
         elsewhere = self.outside(without) if is_small else self._rate(outside)
         sides = [(inside, inside)]
@@ -153,7 +153,7 @@ class OwnNulls:
         return Verdict(rate, elsewhere, float(norm.logsf(z)), separation)
 
     def outside(self, without: Sequence[int]) -> Estimate:
-        """The share of wrong pairs of the corpus that are in none of the groups."""
+        """Return the share of wrong pairs of the corpus that are in none of the groups."""
         key = tuple(sorted(without))
         if key not in self._outside:
             self._outside[key] = self._rate(_some(self.is_outside & ~self.of(without)))
@@ -187,15 +187,15 @@ class OwnNulls:
 
 
 def _deviations(rate: Estimate, outside: Estimate) -> float:
-    """By how many standard errors a rate is above another, from the ends that face each other."""
+    """Return by how many standard errors a rate exceeds another, from their facing ends."""
     error = math.hypot(rate.value - rate.low, outside.high - outside.value) / _Z
     return (rate.value - outside.value) / max(error, 1e-6)
 
 
 def _all_wrong(own: np.ndarray, mismatched: np.ndarray) -> Estimate | None:
-    """The share of wrong pairs where pairs look like mismatches throughout; None if they do not.
+    """Return the share of wrong pairs if all look like mismatches, else None.
 
-    The lower end supposes that a right pair is above a mismatch as often as `_LEAST_AUROC`.
+    The lower end assumes that a right pair is above a mismatch as often as `_LEAST_AUROC`.
     """
     quantiles = np.searchsorted(mismatched, own) / len(mismatched)
     below = quantiles[quantiles < _BELOW]
@@ -210,7 +210,7 @@ def _all_wrong(own: np.ndarray, mismatched: np.ndarray) -> Estimate | None:
 
 
 def _some(are_wanted: np.ndarray) -> np.ndarray:
-    """Places of at most `_MOST` of the wanted pairs, from all of the corpus."""
+    """Return places of at most `_MOST` of the wanted pairs, spread over the corpus."""
     places = np.flatnonzero(are_wanted)
     return places[:: max(-(-len(places) // _MOST), 1)]
 

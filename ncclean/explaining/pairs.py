@@ -1,7 +1,7 @@
-"""The scored pairs of a table in a temporary file, with the values that groups are compared by.
+"""Write the scored pairs of a table to a temporary file, with the values that compare groups.
 
-A piece of evidence becomes a value in [0, 1] too: the mean probability of the pairs with a like
-number, in 64 bins of as many pairs. Its mean over a group is that of the probability itself, unless
+A piece of evidence also becomes a value in [0, 1]: the mean probability of the pairs with similar
+numbers, in 64 bins of equally many pairs. Its mean over a group equals the probability's, unless
 the group's scores are low for a reason that the evidence is blind to.
 """
 
@@ -37,7 +37,7 @@ _KEPT = ("shard", "key", "row", "caption_number", "uid", "text", "url", "width",
 
 @dataclass(frozen=True)
 class Required:
-    """Values that must be higher in a group: `columns` are their places, the outcome's own first.
+    """Values that must be in excess in a group: `columns` are their places, the outcome's first.
 
     Each shows at least the share `least` of what wrong pairs would make it show.
     """
@@ -48,12 +48,12 @@ class Required:
 
 @dataclass(frozen=True)
 class Values:
-    """Columns of the pairs: `v0`, `v1`, ... are the outcomes', `v0_NAME` the evidence beside."""
+    """Columns of the pairs: `v0`, `v1`, ... are the outcomes', `v0_NAME` the evidence for them."""
 
     outcomes: tuple[Outcome, ...]
 
     def names(self) -> list[str]:
-        """List the value columns: of each outcome its probability, then its evidence."""
+        """List the value columns: for each outcome its probability, then its evidence."""
         return [
             name
             for number, outcome in enumerate(self.outcomes)
@@ -77,7 +77,7 @@ class Values:
         return f"v{number}_{evidence.name}"
 
     def required(self, number: int) -> Required:
-        """Return the values that must be higher in a group that has more wrong pairs."""
+        """Return the values that must be in excess in a group with more wrong pairs."""
         evidence = self.outcomes[number].evidence
         first = self.names().index(self.of(number))
         columns = tuple(range(first, first + 1 + len(evidence)))
@@ -88,9 +88,9 @@ class Values:
 class Pairs:
     """The view `pairs` of a connection, with a column for each of `values`.
 
-    `kinds` are those of groups of which there is more than one, the preferred first. `unknown`
-    names the outcomes of which the table has no probability. `rows` counts those of the table,
-    `scored` those with scores, `joined` those with a partner in each joined table.
+    `kinds` are those with more than one group, the preferred first. `unknown` names the outcomes
+    whose probability the table lacks. `rows` counts the table's, `scored` those with scores,
+    `joined` those with a partner in each joined table.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -115,7 +115,7 @@ def prepared_pairs(
     """Write the pairs to a file in a temporary folder, and open it.
 
     `by` are the expressions of `--by`, `clusters` is the table of clusters, to be joined. Raises
-    `InputError` for a table without noise probabilities, and for one of which none is known.
+    `InputError` for a table without noise probabilities, or with only unknown ones.
     """
     file = folder / "pairs.parquet"
     joined = None if clusters is None else f"{CLUSTERS}={clusters}"
@@ -183,13 +183,13 @@ def prepared_pairs(
 
 
 def _conditioned(text: str, names: ColumnNames) -> str:
-    """SQL for an expression that stands within others: a name quoted, without comments."""
+    """Return SQL for an expression inside others: a name quoted, without comments."""
     named = names.named(text)
     return one_expression(text if named is None else identifier(named), "--by")
 
 
 def _by_kind(connection: duckdb.DuckDBPyConnection, text: str, sql: str, column: str) -> Kind:
-    """The kind of an expression of `--by`, in ranges if it is a number with fractions."""
+    """Return the kind of an expression of `--by`, in ranges if its numbers have fractions."""
     kind = connection.execute(f"SELECT typeof(any_value({column})) FROM pairs").fetchall()[0][0]
     if not str(kind).startswith(_FRACTIONS):
         return by_values(text, sql, column)
@@ -201,7 +201,7 @@ def _by_kind(connection: duckdb.DuckDBPyConnection, text: str, sql: str, column:
 
 
 def _differs(connection: duckdb.DuckDBPyConnection, kind: Kind) -> bool:
-    """Whether the pairs have values of a kind, and not all the same."""
+    """Check whether the pairs have values of a kind, and not all the same."""
     if kind.several:
         return True
     low, high = connection.execute(
@@ -216,10 +216,10 @@ def pairs_query(
     values: Values,
     further: Mapping[str, str],
 ) -> str:
-    """SQL for the pairs with scores of the view `scores`, one row each.
+    """Return SQL for the pairs with scores of the view `scores`, one row each.
 
     `stratum` is the class of the caption's length; `further` are columns by name with their SQL. It
-    reads the table for what the evidence means first.
+    first reads the meaning of the evidence from the table.
     """
     strata = length_class("len(tokens)") if "text" in columns else "0"
     selected = [identifier(name) for name in _KEPT if name in columns]
@@ -237,7 +237,7 @@ def pairs_query(
 
 
 def _share(value: str) -> str:
-    """SQL: a number from 0 to 1, 0 for what is unknown."""
+    """Return SQL for a number from 0 to 1, with 0 for unknown."""
     number = f"({value})::DOUBLE"
     return f"(CASE WHEN isfinite({number}) THEN least(greatest({number}, 0), 1) ELSE 0 END)"
 
@@ -245,7 +245,7 @@ def _share(value: str) -> str:
 def _meaning(
     connection: duckdb.DuckDBPyConnection, evidence: Evidence, value: str, weight: str
 ) -> str:
-    """SQL for the value of a piece of evidence; the probability itself where it tells nothing."""
+    """Return SQL for a piece of evidence's value; the probability itself if it tells nothing."""
     source = (
         f"(SELECT ({evidence.sql})::DOUBLE AS _x, {value} AS _y, {weight} AS _w "
         f"FROM scores WHERE status = 'ok') WHERE isfinite(_x)"
@@ -271,6 +271,6 @@ def _meaning(
 
 
 def _bin(value: str, bounds: list[float]) -> str:
-    """SQL for the number of bounds that a value lies above."""
+    """Return SQL for the number of bounds below a value."""
     listed = f"[{', '.join(map(repr, bounds))}]::DOUBLE[]"
     return f"len(list_filter({listed}, lambda bound: {value} > bound))"

@@ -1,8 +1,8 @@
-"""Captions that moved: the k for which each image's caption is that of the k-th pair after it.
+"""Find shifted captions: the k for which each image's caption is that of the k-th pair after it.
 
-The pairs of a cause, in the order of the table, are compared at every k from -16 to 16. If images
-and captions k apart fit far better than the pairs as they are, the captions were shifted. Where
-that holds for a part of the pairs alone, the run is the one of the largest sum of
+The pairs of a cause, in table order, are compared at every k from -16 to 16. If images and captions
+k apart fit far better than the pairs as they are, the captions were shifted. If that holds only for
+a part of the pairs, the run has the largest sum of
 
     d_i = cos(image i, caption i + k) - cos(image i, caption i).
 """
@@ -16,8 +16,8 @@ import duckdb
 import numpy as np
 
 LARGEST = 16
-# A shift is proposed if it makes so many of the run's pairs right, and of those so many that are
-# not right as they are.
+# A shift is proposed if it makes this share of the run's pairs right, and adds this share of the
+# cause's pairs to the right ones.
 _RIGHT, _GAIN = 0.5, 0.3
 _DEVIATIONS = 6.0  # of the mean gain: many shifts and runs are tried
 _ORDERED = frozenset({"shard", "host", "folder of the url"})
@@ -27,10 +27,10 @@ _ORDERED = frozenset({"shard", "host", "folder of the url"})
 class Shift:
     """Captions `by` places after their images, in a run of a cause's pairs.
 
-    `places` are those of the run's pairs in the file of the pairs, `sources` those of the pairs
-    that have their captions, -1 where these are beyond the end. `right_before` and `right_after`
-    are expected numbers of right pairs. The order is that of the table, or if `is_by_name` that of
-    file names as file managers show them, numbers by their value.
+    `places` are the run's pairs in the file of the pairs, `sources` the pairs that have their
+    captions, -1 beyond the end. `right_before` and `right_after` are expected numbers of right
+    pairs. The order is the table's or, if `is_by_name`, that of file names in file managers, with
+    numbers by value.
     """
 
     by: int
@@ -55,13 +55,12 @@ class Shift:
 
 
 def is_ordered(kind: str, is_by: bool) -> bool:
-    """Whether the pairs of a kind of group were written down one after another."""
+    """Check whether the pairs of a kind of group were written down consecutively."""
     return is_by or kind in _ORDERED
 
 
 def right_cosine(connection: duckdb.DuckDBPyConnection, value: str) -> float:
-    """The mean cosine of right pairs, over the view `pairs`; `value` is the probability of a wrong
-    one."""
+    """Return the mean cosine of right pairs; `value` is the probability of a wrong one."""
     mean = connection.execute(
         f"SELECT sum(similarity * (1 - {value})) / sum(1 - {value}) FROM pairs "
         "WHERE isfinite(similarity)"
@@ -75,7 +74,7 @@ def find_shift(
     """Find the shift of one cause; None if no shift makes it right.
 
     `right` is the mean cosine of right pairs of the corpus. The share of right pairs at a shift is
-    where the run's mean cosine lies between that and the mean at all other shifts.
+    the position of the run's mean cosine between the mean at all other shifts and that.
     """
     image, text = image.astype(np.float32), text.astype(np.float32)
     count = len(places)
@@ -90,7 +89,7 @@ def find_shift(
     if not candidates or not math.isfinite(right):
         return None
     every = {by: cosines(by) for by in (0, *candidates)}
-    # Beyond the ends is nothing that could fit.
+    # Nothing beyond the ends could fit.
     gains = {by: np.nan_to_num(every[by] - every[0], nan=-1.0) for by in candidates}
     runs = {by: _largest_run(gain) for by, gain in gains.items()}
     by = max(candidates, key=lambda one: gains[one][slice(*runs[one])].sum())
@@ -115,7 +114,7 @@ def find_shift(
 
 
 def _largest_run(values: np.ndarray) -> tuple[int, int]:
-    """Begin and end of the run with the largest sum (Kadane's algorithm)."""
+    """Return begin and end of the run with the largest sum (Kadane's algorithm)."""
     sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
     lowest = np.minimum.accumulate(sums[:-1])
     end = int((sums[1:] - lowest).argmax()) + 1

@@ -1,7 +1,7 @@
-"""Whether a group that stands out has more wrong pairs, or may only be read worse.
+"""Decide whether a group that stands out has more wrong pairs, or the estimator is worse there.
 
 With embeddings, mismatches are judged by the group's own null, and other outcomes by how well the
-estimator tells its pairs from mismatches. Without them, the pairs of the group must look like a
+estimator separates its pairs from mismatches. Without them, the pairs of the group must look like a
 mixture of right and wrong pairs elsewhere.
 """
 
@@ -23,17 +23,17 @@ from ncclean.explaining.outcomes import MISMATCH
 from ncclean.explaining.own_null import NOT_KNOWN, OwnNulls, Verdict
 from ncclean.explaining.pairs import Values
 
-# Of near misses and wrong sentences there are no mismatches of a group's own. Their evidence counts
-# if the estimator tells right pairs of the group from mismatches as well as this.
+# Near misses and wrong sentences have no group mismatches. Their evidence counts if the estimator
+# separates right pairs of the group from mismatches this well.
 _LEAST_SEPARATION = 0.95
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Judges `candidates`, by their numbers; `group_of` is the number of each one's group.
+    """Judges `candidates`, by number; `group_of` is the number of each one's group.
 
-    `tested` groups were tested in all. `nulls` are None without embeddings. `counts` are, by
-    outcome, (K + 1, BINS) pairs of each group, and last of all groups, by log odds.
+    `tested` is the total number of tested groups. `nulls` is None without embeddings. `counts` are,
+    by outcome, (K + 1, BINS) pairs by log odds, of each group and last of all.
     """
 
     candidates: Sequence[Candidate]
@@ -47,7 +47,7 @@ class Verdicts:
     _known: dict[tuple[int, ...], Verdict] = field(default_factory=dict)
 
     def is_cause(self, number: int, causes: Sequence[int]) -> bool:
-        """Whether more pairs are wrong in a group, apart from its pairs in causes."""
+        """Check whether more pairs are wrong in a group, apart from its pairs in causes."""
         verdict = self._verdict(number, causes)
         if verdict is None:
             counts = self.counts[self.candidates[number].outcome]
@@ -56,14 +56,14 @@ class Verdicts:
         if not self._is_mismatch(number):
             return verdict.separation >= _LEAST_SEPARATION
         excess = verdict.rate.value - verdict.outside.value
-        # Of one test alone: what the others say is known for the strongest only.
+        # Of a single test: the others' results are known for the strongest only.
         limit = log_threshold(np.array([-np.inf]), self.tested, self.options.false_discoveries)
         return verdict.log_p <= limit and excess >= self.options.min_excess
 
     def rate(self, number: int, is_listed: bool, is_cause: bool) -> Estimate:
-        """The share of wrong pairs in a group: by its own null if it is listed.
+        """Return a group's share of wrong pairs: by its own null if it is listed.
 
-        Of others it is known if they are part of a cause.
+        Others are known if they are part of a cause.
         """
         verdict = self._verdict(number, ()) if is_listed and self._is_mismatch(number) else None
         if verdict is not None:
@@ -75,13 +75,13 @@ class Verdicts:
         return candidate.rate or rate_of(counts, self._overall(number), candidate.tau2[0])
 
     def outside(self, number: int, listed: Sequence[int]) -> Estimate | None:
-        """The share outside the groups that are listed; None where no null tells."""
+        """Return the share outside the listed groups; None if no null tells."""
         if self.nulls is None or not self._is_mismatch(number):
             return None
         return self.nulls.outside([self.group_of[one] for one in listed])
 
     def q_value(self, number: int, is_listed: bool) -> float:
-        """The rate of false discoveries at which a group becomes a cause."""
+        """Return the false discovery rate at which a group becomes a cause."""
         candidate = self.candidates[number]
         verdict = self._verdict(number, ()) if is_listed and self._is_mismatch(number) else None
         if verdict is None:
@@ -113,7 +113,7 @@ class Verdicts:
 def histograms(
     connection: duckdb.DuckDBPyConnection, values: Values, groups: int
 ) -> list[np.ndarray]:
-    """(K + 1, BINS) pairs of each group, and of all, by the log odds of a value, by outcome."""
+    """Return (K + 1, BINS) pairs of each group, and of all, by outcome and a value's log odds."""
     by_outcome = []
     for value in values.own():
         counts = np.zeros((groups + 1, BINS))
