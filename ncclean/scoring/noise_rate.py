@@ -115,7 +115,7 @@ def noise_rate(
 def _separation(counts: np.ndarray, rate: float) -> float:
     """The probability that a matched pair is above a mismatched one.
 
-    A pair as given is above one by chance for its mismatched share.
+    The mismatched share of the pairs as given is above one half of the time.
     """
     mismatched = _mismatched_cells()
     below = np.cumsum(mismatched) - mismatched / 2
