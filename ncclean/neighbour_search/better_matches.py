@@ -1,9 +1,9 @@
-"""Partners that fit better than the own one, over the whole corpus.
+"""Count partners that fit better than a pair's own, over the whole corpus.
 
-A caption of another pair that fits an image better than its own is what contrastive training
-takes for a negative although it matches: a false negative. For a mismatched pair there are
-thousands. Near-duplicates of a pair, by image or by text, are not counted: their captions are
-captions of the same image, or the same caption. Nor are ties.
+If another pair's caption fits an image better than its own, contrastive training uses it as a
+negative although it matches: a false negative. A mismatched pair has thousands. Near-duplicates of
+a pair, by image or by text, are not counted: their captions describe the same image, or are the
+same. Nor are ties.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def count_better(
             cosines = rows @ text[there].astype(np.float32).T
             captions[here] += (cosines > own[here, None] + TIE).sum(axis=1, dtype=np.int32)
             images[there] += (cosines > own[None, there] + TIE).sum(axis=0, dtype=np.int32)
-            # Take back what came from near-duplicates, which few pairs have.
+            # Subtract the counts from near-duplicates, which few pairs have.
             i, j = here_grouped, _within(grouped, there)
             same = image_group[i, None] == image_group[None, j]
             same |= text_group[i, None] == text_group[None, j]
@@ -61,7 +61,7 @@ def _has_company(group: np.ndarray) -> np.ndarray:
 
 
 def _within(rows: np.ndarray, block: slice) -> np.ndarray:
-    """The part of the sorted (m,) row numbers that lies in `block`."""
+    """Return the part of the sorted (m,) row numbers that lies in `block`."""
     first, last = np.searchsorted(rows, (block.start, block.stop))
     return rows[first:last]
 
@@ -76,12 +76,12 @@ def count_better_among(
     sizes: np.ndarray,
     keys: np.ndarray,
 ) -> np.ndarray:
-    """(p,) lower bounds on the better matches of pairs: those among the neighbours found.
+    """Return (p,) lower bounds on the better matches of pairs: those among the neighbours found.
 
     `nearest` has a row for each of the pairs and names distinct `candidates`. The groups (n,) are
-    those of all pairs, in the queries' modality and in the candidates'. `sizes` (n,) tells how many
-    pairs the query's group has, `keys` (h,) which candidates: u times group plus candidate, for
-    all pairs in groups of more than one, ascending.
+    those of all pairs, in the queries' modality and in the candidates'. `sizes` (n,) is the number
+    of pairs in the query's group, `keys` (h,) encode their candidates: u times group plus
+    candidate, for all pairs in groups of more than one, ascending.
     """
     counts = np.empty(len(pairs), dtype=np.int32)
     for rows in chunks(len(pairs), _COLUMN_ROWS):
@@ -89,7 +89,7 @@ def count_better_among(
         ids = nearest.ids[rows]
         better = (nearest.cosines[rows] > own[here, None] + TIE) & (ids >= 0)
         better &= candidate_group[candidates.first[ids]] != candidate_group[here, None]
-        # Pairs of the query's own group that have the candidate are no better matches.
+        # Pairs of the query's own group that have the candidate are not better matches.
         wanted = query_group[here, None].astype(np.int64) * len(candidates) + ids
         held = np.searchsorted(keys, wanted, "right") - np.searchsorted(keys, wanted)
         is_own = ids == candidates.labels[here, None]
@@ -116,7 +116,7 @@ def better_among_neighbours(
 
 
 def better_block(work: ArrayFolder, number: int, direction: Direction) -> None:
-    """Better matches of the pairs with the vectors of one task's search."""
+    """Count better matches of the pairs with the vectors of one task's search."""
     groups, asking = work.load("pair-groups"), Distinct.load(work, direction.query)
     queries, nearest = nearest_of(work, direction, number)
     pairs = asking.rows_of(queries)

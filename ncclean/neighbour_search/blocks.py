@@ -18,7 +18,7 @@ IDENTIFIERS = ("uid", "shard", "key", "caption_number")
 
 @dataclass(frozen=True)
 class BlockPairs:
-    """The usable pairs of a block: (m, d) float16 vectors of length 1, identifiers, captions.
+    """The usable pairs of a block: (m, d) float16 unit vectors, identifiers, captions.
 
     `facts` has the columns uid, shard, key, caption_number and text; `left_out` counts pairs whose
     vectors are missing or corrupt.
@@ -34,7 +34,7 @@ class BlockPairs:
 class EmbeddedBlock:
     """The pairs of consecutive shards of embeddings, with vectors of `dim` dimensions.
 
-    They can be read again and again, also by other processes.
+    They can be read repeatedly, also by other processes.
     """
 
     shards: tuple[ShardRef, ...]
@@ -70,7 +70,7 @@ class EmbeddedBlock:
         return BlockPairs(image, text, facts, len(pairs.problems))
 
 
-# Bytes of input to a block: what a task reads at once, and a killed one loses.
+# Bytes of input per block: what a task reads at once, and a killed one loses.
 _LEAST_BLOCK_BYTES, _LARGEST_BLOCK_BYTES = 64 << 20, 1 << 30
 _BLOCKS = 256
 
@@ -80,7 +80,7 @@ def embedded_blocks(
 ) -> list[EmbeddedBlock]:
     """Cut shards of embeddings into the blocks that a neighbour search reads, in order.
 
-    Raises `InputError` for embeddings whose vectors cannot be told or read.
+    Raises `InputError` for embeddings whose vectors cannot be identified or read.
     """
     keys = vector_keys(shards, keys)
     try:

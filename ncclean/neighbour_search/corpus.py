@@ -1,7 +1,7 @@
-"""The pairs of a corpus, read once: who they are, how they match, which vectors are repeated.
+"""Read the pairs of a corpus once: their identity, their cosines, and repeated vectors.
 
-The web repeats captions thousands of times. A search over all rows would return nothing but
-copies, so searches run over distinct rows, and a hash finds every copy.
+The web repeats captions thousands of times. A search over all rows would return only copies, so
+searches run over distinct rows, and a hash finds every copy.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def read_corpus(stages: Stages, blocks: Sequence[EmbeddedBlock]) -> Corpus:
 
 
 def write_classes(stages: Stages, pairs: pa.Table, side: str, keys: Sequence[str]) -> None:
-    """Write which pairs are equal, which those are that share any of several keys."""
+    """Write which pairs are equal: those that share any of several keys."""
     if stages.has(f"classes-{side}"):
         return
     count = len(pairs)
@@ -191,8 +191,8 @@ def vector_digests(vectors: np.ndarray) -> pa.Array:
 def caption_digests(captions: Iterable[str | None]) -> pa.Array:
     """Hash captions to 128 bits each; null for a missing caption.
 
-    Captions are compared as CLIP's tokenizer sees them, in lower case and with white space
-    collapsed: their embeddings differ by rounding alone, which depends on the batch they were in.
+    Captions are compared as CLIP's tokenizer sees them, in lower case with collapsed white space:
+    their embeddings differ only by rounding, which depends on their batch.
     """
     return digests(
         None if caption is None else b"c" + " ".join(caption.lower().split()).encode()
@@ -212,24 +212,25 @@ def digests(contents: Iterable[bytes | None]) -> pa.Array:
 def distinct_vectors(
     work: ArrayFolder, block: EmbeddedBlock, start: int
 ) -> dict[str, tuple[int, np.ndarray]]:
-    """By side, (m, d) float16 vectors of a block, one a class that begins in it; the first class.
+    """Return, by side, (m, d) float16 vectors of a block, one per class that begins in it.
 
-    `start` is the number of the block's first pair.
+    Also returns the first such class. `start` is the number of the block's first pair.
     """
     read, vectors = block.read(), {}
     for side, rows in (("image", read.image), ("text", read.text)):
         first = work.load(f"classes-{side}")["first"]
-        # Of another type, the rows would be copied into memory.
+        # Another type would copy the rows into memory.
         begin, end = np.searchsorted(first, np.array([start, start + len(rows)], np.int32))
         vectors[side] = int(begin), rows[first[begin:end] - start]
     return vectors
 
 
 def pair_groups(stages: Stages, corpus: Corpus) -> Arrays:
-    """(n,) near-duplicate groups by image, by text and by both, each named by its first pair.
+    """Return (n,) near-duplicate groups by image, by text and by both, named by their first pair.
 
-    `image_size`, `text_size` and `pair_size` are how many pairs each pair's group has; `images` how
-    many images: captions of one image, whose first pair is `same_image`, are not near-duplicates.
+    `image_size`, `text_size` and `pair_size` are the numbers of pairs in each pair's group;
+    `images` counts images: captions of one image, whose first pair is `same_image`, are not
+    near-duplicates.
     """
     if stages.has("pair-groups"):
         return stages.work.load("pair-groups")

@@ -1,8 +1,8 @@
-"""Inverted lists of the vectors of a side, in a mapped file, searched with FAISS.
+"""Store the inverted lists of a side's vectors in a mapped file, and search them with FAISS.
 
-They are those of an `IndexIVFScalarQuantizer` with float16 codes, as the vectors come, but need not
-fit into memory. A list is multiplied with all queries that probe it at once, as
-`faiss.contrib.big_batch_search` does: on a processor several times as fast as query by query.
+They correspond to an `IndexIVFScalarQuantizer` with float16 codes, like the vectors, but need not
+fit into memory. Each list is multiplied with all queries that probe it at once, as in
+`faiss.contrib.big_batch_search`: several times as fast on a CPU as query by query.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ncclean.neighbour_search.stages import chunks
 from ncclean.storage.array_files import ArrayFolder
 
 if sys.platform == "darwin":
-    # Where torch or scikit-learn have brought another OpenMP runtime into the process, FAISS
-    # crashes as soon as it starts threads; one thread is safe.
+    # If torch or scikit-learn have loaded another OpenMP runtime, FAISS crashes as soon as it
+    # starts threads; one thread is safe.
     faiss.omp_set_num_threads(1)
 
 TRAINING_ROWS_PER_LIST = 64
 TIE = 1e-6  # cosines that differ by less are ties
 _ITERATIONS = 10
-_MEMBERS = 1 << 13  # of a list that are compared at a time, in float32
+_MEMBERS = 1 << 13  # rows of a list compared at a time, in float32
 # Lists that a search probes: a recall of .95 took up to 18 of 2,048, 33 of 4,096.
 _LIKELY_NPROBE, _SHARE_VISITED = 32, 1 / 96
 MAX_NPROBE = 256  # with any recall
-# What a task holds of the vectors it searches with: so much of its memory. The rest is for lists.
+# The share of a task's memory for its query vectors; the rest is for lists.
 _OF_QUERIES = 0.5
-_SMALL, _MOST_SMALL = 20_000, 64  # rows that are worth a task, up to so many tasks
+_SMALL, _MOST_SMALL = 20_000, 64  # rows that justify a task, up to this many tasks
 
 
 class Nearest(NamedTuple):
@@ -44,14 +44,14 @@ class Nearest(NamedTuple):
     ids: np.ndarray
 
     def without(self, queries: np.ndarray) -> Nearest:
-        """The first k - 1 of each of the (q,) queries but the query itself."""
+        """Return the first k - 1 neighbours of each of the (q,) queries, without itself."""
         itself = self.ids == queries[:, None]
         keep = np.argsort(itself, axis=1, kind="stable")[:, :-1]
         return Nearest(*(np.take_along_axis(one, keep, axis=1) for one in self))
 
 
 class NearestHeap:
-    """The k nearest of q queries among vectors that come in pieces."""
+    """The k nearest neighbours of q queries among vectors that come in pieces."""
 
     def __init__(self, queries: np.ndarray, k: int) -> None:
         self._queries = queries
@@ -66,14 +66,14 @@ class NearestHeap:
             self._heap.add_result_subset(asking, cosines, ids[places])
 
     def nearest(self) -> Nearest:
-        """The nearest of all pieces; to be called once, at the end."""
+        """Return the nearest of all pieces; call this once, at the end."""
         self._heap.finalize()
         ids = self._heap.I.astype(np.int32)
         return Nearest(np.where(ids < 0, np.float32(-np.inf), self._heap.D), ids)
 
 
 def inner_knn(queries: np.ndarray, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k largest inner products of (q, d) with (m, d) vectors, k at most m, and their places."""
+    """Return the k <= m largest inner products of (q, d) with (m, d) vectors, and their places."""
     found: tuple[np.ndarray, np.ndarray] = faiss.knn(
         queries.astype(np.float32, copy=False), vectors.astype(np.float32, copy=False), k,
         metric=faiss.METRIC_INNER_PRODUCT,
@@ -95,8 +95,9 @@ def likely_nprobe(lists: int) -> int:
 def train_lists(sample: np.ndarray, lists: int, seed: int) -> np.ndarray:
     """Train at most `lists` (L, d) centroids by spherical k-means on (m, d) float32 unit vectors.
 
-    In two levels, at a fraction of what one costs: groups of lists, then those of each group on its
-    own vectors. Lists of one group have consecutive numbers, so what is near lies near in a file.
+    Uses two levels, at a fraction of the cost of one: groups of lists, then the lists of each group
+    on its own vectors. Lists of one group have consecutive numbers, so similar vectors are close in
+    a file.
     """
     lists = min(lists, len(sample))
     groups = _kmeans(sample, max(1, round(lists**0.5)), seed)
@@ -170,7 +171,7 @@ class InvertedLists:
         return vectors
 
     def probed(self, queries: np.ndarray, nprobe: int) -> Iterator[tuple[slice, np.ndarray]]:
-        """Rows of each list that a query visits, some at a time, and the (a,) queries that do."""
+        """Yield rows of each visited list, some at a time, with the (a,) queries that visit it."""
         asking = nearest_lists(queries, self.centroids, nprobe)
         order = np.argsort(asking, axis=None, kind="stable")
         by_list = order // asking.shape[1]
@@ -190,11 +191,11 @@ class InvertedLists:
 
 
 def task_rows(count: int, dim: int, k: int, nprobe: int, memory_bytes: int) -> list[slice]:
-    """Cut `count` rows in the order of lists into tasks that fit into so much memory.
+    """Cut `count` rows in the order of lists into tasks that fit into this much memory.
 
-    The cut is not a matter of how many tasks run at a time: last digits of results depend on it.
+    The cut does not depend on how many tasks run at a time: it affects the last digits of results.
     """
-    # In float32 the vectors and those of them that visit a list; the lists, and what is found.
+    # In float32: the vectors, those that visit a list, the lists, and the results.
     of_a_row = 3 * 4 * dim + 20 * nprobe + 40 * (k + 1)
     tasks = max(
         -(-count * of_a_row // int(_OF_QUERIES * memory_bytes)),
@@ -207,7 +208,7 @@ def task_rows(count: int, dim: int, k: int, nprobe: int, memory_bytes: int) -> l
 def search_lists(
     work: ArrayFolder, number: int, direction: Direction, rows: slice, k: int, nprobe: int
 ) -> None:
-    """Search the k nearest of some vectors of the query side; never the query itself."""
+    """Search the k nearest of some query-side vectors, excluding the query itself."""
     index, queries = (InvertedLists.load(work, side) for side in (direction.index, direction.query))
     ids = queries.ids[rows]
     if direction.is_within:
@@ -222,6 +223,6 @@ def search_lists(
 
 
 def nearest_of(work: ArrayFolder, direction: Direction, number: int) -> tuple[np.ndarray, Nearest]:
-    """The (q,) ascending ids of a task's queries, and the k nearest neighbours of each."""
+    """Return the (q,) ascending ids of a task's queries, and the k nearest neighbours of each."""
     file = work.load(f"near-{direction.name}-{number}")
     return file["rows"], Nearest(file["cosines"], file["ids"])

@@ -1,4 +1,4 @@
-"""LEMoN: does a pair agree with its neighbours?
+"""LEMoN: measure whether a pair agrees with its neighbours.
 
 Zhang et al. 2025 (ICML; arXiv 2407.18941), "LEMoN: Label Error Detection using Multimodal
 Neighbors". With d = 1 - cosine, x the image and y the caption of a pair,
@@ -6,13 +6,13 @@ Neighbors". With d = 1 - cosine, x the image and y the caption of a pair,
     score = d(x, y) + beta s_n + gamma s_m
     s_n   = 1/k sum_j d(y, y_j) exp(-tau_1 d(x, x_j)) exp(-tau_2 d(x_j, y_j))
 
-over the k images x_j nearest to x, and s_m alike with image and caption exchanged. A caption that
-is far from the captions of similar images speaks against a pair, the more so the better those
-pairs match themselves. Higher is noisier. The defaults are the paper's fixed hyper-parameters,
-for use without labels.
+over the k images x_j nearest to x, and s_m alike with image and caption exchanged. A caption far
+from the captions of similar images speaks against a pair, the more so the better those pairs match
+themselves. Higher is noisier. The defaults are the paper's fixed hyper-parameters, for use without
+labels.
 
-Copies of a pair, near-duplicates of it by image and by text, are left out: they would agree with
-it whether it is right or wrong. The sums are divided by the number of neighbours that remain.
+Copies of a pair, near-duplicates by image and by text, are excluded: they would agree with it
+whether it is right or wrong. The sums are divided by the number of remaining neighbours.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def disagreement(
     dim: int,
     parameters: LemonParameters,
 ) -> np.ndarray:
-    """(p,) LEMoN's term s_n where `nearest` are neighbours by image, s_m where by text.
+    """Return (p,) LEMoN's term s_n if `nearest` are neighbours by image, s_m if by text.
 
-    NaN without any neighbour. `nearest` has a row for each of the (q,) ascending `queries`, which
-    are distinct rows of its modality, those of the pairs among them. `other` reads (m, d) float32
-    vectors of (m,) pairs in the other modality, `own` (n,) are the pairs' cosines, `copies` (n,)
-    labels of pairs that are copies, or of the same image.
+    It is NaN without neighbours. `nearest` has a row for each of the (q,) ascending `queries`,
+    which are distinct rows of its modality, those of the pairs among them. `other` reads (m, d)
+    float32 vectors of (m,) pairs in the other modality, `own` (n,) are the pairs' cosines, `copies`
+    (n,) labels of pairs that are copies, or of the same image.
     """
     terms, k = np.empty(len(pairs), dtype=np.float32), parameters.k
     rows_at_a_time = min(_BLOCK_ROWS, max(1, _BLOCK_VALUES // ((k + 1) * max(dim, k))))
@@ -90,9 +90,9 @@ def disagreement(
 def _cosines(
     other: Callable[[np.ndarray], np.ndarray], pairs: np.ndarray, near: np.ndarray
 ) -> np.ndarray:
-    """(b, k) float32 cosines of (b,) pairs with (b, k) others, any value where one is missing.
+    """Return (b, k) float32 cosines of (b,) pairs with (b, k) others, any value if one is missing.
 
-    Vectors that several of them ask for, as pairs that lie near one another do, are read once.
+    Vectors that several of them need, as nearby pairs do, are read once.
     """
     rows, place = np.unique(np.concatenate([pairs, near.ravel()]), return_inverse=True)
     vectors = other(rows)
@@ -108,13 +108,13 @@ def _cosines(
 def neighbour_pairs(
     near_ids: np.ndarray, near_cosines: np.ndarray, distinct: Distinct, pairs: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest other pairs of (b,) pairs: (b, k) numbers, -1 where missing, and cosines.
+    """Return the k nearest other pairs of (b,) pairs: (b, k) numbers, -1 if missing, and cosines.
 
     `near_ids` and `near_cosines` (b, m) are the nearest distinct rows of the pairs' own.
 
-    The members of the own class come first, then those of the nearest classes. Of a class too
-    large to be taken whole, those that follow the pair's own position are, round and round, so
-    that not all look at the same few.
+    The members of the own class come first, then those of the nearest classes. From a class too
+    large to be used whole, the members after the pair's own position are used, cyclically, so that
+    not all use the same few.
     """
     own = distinct.labels[pairs]
     classes = np.concatenate([own[:, None], near_ids], axis=1)
@@ -140,7 +140,7 @@ def lemon_block(work: ArrayFolder, number: int, side: str, k: int) -> None:
     other = "text" if side == "image" else "image"
     shared, distinct = work.load("pair-groups"), Distinct.load(work, side)
     queries, nearest = nearest_of(work, Direction(side, side), number)
-    # List by list, so that pairs that follow one another have neighbours in common.
+    # List by list, so that consecutive pairs have neighbours in common.
     by_list = np.argsort(InvertedLists.load(work, side).place[queries])
     pairs = distinct.rows_of(queries[by_list])
     lists, labels = InvertedLists.load(work, other), Distinct.load(work, other).labels

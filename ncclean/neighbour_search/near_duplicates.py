@@ -1,11 +1,10 @@
-"""Near-duplicate groups.
+"""Group near-duplicates.
 
-A row is compared with the earlier ones in the lists nearest to it. Rows that near-duplicates
-connect are a component; within it, by default, every member of a group reaches the threshold with
-the group's representative, its first member in input order. Components alone would chain: on a
-corpus of similar images a is near b and b near c, until one group spans things that have nothing in
-common. Among the representatives of a component no two reach the threshold, and nothing was dropped
-that is not near what was kept.
+A row is compared with earlier rows in the lists nearest to it. Rows connected by near-duplicates
+are a component; within it, by default, every member of a group reaches the threshold with the
+group's representative, its first member in input order. Components alone would chain: on a corpus
+of similar images a is near b and b near c, until one group spans unrelated things. No two
+representatives of a component reach the threshold, and every dropped row is near a kept one.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from ncclean.neighbour_search.whitening import whitened
 from ncclean.storage.array_files import ArrayFolder
 
 # Cosine from which two are near-duplicates, by modality, in the whitened space and in the model's.
-# docs/neighbours.md has what they find and what they take wrongly.
+# docs/neighbours.md has the shares found and wrongly found.
 THRESHOLDS = {"image": {True: 0.80, False: 0.96}, "text": {True: 0.90, False: 0.98}}
-# Whitening makes much of directions in which a corpus varies little. Images this close in the
-# model's own space are near-duplicates even if they differ there, unless a threshold is given.
+# Whitening emphasises directions in which a corpus varies little. Images this close in the model's
+# own space are near-duplicates even if they differ there, unless a threshold is given.
 SAME_IMAGE_COSINE = 0.98
-# Near-duplicates lie in the same or an adjacent list, so few need to be visited.
+# Near-duplicates are in the same or an adjacent list, so few need to be visited.
 GROUPING_EFFORT = 12
 _PRODUCTS = 1 << 20  # at a time, all of which may reach the threshold
 _QUERIES = 512
-_PAIRS = 1 << 20  # that are held before they are reduced
+_PAIRS = 1 << 20  # held before they are reduced
 _TASK_ROWS = 1 << 15  # in components that a task groups
 _CHUNK = 2048  # rows of a component
 _ANY = -2.0  # less than any cosine
@@ -43,7 +42,7 @@ def group_side(
     stages: Stages, side: str, name: str, tasks: list[slice], threshold: float, linkage: str,
     effort: int,
 ) -> None:  # fmt: skip
-    """Write the representative of each distinct row of a side, and the cosine with it, to a file.
+    """Write each distinct row's representative, and the cosine with it, for a side to a file.
 
     `tasks` are the rows of each task, `effort` is how many lists a row visits.
     """
@@ -82,7 +81,7 @@ def group_side(
 
 
 def component_starts(work: ArrayFolder, side: str) -> np.ndarray:
-    """Starts of the components among the rows that have near-duplicates, and these rows' number."""
+    """Return where components start among the rows with near-duplicates, and these rows' number."""
     parent = work.load(f"components-{side}")["parent"]
     return np.append(np.flatnonzero(np.diff(parent, prepend=-1)), len(parent))
 
@@ -101,7 +100,7 @@ def find_duplicates(
         asking = asking[np.argsort(ids[asking])]
         for some in chunks(len(asking), max(min(_PRODUCTS // len(theirs), _QUERIES), 1)):
             asked = asking[some]
-            # Ids of a list ascend: those after the last query's are compared by their own.
+            # A list's ids ascend: those after the last query's are compared by their own queries.
             earlier = listed[: np.searchsorted(theirs, ids[asked[-1]])]
             products = queries[asked] @ earlier.T
             row, place = np.divmod(np.flatnonzero(products >= threshold - TIE), len(earlier) or 1)
@@ -116,7 +115,7 @@ def find_duplicates(
 
 
 def _spanning(pairs: np.ndarray) -> np.ndarray:
-    """(2, c) pairs of each row with the first that (2, p) pairs connect it to."""
+    """Return (2, c) pairs of each row with the first that (2, p) pairs connect it to."""
     rows, places = np.unique(pairs, return_inverse=True)
     places = places.reshape(pairs.shape)
     shape = (len(rows), len(rows))
@@ -154,10 +153,10 @@ def group_components(
 def leaders(
     read: Callable[[slice | np.ndarray], np.ndarray], count: int, threshold: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) representative of each row, and (n,) their cosine; 1 for a representative.
+    """Return (n,) the representative of each row, and (n,) their cosine; 1 for a representative.
 
-    A row has the most similar of the representatives before it that reach the threshold, and is one
-    itself without any. `read` reads unit vectors of some rows.
+    A row gets the most similar of the earlier representatives that reach the threshold, and becomes
+    one itself if none does. `read` reads unit vectors of some rows.
     """
     best, cosines = np.arange(count), np.ones(count, np.float32)
     places = np.empty(0, np.int64)
@@ -219,12 +218,12 @@ def join_single_images(stages: Stages, tasks: int) -> None:
 def join_single_rows(
     representative: np.ndarray, sizes: np.ndarray, later: np.ndarray, earlier: np.ndarray
 ) -> np.ndarray:
-    """Add rows without near-duplicates to a group that they are near in another space.
+    """Add rows without near-duplicates to a group near them in another space.
 
-    `representative` (u,) is written to; `sizes` (u,) are those of each row's group before. Each of
-    (c,) `later` rows is near an `earlier` one there, most similar first. A row joins the first of
-    them that is a representative, so every member still is near the first of its group. Returns the
-    rows that have joined one.
+    Writes to `representative` (u,); `sizes` (u,) are those of each row's group before. Each of (c,)
+    `later` rows is near an `earlier` one there, most similar first. A row joins the first of them
+    that is a representative, so every member stays near the first of its group. Returns the rows
+    that joined one.
     """
     joined = []
     for row, other in np.stack([later, earlier], axis=1).astype(np.int64).tolist():

@@ -12,9 +12,9 @@ from ncclean.base.options import Option, Options, Seed
 class NeighbourOptions(Options):
     """Options of the search: what a near-duplicate is, and how it is found.
 
-    Thresholds are cosines, by default those of `near_duplicates.THRESHOLDS`.
-    `whiten` None whitens if the corpus is large enough, with ten distinct pairs for each dimension.
-    `recall` is what an approximate search must find of the exact neighbours of a sample.
+    Thresholds are cosines, by default those of `near_duplicates.THRESHOLDS`. `whiten` None whitens
+    if the corpus is large enough, with ten distinct pairs for each dimension. `recall` is the share
+    of the exact neighbours of a sample that an approximate search must find.
     """
 
     image_threshold: Annotated[

@@ -1,4 +1,4 @@
-"""The cost of a search for neighbours, from a speed measured on its first block."""
+"""Estimate the cost of a neighbour search from a speed measured on its first block."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ncclean.runners.process_runner import clock_share, processes_worth
 _QUERIES, _LEAST_SECONDS = 1024, 0.2  # of the measurement
 _PASSES = 3  # over the embeddings: to read, to sample, to write them by list
 _BLOCK_TASKS, _GROUP_TASKS = 3, 10
-_SAMPLED = 6000  # that a pair is compared with: two samples of each side, and those whitened
-_FEW_LISTS = 6  # that a query visits in any case
+_SAMPLED = 6000  # comparisons of a pair: two samples of each side, and whitened ones
+_FEW_LISTS = 6  # visited by a query at least
 _ROW_BYTES = 60  # of the table, without ids that compress
 _FACTS = 300  # bytes of digests, classes, groups and counts of a pair, in files
 
@@ -35,10 +35,10 @@ _FACTS = 300  # bytes of digests, classes, groups and counts of a pair, in files
 class NeighboursPlan:
     """The estimate of `--dry-run`: the size of a search and its hours.
 
-    Hours are those of a processor's core, `hours` of `workers`, each of which has a task. How
-    many lists it takes to reach the recall is known only when they have been learnt: `*_low` is of
-    the fewest that are visited in any case, the others of more than corpora have needed so far, of
-    256 that are possible. `tasks` are those of all stages.
+    Hours are of a CPU core, `hours` of `workers` with a task each. The number of lists needed for
+    the recall is known only after training: `*_low` assumes the fewest that are ever visited, the
+    others more than corpora have needed so far, out of a possible 256. `tasks` are those of all
+    stages.
     """
 
     shards: int
@@ -129,14 +129,14 @@ def plan_search(
 
 
 def _comparisons_per_second(vectors: np.ndarray, members: int, k: int) -> float:
-    """Measure the comparisons of a core in a second, with one list after the other."""
+    """Measure a core's comparisons per second, one list after another."""
     rng = np.random.default_rng(0)
     queries, listed = (
         vectors[rng.integers(0, len(vectors), count)].astype(np.float32)
         for count in (_QUERIES, members)
     )
     heap = NearestHeap(queries, k)
-    heap.add(listed, np.arange(members))  # libraries and memory are made ready
+    heap.add(listed, np.arange(members))  # prepare libraries and memory
     begin, compared = time.process_time(), 0
     while (used := time.process_time() - begin) < _LEAST_SECONDS:
         heap.add(listed, np.arange(members))

@@ -1,9 +1,9 @@
-"""The images of another corpus, and how near those of a corpus are to them.
+"""Measure how near the images of a corpus are to those of another corpus.
 
-How near the images of a corpus are to those of another one, such as an evaluation set, is
-NormSim-infinity of Wang et al. 2024, "CLIPLoss and Norm-Based Data Selection Methods for Multimodal
-Contrastive Learning": the largest cosine of an image with the images of the reference. Data near to
-a target task are worth more to it; copies of an evaluation set make its results worthless.
+The nearness to another corpus, such as an evaluation set, is NormSim-infinity of Wang et al. 2024,
+"CLIPLoss and Norm-Based Data Selection Methods for Multimodal Contrastive Learning": the largest
+cosine of an image with the images of the reference. Data near a target task are worth more for it;
+copies of an evaluation set invalidate its results.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ def read_reference(
 ) -> tuple[np.ndarray, pa.Array]:
     """Read the (r, d) float16 image vectors of a reference, and their uids.
 
-    The sources are embeddings as those of a corpus, or `.npy` files of images, which are called by
-    their rows. Raises `InputError` for what cannot be read, and for vectors of another width than
-    `dim`.
+    The sources are embeddings as for a corpus, or `.npy` files of images, which are named by their
+    rows. Raises `InputError` for unreadable sources, and for vectors of another width than `dim`.
     """
     locations = [place for source in sources for place in expand(source, places)]
     matrices = [place for place in locations if place.endswith(".npy")]
@@ -89,7 +88,7 @@ def _check_dim(source: str, own_dim: int, dim: int) -> None:
 def reference_matches(
     stages: Stages, reference: np.ndarray, tasks: Sequence[slice], whiten: bool
 ) -> Arrays:
-    """The best match of each of u distinct images in a reference of (r, d) images, (u,) each.
+    """Return the best match of each of u distinct images among (r, d) reference images, (u,) each.
 
     `nearest` is the row of the reference, `similarity` the cosine with it, and `compared` the
     largest cosine, whitened if the search is. `tasks` are the rows of each task.
@@ -103,7 +102,7 @@ def reference_matches(
 
 
 def reference_block(work: ArrayFolder, number: int, rows: slice, whiten: bool) -> None:
-    """The nearest reference image of consecutive images in the order of lists, and its cosine."""
+    """Return the nearest reference image, and its cosine, for consecutive images in list order."""
     lists, reference = InvertedLists.load(work, "image"), work.load("reference")["image"]
     learnt, queries = work.load("learnt"), lists.read(rows)
     plain, white = NearestHeap(queries, 1), NearestHeap(whitened(learnt, "image", queries), 1)

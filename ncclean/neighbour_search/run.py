@@ -1,4 +1,4 @@
-"""The search for neighbours over a whole corpus of embeddings."""
+"""Search for neighbours over a whole corpus of embeddings."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from ncclean.runners.process_runner import processes_worth
 from ncclean.storage.array_files import ArrayFolder
 from ncclean.storage.run_record import RUN, RunRecord
 
-# What this process holds beside the tasks, however many pairs there are: libraries, chunks, and
-# what DuckDB sorts in memory.
+# Memory of this process besides the tasks, for any number of pairs: libraries, chunks, and DuckDB's
+# in-memory sorting.
 DRIVER_BYTES = 320 << 20
 _LEAST_TASK_BYTES = 64 << 20
 _COMMAND, _WRITING = "neighbours", "writing"
@@ -60,13 +60,13 @@ def run_search(
 
     `keys` are the names of the image and caption vectors, `reference` embeddings of other images to
     compare with, `memory_limit` bytes. An interrupted search resumes from the working folder beside
-    `out`, which is removed at the end. Raises `InputError` for embeddings that cannot be used, or
-    if the output is there already.
+    `out`, which is removed at the end. Raises `InputError` for unusable embeddings, or if the
+    output exists.
     """
     begin = time.perf_counter()
     options, tasks = options or NeighbourOptions(), tasks or TaskOptions()
     path = stores.location(out)
-    if not _is_being_written(path):  # else a table there is this search's own
+    if not _is_being_written(path):  # otherwise a table there is this search's own
         check_free([out], _COMMAND, overwrite)
     _check_writable(path)
     progress.say("reading embeddings")
@@ -108,7 +108,7 @@ def run_search(
 
 
 def task_bytes(limit: int | None, tasks: TaskOptions, processes: int) -> int:
-    """Memory in bytes that each concurrent task may take."""
+    """Return the memory in bytes that each concurrent task may use."""
     if tasks.engine == "ray" and limit is not None:
         return limit
     left = (limit or total_memory() // 2) - DRIVER_BYTES
@@ -138,7 +138,7 @@ def _working_folder(
     RunRecord.clear(record, _COMMAND, base=out, files=listed, says=False)
     work.remove_leftovers()
     if not stores.is_url(folder):
-        with contextlib.suppress(OSError):  # a file of someone else's is in it
+        with contextlib.suppress(OSError):  # it has someone else's file
             os.rmdir(str(folder))
 
 
@@ -147,13 +147,13 @@ def _record(out: UPath) -> UPath:
 
 
 def _is_being_written(out: UPath) -> bool:
-    """Whether an earlier start was interrupted after it had begun to write the table."""
+    """Check whether an earlier start was interrupted while writing the table."""
     earlier = RunRecord.load(_record(out), _COMMAND)
     return earlier is not None and any(entry["kind"] == _WRITING for entry in earlier.entries)
 
 
 def _run_name(record: RunRecord) -> str:
-    """A name that the run has as long as it is resumed."""
+    """Return a name that the run keeps when resumed."""
     names = [entry["value"] for entry in record.entries if entry["kind"] == "name"]
     if not names:
         names = [uuid.uuid4().hex]
@@ -162,7 +162,7 @@ def _run_name(record: RunRecord) -> str:
 
 
 def _check_writable(out: UPath) -> None:
-    """Hours of searching must not end with a path that cannot be written."""
+    """Raise an error now, so that hours of searching do not end with an unwritable path."""
     if stores.is_url(out):
         return
     stores.ask("write", out, out.parent.mkdir, parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""Searches the whole corpus: all results of `ncclean neighbours` about its pairs.
+"""Search the whole corpus: all results of `ncclean neighbours` about its pairs.
 
-The corpus is read block by block, its vectors are written by list, and lists are searched for some
-of the vectors after the other. What there is for each pair lies in mapped files, as vectors and
-neighbours do. Results depend on the memory, on how many tasks run at a time and where by no more
-than the rounding of sums.
+The corpus is read block by block, its vectors are written by list, and the lists are searched for
+some of the vectors at a time. The results for each pair are in mapped files, as are vectors and
+neighbours. Results depend on the memory, and on how many tasks run at a time and where, only by the
+rounding of sums.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class Neighbours:
     facts: dict[str, Any]
 
     def columns(self, rows: slice) -> dict[str, np.ndarray]:
-        """Columns of `schema.NEIGHBOURS`, (m,) each, without identifiers.
+        """Return columns of `schema.NEIGHBOURS`, (m,) each, without identifiers.
 
-        Groups are rows of their first pairs; -1, and NaN where a cosine, for a pair alone.
+        Groups are rows of their first pairs; -1, and a NaN cosine, for a pair alone.
         `nearest_reference` is a row of the reference.
         """
         columns = {}
@@ -128,7 +128,7 @@ def find_neighbours(
 ) -> Neighbours:
     """Search the neighbours of every pair.
 
-    `work` keeps what was done if the search is killed; the same call goes on there. A task takes
+    `work` keeps finished stages if the search is killed; the same call resumes there. A task uses
     about `memory_bytes`. `reference` (r, d) are images of another corpus to compare with. Raises
     `InputError` for a corpus without a usable pair.
     """
@@ -141,7 +141,7 @@ def find_neighbours(
     asked = {"image": options.image_threshold, "text": options.text_threshold}
     thresholds = {side: asked[side] or THRESHOLDS[side][whiten] for side in SIDES}
     exact = is_exact(options, len(corpus))
-    # Products with one list are too small for several threads, which wait for one another.
+    # Products with one list are too small for several threads, which would wait for one another.
     with threadpool_limits(None if exact else 1):
         queries = learn(stages, blocks, corpus, options, whiten=whiten, exact=exact)
         nearest = fill_lists(stages, blocks, corpus, queries, options.k)
@@ -241,7 +241,7 @@ def find_neighbours(
 def recall(
     stages: Stages, direction: Direction, asked: np.ndarray, exact: Nearest, tasks: int
 ) -> float:
-    """Recall of the search: the share of the exact neighbours of (q,) queries that were found.
+    """Return the recall: the share of the exact neighbours of (q,) queries that were found.
 
     Ties with the k-th count as found.
     """

@@ -1,7 +1,7 @@
-"""Stages of a search: tasks and queries that each write a file of arrays, each done once.
+"""Run stages of a search: tasks and queries that each write a file of arrays, each done once.
 
-Tasks run here or on a cluster. What is computed of all pairs at once, such as groups and their
-sizes, are queries of DuckDB, which sorts on the disk what exceeds its memory.
+Tasks run here or on a cluster. Results over all pairs, such as groups and their sizes, come from
+queries of DuckDB, which spills sorts that exceed its memory to disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SQL_MEMORY = "64MB"
 
 
 def chunks(count: int, size: int = CHUNK_ROWS) -> Iterator[slice]:
-    """Consecutive slices that cover `count` rows."""
+    """Yield consecutive slices that cover `count` rows."""
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))
 
@@ -76,11 +76,11 @@ class Stages:
         self._names.add(name)
 
     def select(self, name: str, query: str, **columns: Any) -> Arrays:
-        """Write the columns of a query to a file, in the order of its rows; returns them, mapped.
+        """Write the columns of a query to a file, in row order; return them, mapped.
 
-        The query reads the table `numbered`, of the `columns` and the number of each `row`, int32.
-        It may sort, but not group rows or look across them, for which DuckDB needs more memory.
-        Raises `InputError` if the disk has no room.
+        The query reads the table `numbered`, with the `columns` and the number of each `row`,
+        int32. It may sort, but not group rows or look across them, which needs more memory in
+        DuckDB. Raises `InputError` if the disk has no room.
         """
         if not self.has(name):
             with self._result(query, columns) as result:
@@ -100,7 +100,8 @@ class Stages:
     ) -> None:
         """Write to (n,) `first`, for each row, the first row with equal values of `by`.
 
-        `by` is SQL of the `columns`. To (n,) `sizes`, zeros before, go the numbers of such rows.
+        `by` is SQL over the `columns`. The numbers of such rows are written to (n,) `sizes`,
+        initially zeros.
         """
         query = (
             f"SELECT row, value IS DISTINCT FROM lag(value) OVER () AS is_first FROM (SELECT row, "
@@ -145,7 +146,7 @@ class Stages:
         )
 
     def gather(self, name: str, files: Sequence[str], shapes: Shapes) -> Arrays:
-        """Write columns whose values are spread over files by `rows`; returns them, mapped."""
+        """Write columns whose values are spread over files by `rows`; return them, mapped."""
         if not self.has(name):
             with self.writing(name, shapes) as arrays:
                 for file in map(self.work.load, files):
@@ -191,7 +192,7 @@ class DisjointSets:
             self._find(np.arange(rows.start, rows.stop))
 
     def _find(self, rows: np.ndarray) -> np.ndarray:
-        """The first row of the set of each, as far as they are joined; paths are halved."""
+        """Return the first row of each row's set, as joined so far; halve paths."""
         while True:
             above: np.ndarray = self._parent[rows]
             higher = self._parent[above]

@@ -1,4 +1,4 @@
-"""The table of neighbours, in the columns of `schema.NEIGHBOURS`, and its summary."""
+"""Write the table of neighbours, with the columns of `schema.NEIGHBOURS`, and summarise it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_neighbours(
 ) -> None:
     """Publish one Parquet file with one row for each pair, a row group at a time.
 
-    `reference` are the uids of the images that the pairs' were compared with.
+    `reference` are the uids of the images with which the pairs' were compared.
     """
     count, uids = len(neighbours.corpus), neighbours.corpus.pairs["uid"]
     with published(path) as aside, pq.ParquetWriter(
@@ -55,7 +55,7 @@ def write_neighbours(
 def _taken(uids: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
     """The uids of (m,) rows; null for -1.
 
-    Arrow would copy the uids of all blocks together to take some of them.
+    Arrow would first concatenate the uids of all blocks.
     """
     distinct = np.unique(rows[rows >= 0])
     starts = np.cumsum([0, *map(len, uids.chunks)])
@@ -75,10 +75,10 @@ class NeighboursSummary:
     """The summary of a search: its findings, index, recall and time.
 
     The recalls are measured on a sample of this corpus against exact search: of the k nearest
-    neighbours by image and by text, of the k captions nearest to an image and vice versa; and
+    neighbours by image and by text, and of the k captions nearest to an image and vice versa;
     `duplicate_recall` is the share of pairs with a near-duplicate for which a search with the
-    effort of the grouping finds one. All are 1 for the flat index. `left_out` counts the pairs that
-    have no usable embeddings, and so no row.
+    grouping's effort finds one. All are 1 for the flat index. `left_out` counts the pairs that have
+    no usable embeddings, and so no row.
     """
 
     pairs: int

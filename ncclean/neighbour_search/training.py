@@ -1,4 +1,4 @@
-"""Training of the index on a sample: inverted lists, whitening, and nprobe."""
+"""Train the index on a sample: inverted lists, whitening, and nprobe."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from ncclean.neighbour_search.whitening import SAMPLE_ROWS, Whitening, whitened
 from ncclean.storage.array_files import ArrayFolder, Arrays
 
 EXACT_BELOW = 100_000
-_SAMPLE = 1000  # queries that recall is measured with
+_SAMPLE = 1000  # queries to measure recall with
 _ROWS_PER_EXACT_LIST = 2048
 _EXACT_LISTS = 64
-# A gigabyte of 512 dimensions. Not a matter of the memory at hand: results must not depend on it.
+# A gigabyte at 512 dimensions. It does not depend on the available memory: results must not.
 _MOST_SAMPLED = 1 << 19
-# The searches of a sample, of all vectors: also in the whitened space of a side.
+# The searches of a sample, over all vectors: also in the whitened space of a side.
 _WHITENED = tuple(Direction(f"{side}_whitened", side) for side in SIDES)
 _MEASURED = (*WITHIN, *ACROSS, *_WHITENED)
 
 
 def is_exact(options: NeighbourOptions, pairs: int) -> bool:
-    """Whether the search compares everything: `auto` does so below 100,000 pairs."""
+    """Check whether the search compares everything: `auto` does so below 100,000 pairs."""
     return options.index == "flat" or (options.index == "auto" and pairs < EXACT_BELOW)
 
 
@@ -59,7 +59,7 @@ def learn(
     stages: Stages, blocks: Sequence[EmbeddedBlock], corpus: Corpus, options: NeighbourOptions,
     *, whiten: bool, exact: bool,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """Train inverted lists and whitening on a random sample; returns ids of queries by side."""
+    """Train inverted lists and whitening on a random sample; return ids of queries by side."""
     counts = {side: len(distinct) for side, distinct in corpus.distinct.items()}
     rng = {side: np.random.default_rng(options.seed) for side in SIDES}
     queries = {side: _draw(counts[side], _SAMPLE, rng[side]) for side in SIDES}
@@ -80,7 +80,7 @@ def learn(
     stages.progress.say("learning lists")
     learnt: Arrays = {}
     asked: Arrays = {}
-    # Eigenvectors depend on the number of threads in their last digits, and it on the machine.
+    # The last digits of eigenvectors depend on the number of threads, and that on the machine.
     with threadpool_limits(1):
         for side in SIDES:
             files = (stages.work.load(name) for name in names)
@@ -156,7 +156,7 @@ def fill_lists(
 def assign_block(work: ArrayFolder, number: int, block: EmbeddedBlock, start: int, k: int) -> None:
     """Assign a block's distinct vectors to their nearest lists; search the sample exactly.
 
-    The (q, k + 1) nearest of a sample of images, of captions and, whitened, of the same side.
+    Finds the (q, k + 1) nearest of a sample of images, of captions and, whitened, of the same side.
     """
     learnt, queries = work.load("learnt"), work.load("queries")
     arrays: Arrays = {}
@@ -183,7 +183,7 @@ def assign_block(work: ArrayFolder, number: int, block: EmbeddedBlock, start: in
 
 
 def _merge(stages: Stages, files: Sequence[Arrays], side: str) -> None:
-    """Merge the vectors of all blocks into one file, in the order of lists, then of ids."""
+    """Merge the vectors of all blocks into one file, ordered by list, then id."""
     if stages.has(f"lists-{side}"):
         return
     lists = pa.chunked_array([pa.array(file[f"{side}_lists"]) for file in files])
@@ -204,7 +204,7 @@ def _merge(stages: Stages, files: Sequence[Arrays], side: str) -> None:
 
 
 def nprobe_of(stages: Stages, exact: Nearest, direction: Direction, recall: float) -> int:
-    """The fewest lists that hold the share `recall` of the exact neighbours of the sample."""
+    """Return the fewest lists that hold the share `recall` of the sample's exact neighbours."""
     if not exact.ids.size:
         return 1
     rank, most = _rank(stages, direction, exact.ids)
@@ -214,7 +214,7 @@ def nprobe_of(stages: Stages, exact: Nearest, direction: Direction, recall: floa
 
 
 def duplicate_recall(stages: Stages, exact: Nearest, side: str, threshold: float) -> float:
-    """The share of queries with a near-duplicate whose nearest one is in a list they visit.
+    """Return the share of queries with a near-duplicate whose nearest is in a visited list.
 
     `exact` are the whitened neighbours of the sample.
     """
@@ -226,7 +226,7 @@ def duplicate_recall(stages: Stages, exact: Nearest, side: str, threshold: float
 
 
 def _rank(stages: Stages, direction: Direction, ids: np.ndarray) -> tuple[np.ndarray, int]:
-    """Lists that the sample visits before those of (q, k) ids, at most as many as returned."""
+    """Count lists that the sample visits before those of (q, k) ids, up to the number returned."""
     lists = InvertedLists.load(stages.work, direction.index)
     asked = np.asarray(stages.work.load("queries")[direction.query])
     probed = nearest_lists(asked, lists.centroids, MAX_NPROBE)

@@ -1,10 +1,9 @@
-"""The space that separates near-duplicates from images that merely look alike.
+"""Whiten embeddings, to separate near-duplicates from images that merely look alike.
 
-Embeddings of CLIP models vary most along a few directions, those of topic and style, which all
-images of a corpus of one kind share: cosines of different images reach those of copies. Whitened,
-every direction counts alike. On rendered scenes the share of images that are wrongly taken for
-near-duplicates falls from 24 % to 4 %, at the threshold that finds 95 % of the true ones
-(docs/neighbours.md).
+CLIP embeddings vary most along a few directions of topic and style, which all images of a uniform
+corpus share: cosines of different images reach those of copies. Whitened, every direction counts
+alike. On rendered scenes the share of images wrongly considered near-duplicates falls from 24 % to
+4 %, at the threshold that finds 95 % of the true ones (docs/neighbours.md).
 
     w(x) = (x - mean) U diag(1 / sqrt(eigenvalues)), scaled to length 1
 
@@ -18,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-# From this many rows per dimension on, the covariance is known well enough: with 10 the share of
-# duplicates found and of false ones is that of 150, within 1 % (measured with 128 dimensions).
+# From this many rows per dimension, the covariance is known well enough: with 10 the shares of true
+# and false duplicates found equal those with 150, within 1 % (measured with 128 dimensions).
 ROWS_PER_DIMENSION = 10
 SAMPLE_ROWS = 100_000
-# Of the mean eigenvalue; keeps directions without any variance from being blown up.
+# In units of the mean eigenvalue; keeps directions without variance from being blown up.
 _FLOOR = 1e-4
 _LEAST = 1e-12  # where nothing varies at all
 
@@ -51,7 +50,7 @@ class Whitening(NamedTuple):
 
 
 def whitened(learnt: Mapping[str, np.ndarray], side: str, vectors: np.ndarray) -> np.ndarray:
-    """(m, d) unit vectors of a side in the space that was learnt, or as they are without one."""
+    """Return (m, d) unit vectors of a side in the learnt space, or unchanged without one."""
     if f"{side}_axes" not in learnt:
         return vectors
     return Whitening(learnt[f"{side}_mean"], learnt[f"{side}_axes"]).apply(vectors)
