@@ -1,1 +1,1 @@
-"""A page on which a person goes through pairs, and decides what becomes of them."""
+"""A page on which a person goes through pairs and decides about them."""

@@ -1,4 +1,4 @@
-"""A row as the page shows it: text made safe, what is wrong marked, and what would mend it."""
+"""Prepare a row for the page: make text safe, mark errors, and propose a correction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GROUPS = ("pair_group", "image_group")
 
 
 def card_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a card; every text in it is to be shown as text."""
+    """Return the fields of a card; every text in it is to be shown as text."""
     text = row["text"] if isinstance(row["text"], str) else ""
     pieces, left_out = caption_pieces(
         text[: 4 * _SHOWN_BYTES], row["part_starts"], row["part_noise_probabilities"], _SHOWN_BYTES
@@ -50,16 +50,16 @@ def card_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def file_of(row: Mapping[str, Any]) -> tuple[str, str]:
-    """The folder and the name of a row's picture; the shard is, or begins, its folder."""
+    """Return folder and name of a row's image; the shard is, or begins, its folder."""
     folder, _, name = f"{row['shard']}/{row['image_path'] or row['key']}".rpartition("/")
     return _short(folder) or "", _short(name) or ""
 
 
 def mended_caption(row: Mapping[str, Any]) -> str | None:
-    """The caption with the better word, or without its wrong sentences; None if nothing is known.
+    """Return the caption with the better word, or without its wrong sentences; None if unknown.
 
-    A wrong sentence comes first, as in the selection's `--drop-parts`: what has a probability of at
-    least one half is left out, else the worst part.
+    Wrong sentences have priority, as in the selection's `--drop-parts`: those with a probability of
+    at least one half are removed, else the worst part.
     """
     text = row["text"]
     if not isinstance(text, str):
@@ -98,7 +98,7 @@ def _word(text: str, word: str) -> re.Match[str] | None:
 
 
 def _marked(piece: str, is_wrong: bool, words: list[str] | None) -> list[tuple[str, str]]:
-    """Texts with `part`, `word` or nothing, for how each is marked."""
+    """Split texts, each marked as `part`, `word` or not at all."""
     kind = "part" if is_wrong else ""
     match = _word(piece, words[0]) if words is not None else None
     if match is None:

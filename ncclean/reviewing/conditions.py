@@ -1,8 +1,8 @@
-"""Conditions that a person types, each evaluated in a process of its own.
+"""Evaluate conditions that a person types, each in its own process.
 
-DuckDB's memory limit leaves out the text that functions make, and its interrupt waits for the
-function at hand. The process has limits of memory and time from outside, and is killed once nobody
-waits for it any longer. So no condition, however written, holds a decision or the end of a review.
+DuckDB's memory limit ignores the text that functions make, and its interrupt waits for the current
+function. The process has external limits of memory and time, and is killed once nobody waits for
+it. So no condition, however written, delays a decision or the end of a review.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from ncclean.storage.quoting import quoted
 
 _SECONDS = 60.0
 _AT_ONCE = 2
-_KEPT = 16  # conditions whose pairs are known
-_OWN_MEMORY = 1 << 30  # bytes beside DuckDB's: interpreter, libraries, rows that are read
+_KEPT = 16  # conditions with known pairs
+_OWN_MEMORY = 1 << 30  # bytes besides DuckDB's: interpreter, libraries, rows being read
 _MOST_ON_DISK = "8GB"  # of a sort
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _ALONE, PLACE = "_scores_alone", "_place"
@@ -62,9 +62,9 @@ class Condition:
     sql: str = ""
 
     async def matches(self, folder: Path, seconds: float | None = None) -> Matches:
-        """Evaluate the condition in a process of its own, which ends with the caller's task.
+        """Evaluate the condition in its own process, which ends with the caller's task.
 
-        Raises `InputError` for what is not a condition, or takes too much memory or time.
+        Raises `InputError` for an invalid condition, or one that needs too much memory or time.
         """
         out = folder / f"matches_{uuid.uuid4().hex}.parquet"
         matches = Matches(out)
@@ -84,7 +84,7 @@ class Condition:
         except asyncio.TimeoutError:
             raise InputError(f"the condition takes more than {seconds:g} s") from None
         finally:
-            if not answer:  # else it ends by itself, and asyncio is to see how
+            if not answer:  # else it ends by itself, and asyncio needs to notice
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
             await process.wait()
@@ -141,7 +141,7 @@ class _Evaluation:
 
 
 class Conditions:
-    """Evaluates conditions for the requests of a page, each once for all that wait for it."""
+    """Evaluates conditions for the requests of a page, each once for all waiting requests."""
 
     def __init__(
         self,
@@ -158,9 +158,9 @@ class Conditions:
         self._has_ended = False
 
     async def matches(self, text: str) -> Matches:
-        """The pairs that a condition holds for.
+        """Return the pairs that a condition holds for.
 
-        It is given up when the last task that waits for it is cancelled. Raises `InputError` as
+        It is abandoned when the last waiting task is cancelled. Raises `InputError` as
         `Condition.matches`, and if the review ends.
         """
         if self._has_ended:
@@ -181,7 +181,7 @@ class Conditions:
         return evaluation.task.result()
 
     def stop(self) -> None:
-        """Give up all conditions."""
+        """Abandon all conditions."""
         self._has_ended = True
         for evaluation in self._evaluations.values():
             evaluation.task.cancel()
@@ -192,7 +192,7 @@ class Conditions:
             return await condition.matches(self._folder, self._seconds)
 
     def _tidy(self, text: str, evaluation: _Evaluation) -> None:
-        """Forget what failed and what nobody waits for, and the oldest of what is known."""
+        """Forget conditions that failed or that nobody waits for, and the oldest results."""
         task = evaluation.task
         is_useless = not evaluation.readers
         if task.done():

@@ -1,4 +1,4 @@
-"""The order of pairs by the dates on which their pictures were taken, which only pictures tell."""
+"""Order pairs by the dates on which their images were taken, stated only in the images."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ncclean.reviewing.conditions import Matches
 from ncclean.reviewing.pictures import Pictures
 from ncclean.reviewing.table import Request, ReviewTable
 
-MOST_PICTURES = 20_000  # which are read whole, at some hundreds a second
-_AT_ONCE = 500  # pictures, after which a review that has ended is left
+MOST_PICTURES = 20_000  # each read whole, some hundreds a second
+_AT_ONCE = 500  # images, after which the end of a review is noticed
 
 
 class Dates:
-    """Reads the dates of a view's pictures, each once."""
+    """Reads the dates of a view's images, each once."""
 
     def __init__(
         self, table: ReviewTable, pictures: Pictures, most_pictures: int = MOST_PICTURES
@@ -31,14 +31,14 @@ class Dates:
         self._last: tuple[Request, Matches] | None = None
 
     def of_row(self, place: int) -> str | None:
-        """The date of the picture at a place, where it has been read."""
+        """Return the date of the image at a place, if already read."""
         taken = self._taken.get(place)
         return None if taken is None else taken.isoformat(" ", "minutes")
 
     def ranking(self, request: Request, matches: Matches | None, anew: bool = False) -> Matches:
-        """Seconds by the place of each pair of a request whose picture tells when it was taken.
+        """Return seconds by place for each pair of a request whose image states its date.
 
-        Raises `InputError` for more pairs than pictures should be read for.
+        Raises `InputError` for too many pairs.
         """
         with self._lock:
             if not anew and self._last is not None and self._last[0] == request:

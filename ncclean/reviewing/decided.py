@@ -1,4 +1,4 @@
-"""The decisions of a review: in a journal that outlives any kill, and in DuckDB for the views."""
+"""Store the decisions of a review: in a journal that survives any kill, and in DuckDB."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from ncclean.storage.lease import Lease
 
 
 class Decided:
-    """Decisions in the table `decided` of a connection, each in the journal before it is there.
+    """Decisions in the table `decided` of a connection, written to the journal first.
 
-    `decided` has a row for each decision, those about one pair that was decided again included;
-    `number` is their order, `batch` tells which are undone together.
+    `decided` has a row for each decision, including repeated ones about a pair; `number` is their
+    order, `batch` says which are undone together.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class Decided:
         earlier: Sequence[Decision] = (),
         replaces: bool = False,
     ) -> None:
-        """Open the journal, and read the decisions that are there: a review goes on.
+        """Open the journal, and read the existing decisions to resume a review.
 
-        `earlier` are decisions of other files, which are written to `out` as well. `replaces` lets
-        `out` be no table of decisions, which is replaced at the end; a journal is read.
+        `earlier` are decisions of other files, which are also written to `out`. `replaces` allows
+        `out` not to be a table of decisions, and replaces it at the end; a journal is read.
 
-        Raises `InputError` if another review writes to `out`, or it is no table of decisions.
+        Raises `InputError` if another review writes to `out`, or it is not a table of decisions.
         """
-        # A cursor of its own: a decision waits for no query of the pairs.
+        # A separate cursor: a decision does not wait for queries of the pairs.
         self._connection, self._lock, self._out = connection.cursor(), threading.RLock(), out
         self._reviewer = reviewer or default_reviewer()
         journal = journal_of(out)
@@ -104,9 +104,9 @@ class Decided:
         *,
         continues: bool = False,
     ) -> None:
-        """Decide about pairs, in one batch, which `undo` takes back.
+        """Decide about pairs, in one batch, which `undo` reverts.
 
-        On return the decisions are on disk. `continues` adds them to the batch before. Raises
+        On return the decisions are on disk. `continues` adds them to the previous batch. Raises
         `ValueError` for a number that no caption has.
         """
         if not pairs:
@@ -128,7 +128,7 @@ class Decided:
             self._insert(self._batch, rows)
 
     def undo(self) -> list[Pair]:
-        """Take back the last batch of this session; returns its pairs, none if there is none."""
+        """Revert the last batch of this session; return its pairs, none if there is none."""
         with self._lock:
             if not self._undone:
                 return []
@@ -143,9 +143,9 @@ class Decided:
             return [(uid, number) for uid, number, *_ in rows]
 
     def redo(self) -> list[Pair]:
-        """Decide again what was last undone, as one batch; returns its pairs.
+        """Repeat the decisions last undone, as one batch; return their pairs.
 
-        Nothing can be done again once something else was decided.
+        Nothing can be redone after another decision.
         """
         with self._lock:
             if not self._to_redo:
@@ -162,7 +162,7 @@ class Decided:
     def of_pairs(
         self, pairs: Sequence[Pair]
     ) -> dict[Pair, tuple[str, str | None, str, str | None]]:
-        """Decision, caption, reviewer and note of those pairs that have one."""
+        """Return decision, caption, reviewer and note of those pairs that have one."""
         with self._lock:
             rows = self._connection.execute(
                 f"SELECT uid, caption_number, decision, caption, reviewer, note "
@@ -181,7 +181,7 @@ class Decided:
         return dict(rows)
 
     def save(self) -> int:
-        """Write the decisions to `out`, and remove the journal; returns their number."""
+        """Write the decisions to `out`, and remove the journal; return their number."""
         with self._lock:
             names = ", ".join(DECISIONS.names)
             table: pa.Table = self._connection.sql(
@@ -216,9 +216,9 @@ class Decided:
 
 
 def _current(where: str = "") -> str:
-    """SQL for the last decision about each pair, with the last note.
+    """Return SQL for the last decision about each pair, with the last note.
 
-    Who decided, and when, is that of the note only where nothing is decided.
+    Reviewer and time are those of the note only if nothing is decided.
     """
     decided = f"FILTER (decision <> '{NOTE}')"
     who, when = (

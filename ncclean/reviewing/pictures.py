@@ -1,4 +1,4 @@
-"""Pictures of pairs, read from the source and made small when a page with them is looked at."""
+"""Read images of pairs from the source, and make them small when a page shows them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _MOST_BYTES = 60_000
 _MOST_LARGE_BYTES = 4_000_000
 _OWN_SIZE = ((4000, 90), (2000, 80), (1200, 70))  # longest side in pixels, and quality
 _FETCHERS = 32  # most of the time is spent waiting for a store
-_ENCODERS = 16  # which wait for images in the order of the page
+_ENCODERS = 16  # waiting for images in page order
 _NO_IMAGE = "the picture is no longer where it was scored"
-_PATIENCE = 300.0  # seconds; a tar of a store may be read through before its last image is found
+_PATIENCE = 300.0  # seconds; a tar in a store may be read through before its last image is found
 
 
 class NoPicture(NccleanError):
-    """Why a pair has no picture, in words for a person."""
+    """The reason, in words for a person, why a pair has no image."""
 
 
 class Pictures:
-    """Small pictures by shard and key; `None` for shards shows none."""
+    """Small images by shard and key; `None` for shards shows none."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Pictures:
         self._expected: dict[str, dict[str, Place]] = {}
 
     def check(self, shards: Sequence[str]) -> str | None:
-        """What is to be said of pairs whose shards are not there.
+        """Return a message about pairs whose shards are missing.
 
         Raises `InputError` if none of them is.
         """
@@ -71,10 +71,10 @@ class Pictures:
         return f"{counted(len(missing), 'shard')} of {len(shards):,} show no pictures, {example}"
 
     def expect(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take the rows of a page, whose pictures will be asked for.
+        """Take the rows of a page, whose images will be requested.
 
-        Those that a place tells are read now. The others of a shard are read with the first that is
-        asked for: that shard is read from its front.
+        Images with known places are read now. The others of a shard are read at the first request,
+        from its start.
         """
         pages: defaultdict[str, dict[str, Place]] = defaultdict(dict)
         for row in rows:
@@ -91,9 +91,9 @@ class Pictures:
                 self._begin(shard, places)
 
     def dates(self, rows: Iterable[Mapping[str, Any]]) -> dict[int, datetime | None]:
-        """When the pictures of rows were taken, by the places of the rows; None where none says.
+        """Return when the images of rows were taken, by the rows' places; None if not stated.
 
-        Rows of pictures that cannot be read are missing.
+        Rows with unreadable images are missing.
         """
         samples: defaultdict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
         shards: defaultdict[str, dict[str, Place]] = defaultdict(dict)
@@ -115,7 +115,7 @@ class Pictures:
         return dates
 
     def read(self, shard: str, key: str) -> bytes:
-        """A picture as WebP. Raises `NoPicture` with the reason why there is none."""
+        """Return an image as WebP. Raises `NoPicture` with the reason if there is none."""
         self._known(shard)
         future = self._pictures.get((shard, key))
         if future is None:
@@ -125,7 +125,7 @@ class Pictures:
         return future.result(timeout=_PATIENCE)
 
     def read_large(self, shard: str, key: str) -> bytes:
-        """A picture in its own size as WebP, up to a bound. Raises `NoPicture`."""
+        """Return an image at full size as WebP, up to a limit. Raises `NoPicture`."""
         reference = self._known(shard)
         try:
             for _, data in self._fetcher.fetch(reference, {key: self._place_of(shard, key)}):
@@ -145,7 +145,7 @@ class Pictures:
         return reference
 
     def _begin(self, shard: str, places: Mapping[str, Place]) -> dict[str, Future[bytes]]:
-        """Read pictures unless they are there, or being read."""
+        """Start reading images, unless present or being read."""
         with self._lock:
             there = {key: self._pictures.pop((shard, key), None) for key in places}
             begun = {key: Future[bytes | None]() for key, one in there.items() if one is None}
@@ -163,7 +163,7 @@ class Pictures:
     def _fetch(
         self, shard: str, places: Mapping[str, Place], left: dict[str, Future[bytes | None]]
     ) -> None:
-        """Read images of one shard, each handed out when it is there."""
+        """Fetch images of one shard, handing out each as it arrives."""
         why = _NO_IMAGE
         try:
             reference = self._named.get(shard)

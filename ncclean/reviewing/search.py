@@ -1,5 +1,4 @@
-"""Search by words and likeness for the requests of a page: a process searches, none waits for it
-that did not ask."""
+"""Search by words and likeness for a page: a process searches, and only its askers wait."""
 
 from __future__ import annotations
 
@@ -29,21 +28,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 IMAGE, CAPTION = "image", "caption"
-_PROCESS = "ncclean.reviewing.vector_search"  # which imports torch
+_PROCESS = "ncclean.reviewing.vector_search"  # it imports torch
 _DIED = "the search has ended, for lack of memory perhaps: ask again"
 _KEPT = 4  # rankings
 _LONGEST_ANSWER = 1 << 20  # bytes
 PROPOSED = 5
-CANDIDATES = 50, 2000  # captions, of which many may be equal
+CANDIDATES = 50, 2000  # captions, many of which may be equal
 
 
 @dataclass(frozen=True)
 class Task:
     """Embeddings of width `dim`, and the score files whose rows they belong to.
 
-    `number` is SQL for the number of a row's caption, `folder` takes vectors that cannot be mapped
-    where they lie. `model` is that of the embeddings, None if it is unknown, and `pretrained` its
-    weights, as a score table names them.
+    `number` is SQL for the number of a row's caption, `folder` is for vectors that cannot be mapped
+    in place. `model` is that of the embeddings, None if unknown, and `pretrained` its weights, as
+    named in a score table.
     """
 
     shards: tuple[ShardRef, ...]
@@ -66,7 +65,10 @@ class Task:
         model: str | None,
         pretrained: str | None,
     ) -> Task:
-        """Raises `InputError` for embeddings whose vectors cannot be told or read."""
+        """Create the task.
+
+        Raises `InputError` for embeddings whose vectors cannot be identified or read.
+        """
         keys = vector_keys(shards, keys)
         try:
             dim = embedding_dim(shards, keys)
@@ -79,7 +81,7 @@ class Task:
 
 
 class Search:
-    """Asks a process, which is started with the first question, and again after it has died."""
+    """Queries a process, which starts with the first query, and restarts after it has died."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -90,9 +92,9 @@ class Search:
         self._has_ended = False
 
     async def ranking(self, side: str, words: str, place: int | None) -> Matches:
-        """The cosine of each pair with words, or with the image of the row at a place.
+        """Return the cosine of each pair with words, or with the image of the row at a place.
 
-        Raises `InputError` for a pair without embeddings, and where no model can be loaded.
+        Raises `InputError` for a pair without embeddings, or if no model can be loaded.
         """
         asked = side, words, place
         if asked not in self._rankings:
@@ -111,7 +113,7 @@ class Search:
         return dict(zip(answer["places"], answer["cosines"], strict=True))
 
     async def stop(self) -> None:
-        """End the process, and wait for its end; who waits for an answer gets an `InputError`."""
+        """End the process, and wait for its end; pending queries raise `InputError`."""
         self._has_ended = True
         if self._process is not None:
             with contextlib.suppress(OSError):  # it could not be started
@@ -177,7 +179,7 @@ class Search:
 def proposed(
     rows: Iterable[Mapping[str, Any]], cosines: Mapping[int, float], own: Mapping[str, Any]
 ) -> list[tuple[str, float]]:
-    """The first captions of rows with their cosines: none twice, none of the image's `own` row."""
+    """Return the first captions of rows with cosines, without repeats or the image's `own` row."""
     without, captions = {_folded(own["text"])}, []
     for row in rows:
         text = row["text"]

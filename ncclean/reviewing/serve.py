@@ -34,7 +34,7 @@ _WAITING = 64
 
 @dataclass(frozen=True)
 class Reviewed:
-    """The number of decided pairs, by decision, and the file that has them."""
+    """The number of decided pairs, by decision, and their file."""
 
     decided: int
     by_decision: dict[str, int]
@@ -42,9 +42,9 @@ class Reviewed:
 
 
 class _Connection(H11Protocol):
-    """A connection to the page. Of too many, the one that has asked for nothing longest is closed.
+    """A connection to the page; beyond the limit, the one idle longest is closed.
 
-    Else connections that ask for nothing would take all files that the process may open.
+    Otherwise idle connections would use up all files that the process may open.
     """
 
     _last_used = 0.0
@@ -64,7 +64,7 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """A server that ends on a signal without passing it on: decisions are written after it."""
+    """A server that ends on a signal without passing it on: decisions are written afterwards."""
 
     def __init__(
         self, config: uvicorn.Config, table: ReviewTable, search: Search | None = None
@@ -116,13 +116,13 @@ def serve(
     announce: Callable[[str], None] = print,
     progress: Progress = SILENT,
 ) -> Reviewed:
-    """Serve the page of a review; returns when it is finished, or interrupted.
+    """Serve the page of a review; return when it is finished or interrupted.
 
     `decisions` are files of earlier ones. `embeddings` are searched; `embedding_keys` name their
-    vectors, `model` and `pretrained` are their model, by default the one that has scored.
-    `replaces` lets `out` be no decisions. `announce` is called with the URL, once the server
-    listens; `progress` reports how pictures are found. Raises `InputError` for a port that is
-    taken, for what cannot be read, and if another review writes to `out`.
+    vectors, `model` and `pretrained` are their model, by default the scoring one. `replaces` allows
+    `out` to be another file. `announce` is called with the URL once the server listens; `progress`
+    receives how images are found. Raises `InputError` for a taken port, for unreadable inputs, and
+    if another review writes to `out`.
     """
     if shards is not None:
         shards = as_scored(scores, shards)
@@ -167,7 +167,7 @@ def serve(
 
 @contextlib.contextmanager
 def _listening(port: int) -> Iterator[socket.socket]:
-    """A socket of this machine alone; port 0 takes one that is free."""
+    """Return a socket reachable only from this machine; port 0 takes a free one."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

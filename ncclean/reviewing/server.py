@@ -1,7 +1,7 @@
-"""The server of a review: a page, its rows and pictures, and decisions, for one person's browser.
+"""Serve a review to one person's browser: a page, its rows and images, and decisions.
 
-It listens on this machine alone. Every path begins with a random token; a request with another
-Host than this machine's, or from a page of another origin, is refused, whatever it knows.
+It listens only on this machine. Every path begins with a random token; a request with another Host
+than this machine's, or from a page of another origin, is refused, whatever it knows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _HEADERS = {
 
 
 class Server:
-    """The application of one review. `done` is called when the person has finished."""
+    """The application of one review; `done` is called when the person has finished."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Server:
         return JSONResponse(await run_in_threadpool(read))
 
     async def _matches(self, request: HttpRequest, wanted: Request) -> Matches | None:
-        """The pairs of the request's condition, which is given up if its reader leaves."""
+        """Return the pairs of the request's condition; abandon it if the reader leaves."""
         condition = self._table.condition(wanted)
         if not condition:
             return None
@@ -175,7 +175,7 @@ class Server:
     async def _ranking(
         self, request: HttpRequest, wanted: Request, matches: Matches | None, is_anew: bool = False
     ) -> Matches | None:
-        """Cosines with the request's words, or the image that it is to be like; or dates."""
+        """Return cosines with the request's words, or with its image; or dates."""
         if not wanted.meaning and wanted.like is None:
             if wanted.sort != DATE:
                 return None
@@ -282,7 +282,7 @@ class Server:
         return await self._changed(request, 0)
 
     async def _changed(self, request: HttpRequest, changed: int, **fields: Any) -> Response:
-        """What a page learns of its decisions: `others`, if another page has decided before it."""
+        """Return what a page learns after deciding: `others`, if another page decided before."""
         page = request.query_params.get("page", "")
         others, self._page_of_last = self._page_of_last not in ("", page), page
         state = await run_in_threadpool(self._state)
@@ -300,10 +300,10 @@ def _no_page(*_: object) -> Response:
 
 
 def is_own(request: HttpRequest) -> bool:
-    """Whether Host is this machine, under any port (of a tunnel), and the page asking is ours.
+    """Check that Host is this machine, at any port (of a tunnel), and the page asking is ours.
 
-    A name of the web that resolves to this machine is another Host; a page of another site has
-    another Origin.
+    A web name that resolves to this machine is another Host; another site's page has another
+    Origin.
     """
     host = request.headers.get("host", "")
     try:
@@ -317,10 +317,10 @@ def is_own(request: HttpRequest) -> bool:
 
 
 async def _body(request: HttpRequest) -> dict[str, Any]:
-    """The JSON of a POST.
+    """Return the JSON of a POST.
 
-    Raises `ValueError` for anything else and for far too much, `asyncio.TimeoutError` for one that
-    does not end.
+    Raises `ValueError` for invalid or oversized requests, `asyncio.TimeoutError` for one that does
+    not end.
     """
     if request.headers.get("content-type", "").split(";")[0] != "application/json":
         raise ValueError("no JSON")
@@ -341,7 +341,7 @@ async def _data(request: HttpRequest) -> bytes:
 
 
 async def _unless_left(request: HttpRequest, work: Awaitable[Matches]) -> Matches:
-    """What the request waits for, which is given up if its reader leaves."""
+    """Return the awaited result; abandon it if the request's reader leaves."""
     matches = asyncio.ensure_future(work)
     left = asyncio.ensure_future(_left(request))
     try:
@@ -355,7 +355,7 @@ async def _unless_left(request: HttpRequest, work: Awaitable[Matches]) -> Matche
 
 
 async def _left(request: HttpRequest) -> None:
-    """Wait until the reader of a request, whose body has been read, has closed the connection."""
+    """Wait until the reader of a request, whose body has been read, closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -385,7 +385,7 @@ def _wanted(fields: Any) -> Request:
 
 
 def _caption(text: object) -> str:
-    """A corrected caption: one that is not empty."""
+    """Return a corrected caption, which must not be empty."""
     caption = _text(text, _LONGEST_CAPTION)
     if not caption:
         raise InputError("a caption must not be empty")
@@ -393,7 +393,7 @@ def _caption(text: object) -> str:
 
 
 def _text(text: object, longest: int) -> str:
-    """What a person typed, without what JSON cannot hold as text."""
+    """Return typed text without what JSON cannot hold as text."""
     text = text if isinstance(text, str) else ""
     if len(text) > longest:
         raise InputError(f"the text has more than {longest:,} characters: shorten it")

@@ -1,7 +1,7 @@
-"""A score table as a review reads it: the order of a view, made once, and its rows as one scrolls.
+"""Read a score table for a review: order a view once, and read its rows on scrolling.
 
-A view is a table of row places in DuckDB, eight bytes a pair, which DuckDB puts on disk where they
-exceed its memory. The rows of a page are read from the Parquet files by their places.
+A view is a table of row places in DuckDB, eight bytes a pair, which DuckDB spills to disk if it
+exceeds its memory. The rows of a page are read from the Parquet files by their places.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ncclean.storage.catalog import ROW_PLACE, first_line
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import identifier, natural_order, quoted
 
-# Null in all rows where the estimator cannot tell.
+# Null in all rows if the estimator cannot tell.
 PROBABILITIES = ("near_miss_probability", "part_noise_probability")
 _WITHIN = (1 << 40) - 1  # of a place: the row in its file
 _OPEN_VIEWS = 8
 _BINS = 64
 _BATCH = 5_000
 NAME, DATE = "name", "date"
-# What a card shows; columns that a table lacks are null.
+# Columns of a card; missing ones are null.
 CARD_COLUMNS = (
     "uid", "caption_number", "shard", "key", "row", "status", "error", "text", "url",
     "similarity", "noise_probability", "near_miss_probability", "part_noise_probability",
@@ -125,7 +125,7 @@ _FURTHER = (
 
 
 def views_of(columns: Collection[str], told: Collection[str]) -> tuple[View, ...]:
-    """The views that a table has: its columns, and the probabilities that are not always null."""
+    """Return the views that a table supports, by its columns and non-null probabilities."""
     first = _MISMATCHED if "noise_probability" in told else _UNCALIBRATED
     views = (view for view in (first, *_FURTHER) if set(view.needs) <= set(columns))
     return tuple(
@@ -137,23 +137,23 @@ def views_of(columns: Collection[str], told: Collection[str]) -> tuple[View, ...
 
 
 def scores_of(columns: Collection[str]) -> dict[str, str]:
-    """The scores by which pairs can be sorted, with their labels."""
+    """Return the scores by which pairs can be sorted, with their labels."""
     return {name: facts.label for name, facts in SCORE_FACTS.items() if name in columns}
 
 
 def order_by(score: str) -> str:
-    """ORDER BY that begins with the pairs a score calls noisy."""
+    """Return ORDER BY that begins with the pairs a score considers noisy."""
     facts = SCORE_FACTS[score]
     return f"{identifier(score)} {'ASC' if facts.higher_is_cleaner else 'DESC'} NULLS LAST"
 
 
 @dataclass(frozen=True)
 class Request:
-    """Request of a person: a view, a score to sort by and its range, undecided pairs only.
+    """A person's request: a view, a score to sort by and its range, undecided pairs only.
 
-    `where` is SQL, `search` are words that captions, folders or file names hold. `sort` may be
-    `NAME` of the file or `DATE`, on which a picture was taken. `meaning` are words, and `like` is
-    the place of a row, to whose image the `side` of the pairs is compared: the nearest come first.
+    `where` is SQL, `search` are words in captions, folders or file names. `sort` may be `NAME` of
+    the file or `DATE`, on which an image was taken. `meaning` are words, and `like` is the place of
+    a row, to whose image the `side` of the pairs is compared: the nearest come first.
     """
 
     view: str = "suspects"
@@ -181,8 +181,8 @@ class OpenView:
 class ReviewTable:
     """Score files, with joined tables beside them, as pages of views.
 
-    Any thread may ask: each query has a cursor of its own, and waits for no other. What a person
-    types is not run here, but by `conditions`.
+    It is thread-safe: each query has its own cursor, and waits for no other. Text typed by a person
+    is not run here, but by `conditions`.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class ReviewTable:
         where: str | None = None,
         memory_limit: str | None = None,
     ) -> ReviewTable:
-        """Open score files and the tables to join; `where` leaves out the pairs it is false for."""
+        """Open score files and tables to join, without the pairs for which `where` is false."""
         scores = JoinedScores.open(paths, joins, memory_limit)
         try:
             read = [scores.expression(where, "--where", is_condition=True)] if where else []
@@ -246,7 +246,7 @@ class ReviewTable:
             raise
 
     def stop(self) -> None:
-        """End what is being asked: conditions are given up, queries are interrupted."""
+        """End all requests: conditions are abandoned, queries are interrupted."""
         self.conditions.stop()
         with self._lock:
             self._has_ended = True
@@ -258,7 +258,7 @@ class ReviewTable:
         self._scores.close()
 
     def condition(self, request: Request) -> str:
-        """SQL for the words and the condition that a person typed; "" without either."""
+        """Return SQL for the words and the condition that a person typed; "" without either."""
         named = [name for name in ("text", "image_path", "shard", "key") if name in self._there]
         texts = f"lower(concat_ws(' ', {', '.join(map(identifier, named))}))"
         words = [f"contains({texts}, {quoted(word)})" for word in request.search.lower().split()]
@@ -280,10 +280,10 @@ class ReviewTable:
         anew: bool = False,
         ranking: Matches | None = None,
     ) -> OpenView:
-        """The order of what is asked for, made unless it is there; `anew` after decisions.
+        """Return the requested order, made unless it exists; `anew` after decisions.
 
         `matches` are the pairs of the request's condition, `ranking` has the values to sort by.
-        Raises `InputError` for a view or score that there is not.
+        Raises `InputError` for an unknown view or score.
         """
         with self._lock:
             opened = self._open.get(request)
@@ -319,7 +319,7 @@ class ReviewTable:
         )
         count = self._run(f"SELECT count(*) FROM order_{order}")[0][0]
         opened = OpenView(order, count, request.score or view.score)
-        # Whoever reads it at that time goes on: the table is dropped with the last of them.
+        # Current readers may continue: the table is dropped with the last of them.
         weakref.finalize(opened, self._drop, order).atexit = False
         with self._lock:
             self._open[request] = opened
@@ -329,7 +329,7 @@ class ReviewTable:
         return opened
 
     def histogram(self, request: Request, matches: Matches | None = None) -> dict[str, Any]:
-        """Counts of the score of a view in equal bins, whatever range is chosen of it.
+        """Count a view's score in equal bins, regardless of its chosen range.
 
         `matches` are the pairs of the request's condition.
         """
@@ -353,7 +353,7 @@ class ReviewTable:
         return {"score": score, "low": low, "high": high, "counts": counts}
 
     def page(self, view: OpenView, start: int, count: int) -> list[dict[str, Any]]:
-        """The rows of a view from one number on, in its order."""
+        """Return the rows of a view from one number on, in order."""
         places = self._run(
             f"SELECT place FROM order_{view.number} WHERE rowid >= {int(start)} "
             f"AND rowid < {int(start) + int(count)} ORDER BY rowid"
@@ -362,16 +362,16 @@ class ReviewTable:
         return [rows[place] for (place,) in places]
 
     def rows_at(self, places: Sequence[int]) -> list[dict[str, Any]]:
-        """The rows at those of the places that the table has."""
+        """Return the rows at those places that the table has."""
         rows = self._rows(places)
         return [rows[place] for place in places if place in rows]
 
     def shards(self) -> list[str]:
-        """The shards that the rows are of."""
+        """Return the shards of the rows."""
         return [shard for (shard,) in self._run("SELECT DISTINCT shard FROM pairs ORDER BY shard")]
 
     def place_of(self, shard: str, key: str) -> Place:
-        """The place of a sample, as far as the table says it."""
+        """Return the place of a sample, if the table states it."""
         columns = [name if name in self._there else f"NULL AS {name}" for name in PLACE_COLUMNS]
         rows = self._run(
             f"SELECT {', '.join(columns)} FROM pairs WHERE shard = ? AND key = ? LIMIT 1",
@@ -380,12 +380,12 @@ class ReviewTable:
         return Place.of(*rows[0]) if rows else NO_PLACE
 
     def pages(self, view: OpenView, size: int = _BATCH) -> Iterator[list[dict[str, Any]]]:
-        """All rows of a view, `size` at a time."""
+        """Yield all rows of a view, `size` at a time."""
         for start in range(0, view.pairs, size):
             yield self.page(view, start, size)
 
     def batches(self, view: OpenView) -> Iterator[list[dict[str, Any]]]:
-        """All rows of a view that are undecided, some at a time."""
+        """Yield all undecided rows of a view in batches."""
         for rows in self.pages(view):
             decided = set(
                 self._run(
@@ -397,7 +397,7 @@ class ReviewTable:
             yield [row for row in rows if (row["uid"], row["caption_number"]) not in decided]
 
     def _rows(self, places: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """Rows by place, from the files that hold them: the statistics of row groups find them."""
+        """Read rows by place from their files, finding them by row group statistics."""
         if not places:
             return {}
         places = [place for place in places if 0 <= place >> 40 < len(self.files)]
@@ -468,7 +468,7 @@ class ReviewTable:
 
 
 def _among(matches: Matches | None) -> str:
-    """SQL that is true for the pairs of a condition; for all without one."""
+    """Return SQL that is true for the pairs of a condition; for all without one."""
     if matches is None:
         return "true"
     return f"{PLACE} IN (SELECT place FROM read_parquet({quoted(str(matches.file))}))"

@@ -1,8 +1,8 @@
-"""A process that searches embeddings: pairs near to words, or to the image of a pair.
+"""Search embeddings in a process: pairs near to words, or to the image of a pair.
 
-Every vector is compared, straight from the mapped files: a million of 512 dimensions takes a core
-a sixth of a second, so that no index has to be made, kept and trusted. The process holds some
-twenty bytes a pair, and the model once words have been asked for.
+Every vector is compared, straight from the mapped files: a million of 512 dimensions take a core a
+sixth of a second, so no index needs to be made, kept and trusted. The process holds some twenty
+bytes a pair, and the model after the first words.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from ncclean.models.text_tower import encode_text, padded_lengths
 from ncclean.reviewing.search import CAPTION, IMAGE, Task
 from ncclean.storage.catalog import connect
 
-_ROWS = 2048  # vectors that are compared at a time, in float32
+_ROWS = 2048  # vectors compared at a time, in float32
 _THREADS = 4
-_NOT_TAGS = ("bundled", "hub", "local")  # where a model has its weights
-_COMPARED = 8  # captions that are encoded again
-_LIKE = 0.9  # cosine of two embeddings of a caption, in whatever precision
+_NOT_TAGS = ("bundled", "hub", "local")  # if a model has its weights
+_COMPARED = 8  # captions to re-encode as a check
+_LIKE = 0.9  # minimum cosine of two embeddings of a caption, at any precision
 _ALONE, _PLACE = "_scores_alone", "_place"
 
 
 @dataclass(frozen=True)
 class Query:
-    """`words`, or the image of the row at `place`, to be compared with one side of all pairs.
+    """`words`, or the image of the row at `place`, to compare with one side of all pairs.
 
-    The answer has the `nearest` rows; without, a Parquet file `out` gets the cosine of each.
+    The answer has the `nearest` rows; without it, the Parquet file `out` gets all cosines.
     """
 
     side: str = IMAGE
@@ -56,8 +56,8 @@ class Query:
 class PairVectors:
     """The vectors of embeddings by the places of their rows in the score files.
 
-    `captions` are a few captions with the numbers of their vectors. Shards that cannot be read are
-    left out, and named in `unread`.
+    `captions` are a few captions with the numbers of their vectors. Unreadable shards are omitted,
+    and named in `unread`.
     """
 
     def __init__(self, task: Task) -> None:
@@ -81,7 +81,7 @@ class PairVectors:
                 continue
             connection.register("arrived", self._add(pairs))
             connection.execute("INSERT INTO vectors SELECT * FROM arrived")
-        # Where several vectors have one name, the first counts.
+        # If several vectors have one name, the first counts.
         rows = connection.execute(
             f"SELECT {_PLACE} AS place, min(vector) AS vector FROM {_ALONE} AS scores "
             f"JOIN vectors ON scores.uid = vectors.uid AND coalesce({task.number}, 0) = "
@@ -91,12 +91,12 @@ class PairVectors:
         self.places, self._vectors = rows["place"], rows["vector"]
 
     def cosines(self, vector: np.ndarray, side: str) -> np.ndarray:
-        """(P,) cosines of a (d,) vector with one side of the pairs at `places`."""
+        """Return (P,) cosines of a (d,) vector with one side of the pairs at `places`."""
         cosines, query = torch.empty(self._count), torch.from_numpy(vector)
         ends = np.cumsum([0, *map(len, self._sides[side])]).tolist()
 
         def compare(number: int) -> None:
-            # Pages of fresh memory would cost more than the arithmetic.
+            # Fresh memory pages would cost more than the arithmetic.
             rows, matrix = torch.empty(_ROWS, self._dim), self._sides[side][number]
             for begin in range(0, len(matrix), _ROWS):
                 stored = torch.from_numpy(matrix[begin : begin + _ROWS])
@@ -108,7 +108,7 @@ class PairVectors:
         return of_pairs
 
     def image_of(self, place: int) -> np.ndarray:
-        """The (d,) float32 image vector of a row. Raises `InputError` where there is none."""
+        """Return the (d,) float32 image vector of a row. Raises `InputError` if there is none."""
         at = np.searchsorted(self.places, place)
         if at == len(self.places) or self.places[at] != place:
             raise InputError("the embeddings do not have this pair")
@@ -124,7 +124,7 @@ class PairVectors:
         return vector
 
     def _add(self, pairs: EmbeddedPairs) -> pa.Table:
-        """Take the vectors of a shard; returns the names and numbers of its usable pairs."""
+        """Add the vectors of a shard; return the names and numbers of its usable pairs."""
         facts = pairs.facts.filter(pa.array(pairs.ok))
         numbers = range(self._count, self._count + len(facts))
         if not self.captions:
@@ -138,7 +138,7 @@ class PairVectors:
         )
 
     def _mapped(self, matrix: np.ndarray) -> np.ndarray:
-        """The vectors as a mapped file: their own, or a copy in float16."""
+        """Return the vectors as a mapped file: their own, or a copy in float16."""
         if isinstance(matrix, np.memmap) or not len(matrix):
             return matrix
         file = self._folder / f"vectors-{uuid.uuid4().hex}.npy"
@@ -157,8 +157,8 @@ class WordSearch:
         self._loading = threading.Lock()
 
     def answer(self, query: Query) -> dict[str, Any]:
-        """The places and cosines of the nearest pairs, nothing where a file gets all cosines, or
-        what went wrong, as `error`."""
+        """Answer a query: places and cosines of the nearest pairs, none for `out`, or an
+        `error`."""
         try:
             words, place = query.words, query.place
             vector = self._encoded(words) if place is None else self._vectors.image_of(place)
@@ -183,7 +183,7 @@ class WordSearch:
         with self._loading:
             if self._estimator is None:
                 self._estimator = self._loaded()
-        # Alone: the estimator's batches, whose last digits are always the same, cost ten times it.
+        # Alone: the estimator's batches, with always equal last digits, cost ten times as much.
         tokens = self._estimator.tokenize([words])
         length = int(padded_lengths(tokens)) if self._estimator.trims_text else tokens.shape[1]
         with torch.inference_mode():
@@ -191,7 +191,7 @@ class WordSearch:
         return vector
 
     def _loaded(self) -> Estimator:
-        """The model. Raises `InputError` unless it encodes captions as the embeddings have them."""
+        """Load the model. Raises `InputError` unless it reproduces the embeddings of captions."""
         model = self._task.model
         if not model or model == "embeddings":
             raise InputError("the table does not name the model of its embeddings: add --model")
@@ -218,7 +218,7 @@ class WordSearch:
 
 
 def one_core_each(threads: int) -> ThreadPoolExecutor:
-    """Threads that do not wait for torch's own, which a busy machine has not to spare."""
+    """Use threads that do not wait for torch's own, which a busy machine delays."""
     return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
 
