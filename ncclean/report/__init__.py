@@ -1,1 +1,1 @@
-"""A score table as a report: measurements, figures and the HTML page."""
+"""Report a score table: measurements, figures and the HTML page."""

@@ -1,4 +1,4 @@
-"""The page of an audit: one pair at a time, judged by keys or with a thumb."""
+"""The page of an audit: one pair at a time, judged by keys or by touch."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class AuditPair(Pictured):
 def read_pictures(
     rows: pa.Table, shards: Iterable[ShardRef], say: Callable[[str], None] = lambda text: None
 ) -> Thumbnails:
-    """Read the pictures of a sample, larger than those of a report; `say` see `ImageFetcher`."""
+    """Read the images of a sample, larger than those of a report; `say` is for `ImageFetcher`."""
     pairs, fetcher = AuditPair.of(rows), ImageFetcher(say)
     return read_thumbnails(pairs, shards, places_of(rows), fetcher, _ALL_PICTURES, LARGE_SIZES)
 
@@ -74,11 +74,11 @@ def read_pictures(
 def render_audit(
     sample: Sample, pairs: Sequence[AuditPair], pictures: Thumbnails | None, title: str
 ) -> str:
-    """The HTML page on which a person judges a sample; it loads nothing from elsewhere.
+    """Return the HTML page on which a person judges a sample; it loads nothing from elsewhere.
 
-    Nothing on the page says what the noise probability is: it would be an answer of its own. The
-    word that the estimator suspects, and what another judge said, are shown with a pair that has
-    its answer, and at the end on how many pairs both agree.
+    Nothing on the page states the noise probability, which would suggest an answer. The suspect
+    word, and another judge's answer, are shown only with an answered pair, and at the end on how
+    many pairs both agree.
     """
     style, script = asset("audit.css"), asset("audit.js")
     uris = pictures.pictures if pictures is not None else {}
@@ -121,14 +121,14 @@ def _shown(pair: AuditPair, picture: Thumbnail) -> dict[str, Any]:
 
 
 def _name(pairs: Sequence[AuditPair], design: Design) -> str:
-    """A name of the sample, under which a browser keeps its answers."""
+    """Return a name of the sample, under which a browser keeps its answers."""
     text = repr([(pair.uid, pair.caption_number) for pair in pairs]) + repr(design.to_json())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class WrittenAudit:
-    """The drawn sample and its files. `strata` are low, high, pairs and drawn pairs of each."""
+    """The drawn sample and its files; `strata` are low, high, pairs and drawn pairs of each."""
 
     pairs: int
     pictures: int
@@ -160,12 +160,12 @@ def write_audit(
     memory_limit: str | None = None,
     progress: Progress = SILENT,
 ) -> WrittenAudit:
-    """Draw the sample, read its pictures, write the page and `sample.parquet`.
+    """Draw the sample, read its images, write the page and `sample.parquet`.
 
-    With a `judge`, pairs are drawn by its answers; pairs of the files `answered` are left out.
+    With a `judge`, its answers guide the draw; pairs of the files `answered` are excluded.
 
     Raises `InputError` for a table without noise probabilities and for shards of another corpus. A
-    shard that breaks off does not raise: it is named in the result.
+    broken shard does not raise: the result names it.
     """
     folder = stores.location(out)
     progress.say("drawing the sample")

@@ -1,4 +1,4 @@
-"""Counts of pairs: by status, by shard, and by the rules that flag them."""
+"""Count pairs: by status, by shard, and by the rules that flag them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ncclean.report.table import ScoreTable
 
 _EXAMPLE_CHARACTERS = 200
 MOST_SHOWN = 300
-_LONGEST_NAME = 200  # bytes; of tables of others, a name may have a megabyte
+_LONGEST_NAME = 200  # bytes; a name in others' tables may have a megabyte
 _MOST_KINDS = 8
 
 
@@ -27,7 +27,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """`expected_mismatched` is the sum of `noise_probability`, None if the table has none."""
+    """Pairs by status; `expected_mismatched` sums `noise_probability`, None without it."""
 
     rows: int
     ok: int
@@ -59,7 +59,7 @@ def count_pairs(table: ScoreTable) -> PairCounts:
 
 @dataclass(frozen=True)
 class ShardRow:
-    """`noise_rate` is the mean `noise_probability` of the scored pairs.
+    """Pairs of a shard; `noise_rate` is the mean `noise_probability` of the scored ones.
 
     `unusual` is the distance of the noise rate, or of the share of failures, from the corpus's in
     standard errors, whichever is larger.
@@ -93,7 +93,7 @@ class ShardTable:
 
 def shard_table(table: ScoreTable, most: int = MOST_SHOWN) -> ShardTable:
     # The z-score of a share x of n pairs around the corpus's share p: (x - p) / sqrt(p q / n). The
-    # floor under p q keeps out shards with one failure in a million.
+    # floor under p q excludes shards with one failure in a million.
     table.rows(
         "CREATE OR REPLACE TEMP TABLE shard_figures AS "
         "WITH figures AS (SELECT shard, count(*) AS n, count(*) FILTER (status = 'ok') AS scored, "
@@ -191,7 +191,7 @@ def overlap_of_rules(table: ScoreTable) -> RuleOverlap:
     )
     bits = [f"coalesce({rule.condition}, false)::INTEGER << {i}" for i, rule in enumerate(rules)]
     mask = " | ".join(f"({bit})" for bit in bits) or "0"
-    # One pass over the pairs; what follows counts these few rows.
+    # One pass over the pairs; the rest counts these few rows.
     table.rows(
         f"CREATE OR REPLACE TEMP TABLE rule_cells AS SELECT {mask} AS mask, is_noisy, "
         "CASE WHEN is_noisy THEN list_position(?, noise_kind) END AS kind, count(*) AS pairs, "

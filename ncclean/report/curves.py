@@ -1,7 +1,7 @@
 """Histograms of a table's scores: the cosines, and the pairs that each threshold keeps.
 
 The thresholds of the grid are short decimals, and each pair counts on the side where DuckDB puts
-it, so the report shows the counts that a query with the threshold returns.
+it, so the report's counts equal those of a query with the threshold.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def bin_cosines(
     probability = np.full(len(observed), np.nan)
     np.divide(coarse(expected), with_probability, out=probability, where=with_probability > 0)
     mismatched = None
-    # What an audit adds are near misses, which do not follow the null.
+    # An audit adds near misses, which do not follow the null.
     if null is not None and facts.noise_rate.is_known and facts.audited is None:
         mismatched = coarse(null) * (facts.noise_rate.value * pairs / null.sum())
     elif calibrated.any():
@@ -188,7 +188,7 @@ class ScoreCurve:
 
     @property
     def keeps_below(self) -> bool:
-        """Whether thresholds on this score keep the pairs below them, not those above."""
+        """Whether thresholds on this score keep the pairs below them instead of above."""
         return not self.score.higher_is_cleaner
 
     @property
@@ -207,7 +207,7 @@ class ScoreCurve:
 
     @property
     def start(self) -> int:
-        """First position of the slider: one half, or where as many stay as should match."""
+        """First position of the slider: one half, or where as many pairs stay as should match."""
         if self.score.is_share:
             return self.grid.steps // 2
         wrong = self.total / 2 if self.wrong is None else float(self.wrong.sum())
@@ -225,7 +225,7 @@ def score_curves(table: ScoreTable) -> tuple[ScoreCurve, ...]:
 
 
 def _scores(table: ScoreTable) -> Mapping[str, ScoreFacts]:
-    """The facts of the scores in this table: its probability may be that of another score."""
+    """The scores in this table; its probability may be that of another score than the cosine."""
     if table.facts.calibrated_on in (None, "similarity"):
         return REPORT_SCORES
     probability = dataclasses.replace(REPORT_SCORES["noise_probability"], follows_cosine=False)
@@ -254,8 +254,8 @@ def _curve(
     name = identifier(column)
 
     def threshold(step: str) -> str:
-        # Divided, not multiplied by a step: DuckDB compares the column with the FLOAT of the double
-        # nearest to the decimal in a query.
+        # Divided, not multiplied by a step: in a query, DuckDB compares the column with the FLOAT
+        # of the double nearest to the decimal.
         return f"(({step}) * {grid.multiple} / 1e{grid.digits})::FLOAT"
 
     guess = f"floor({name} / {grid.multiple / 10**grid.digits!r})::INTEGER"

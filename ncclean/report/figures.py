@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, which suits any colour vision.
 _MATCHED, _MISMATCHED, _OBSERVED = "#0072B2", "#D55E00", "#D3D2CB"
 _INK, _SOFT = "#1C1C1A", "#5F5F59"
-# By the role of a series. Areas cover each other, so their tints of the two colours are opaque.
+# By the role of a series. Areas overlap, so the tints of the two colours are opaque.
 _COLOURS = {
     "observed": _OBSERVED,
     "matched": _MATCHED,
@@ -42,7 +42,7 @@ _STYLE: dict[Any, Any] = {
     "xtick.color": _SOFT,
     "ytick.color": _SOFT,
     "legend.frameon": False,
-    "pdf.fonttype": 42,  # text stays text
+    "pdf.fonttype": 42,  # keep text as text
     "svg.fonttype": "none",
 }
 
@@ -140,7 +140,7 @@ FIGURES: dict[str, Callable[[Measurements], Figure]] = {
 
 
 def _drawn(drawing: Drawing, width: float, aspect: float) -> Figure:
-    """The drawing, its panels after the first as strips below it."""
+    """Draw the panels; those after the first become strips below it."""
     from matplotlib import rc_context
 
     with rc_context(_STYLE):

@@ -1,4 +1,4 @@
-"""Formats for the numbers of the page, as its script has them, and untrusted text made safe."""
+"""Format numbers as the page's script does, and make untrusted text safe."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def decimal(value: float | None, digits: int = 3) -> str:
 
 
 def shown_text(text: str, most_bytes: int) -> tuple[str, int]:
-    """Cut a caption to about `most_bytes` of UTF-8; returns how many characters are left out, too.
+    """Cut a caption to about `most_bytes` of UTF-8; also return how many characters are omitted.
 
     Control characters, such as those that reverse the direction of writing, become visible
     (`⟨U+202E⟩`). Runs of white space become one blank.

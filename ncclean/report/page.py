@@ -1,4 +1,4 @@
-"""The measurements and pictures as one self-contained HTML file, with SQL to go on with."""
+"""Render measurements and images as one self-contained HTML file, with SQL for further work."""
 
 from __future__ import annotations
 
@@ -122,11 +122,10 @@ def command(sql: str, paths: Sequence[str], join: Sequence[str] = ()) -> str:
 class Page:
     """The content of a page besides the measurements. `thumbnails` is None without shards.
 
-    `join` are the joined tables, as `ncclean query` takes them, `audit` what answers measured,
-    `decided` how many pairs people decided about, by decision, and `decisions` those about pairs
-    that are shown; `decided_elsewhere` counts decisions about pairs that the table does not have.
-    `causes` is None without a table. `sources` are the files or folders of the shards, by their
-    names.
+    `join` are the joined tables, as for `ncclean query`, `audit` the measurements from answers,
+    `decided` the number of pairs by people's decision, and `decisions` those about pairs shown;
+    `decided_elsewhere` counts decisions about pairs that the table lacks. `causes` is None without
+    a table. `sources` are the files or folders of the shards, by their names.
     """
 
     title: str
@@ -203,7 +202,7 @@ def render_page(
 ) -> str:
     """Render a package's template named after a command inside the head and end of all pages.
 
-    `data` is the JSON for the script. A page without a `policy` gets it in a header of HTTP.
+    `data` is the JSON for the script. A page without a `policy` gets one in an HTTP header.
     """
     return (
         _environment(package)
@@ -269,7 +268,7 @@ def _data(numbers: Measurements, page: Page) -> dict[str, Any]:
 
 
 def original_of(pair: ShownPair, shard: ShardRef | None) -> str:
-    """Return where the original of a pair lies, to copy: `FILE KEY`, or the files of a folder."""
+    """Return where the original of a pair is, to copy: `FILE KEY`, or the files of a folder."""
     key = shown_text(pair.key, _LONGEST_KEY)[0]  # a pasted line break runs a command
     if shard is None:
         return f"{pair.shard} {key}"
@@ -289,7 +288,7 @@ def _live_query(numbers: Measurements, page: Page) -> str | None:
 
 
 def _finite(value: float | int | str | bool) -> float | int | str | bool | None:
-    """JSON has no nan and no infinity."""
+    """Replace nan and infinity, which JSON lacks."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

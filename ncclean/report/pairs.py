@@ -1,4 +1,4 @@
-"""The pairs that a report shows, and the causes with their examples, made safe to show.
+"""Choose the pairs that a report shows, and the causes with their examples, made safe to show.
 
 Pairs are the worst, the borderline, the almost right ones, the best, and some that failed.
 """
@@ -30,9 +30,9 @@ _LONGEST_KIND = 16
 _READ_CHARACTERS = 4 * _LONGEST_CAPTION
 # A borderline pair is neither clearly matched nor clearly mismatched.
 BORDERLINE = "noise_probability BETWEEN 0.02 AND 0.98"
-# Matched but for a word that `--words` found.
+# Matched except for a word that `--words` found.
 ALMOST = "noise_probability < 0.5 AND near_miss_probability >= 0.5 AND suspect_word IS NOT NULL"
-# Matched but for a sentence that `--caption-parts` found.
+# Matched except for a sentence that `--caption-parts` found.
 WRONG_SENTENCE = (
     "noise_probability < 0.5 AND part_noise_probability >= 0.5 AND len(part_starts) > 1"
 )
@@ -91,9 +91,9 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShownPair(Pictured):
-    """One pair with its text made safe. `scores` are the columns that have a value.
+    """One pair with its text made safe; `scores` are the columns that have a value.
 
-    `pieces` are those of the caption, with whether each is a part that is probably wrong.
+    `pieces` are the caption's parts, each with whether it is probably wrong.
     """
 
     group: str
@@ -134,8 +134,8 @@ class ShownPair(Pictured):
 def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
     """Choose at most `per_group` pairs of every group, no pair twice, the same ones every time.
 
-    A noise probability of one half separates the worst from the best. Without noise probabilities
-    the cosine orders the pairs, and none is borderline.
+    A noise probability of one half separates the worst from the best. Without noise probabilities,
+    the cosine orders the pairs and none is borderline.
     """
     if per_group == 0:
         return ()
@@ -143,7 +143,7 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
     chosen: dict[_Position, str] = {}
 
     def take(group: str, condition: str, order: str, most: int) -> None:
-        # Positions first: captions are read for the chosen pairs only.
+        # Positions first: captions are read only for the chosen pairs.
         positions = table.rows(
             f"SELECT {_POSITION} FROM pairs WHERE {condition} ORDER BY {order}, {_POSITION} "
             f"LIMIT {most + len(chosen)}"
@@ -171,7 +171,7 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
 
 
 def _read(table: ScoreTable, chosen: dict[_Position, str]) -> list[ShownPair]:
-    """The chosen pairs by group, and within a group in the order of the choice."""
+    """Read the chosen pairs by group, and within a group in the order of the choice."""
     if not chosen:
         return []
     caption_bytes = max(200, min(_LONGEST_CAPTION, _ALL_CAPTIONS // len(chosen)))
@@ -259,7 +259,7 @@ def _pair(
 
 
 def _values(named: Iterable[tuple[str, object]]) -> dict[str, float | int | str | bool]:
-    """The values that are there; texts made safe."""
+    """Return the existing values, with texts made safe."""
     return {
         name: shown_text(value, _LONGEST_NAME)[0] if isinstance(value, str) else value
         for name, value in named
@@ -270,8 +270,8 @@ def _values(named: Iterable[tuple[str, object]]) -> dict[str, float | int | str 
 def proposed_words(row: Mapping[str, Any]) -> tuple[str, str] | None:
     """The probably wrong word of a caption, and a better one.
 
-    None where the caption is wrong altogether, as it stays wrong with one better word, where it is
-    probably right, and where the model cannot tell words: `near_miss_probability` is null.
+    None if the caption is wholly wrong, which one better word would not mend; if it is probably
+    right; and if the model cannot tell words: `near_miss_probability` is null.
     """
     suspect, better = row.get("suspect_word"), row.get("better_word")
     is_wrong = (row.get("noise_probability") or 0.0) >= 0.5
@@ -284,7 +284,7 @@ def proposed_words(row: Mapping[str, Any]) -> tuple[str, str] | None:
 def caption_parts(starts: object, noise: object) -> tuple[list[int], list[bool]]:
     """The starts of the parts of a caption, and whether each is probably wrong.
 
-    A table may say anything of its parts: one that makes no sense has a single part.
+    The table is untrusted: invalid parts become a single part.
     """
     if not (isinstance(starts, list) and isinstance(noise, list) and len(starts) == len(noise)):
         return [0], [False]
@@ -331,9 +331,9 @@ class CauseCard:
 
 
 def cards_of(causes: Sequence[Cause]) -> tuple[CauseCard, ...]:
-    """Cards of the first causes, then of the first groups that may only be read worse.
+    """Return cards of the first causes, then of the first groups where the estimator may be worse.
 
-    Each names some groups that are folded into it.
+    Each names some groups folded into it.
     """
     folded: dict[int, list[str]] = {}
     for cause in causes:

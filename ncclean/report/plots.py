@@ -27,11 +27,11 @@ _SHARES = ((0.0, "0"), (0.5, "½"), (1.0, "1"))
 
 @dataclass(frozen=True)
 class Series:
-    """One curve; `role` is what it stands for, and each renderer has a colour for it.
+    """One curve; `role` is its meaning, for which each renderer has a colour.
 
     A `line` goes through the points `x` (K,) and `y` (K,); an `area` fills the space below it;
     `steps` are a histogram of heights `y` (K,) with the edges `x` (K + 1,). `note` explains the
-    label where there is room.
+    label if there is room.
     """
 
     role: str
@@ -187,7 +187,7 @@ class PlacedMarker:
 class Size:
     """Size of a plot in pixels at scale 1: one for a desktop, one for a phone.
 
-    A plot of one panel has a height of its own.
+    A plot of one panel has its own height.
     """
 
     name: str
@@ -350,7 +350,7 @@ def steps(edges: np.ndarray, heights: np.ndarray, x: Scale, y: Scale) -> str:
 
 
 def _place_markers(markers: Sequence[Marker], x: Scale) -> list[PlacedMarker]:
-    """A label that would cover the one to its left goes a line further down."""
+    """Place markers; a label that would cover the one to its left moves a line down."""
     placed: list[PlacedMarker] = []
     for marker in sorted(markers, key=lambda marker: marker.value):
         at = x(marker.value)

@@ -1,4 +1,4 @@
-"""A score table for the report: one DuckDB view with every column, even for an older table."""
+"""Read a score table for the report: one DuckDB view with every column, even for an older table."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _COUNTED = {
     "caption_number": "0",
     "noise_probability": "NULL::FLOAT",
     "is_noisy": "NULL::BOOLEAN",
-}  # with what older tables have in their place
-# The types of columns that the page can filter by, as DuckDB writes them; and how many of these.
+}  # with replacements from older tables
+# The types of columns that the page can filter by, in DuckDB's spelling, and how many of these.
 _FILTERED = re.compile(r"U?(TINY|SMALL|BIG)?INT(EGER)?|FLOAT|DOUBLE|BOOLEAN|VARCHAR")
 _MOST_FURTHER = 64
 _NEEDED = ("shard", "key", "row", "status", "similarity")
@@ -39,9 +39,9 @@ class ScoreTable:
     """`connection` has the view `pairs`: the score columns, with nulls for missing ones.
 
     The view `joined_pairs` has the scores of joined tables beside a few of those columns:
-    `joined_scores` by column. `partners` counts the rows that have one in each joined table. Only
-    aggregates leave DuckDB, so a table of any size takes bounded memory. `further` are columns of
-    the files that no score of ncclean is: image signals, and those of users.
+    `joined_scores` by column. `partners` counts the rows with a match in each joined table. Only
+    aggregates leave DuckDB, so a table of any size takes bounded memory. `further` are columns
+    other than ncclean's scores: image signals, and users' columns.
     """
 
     connection: duckdb.DuckDBPyConnection

@@ -1,4 +1,4 @@
-"""Thumbnails of the chosen pairs, read from the shards and re-encoded as data URLs."""
+"""Make thumbnails of the chosen pairs, read from the shards and re-encoded as data URLs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ncclean.errors import ShardError
 
 _THREADS = 32  # most of the time is spent waiting for a store
 _ALL_BYTES = 2_900_000  # of the page's 5 MB, as base64
-# Longest side in pixels and WebP quality, the first one that fits.
+# Longest side in pixels and WebP quality; the first that fits is used.
 _SIZES = ((288, 80), (256, 72), (224, 64), (192, 56), (160, 48), (128, 40), (96, 30), (64, 20))
 _METHOD = 2  # of WebP: a quarter of the time of the default, 2 % more bytes
 
@@ -33,7 +33,7 @@ _Sizes = Sequence[tuple[int, int]]
 Row = tuple[str, int]  # shard and row
 
 _WITHOUT_CAPTION = tuple(status.value for status in OF_CAPTIONS)
-# Of folders and tables such images are not read; those of tars are shown.
+# In folders and tables such images are not read; in tars they are shown.
 _NOT_SHOWN = {
     "image_missing": "no image",
     **dict.fromkeys(_WITHOUT_CAPTION, "not shown: it has no caption that can be used"),
@@ -42,7 +42,7 @@ _NOT_SHOWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pictured:
-    """A pair whose picture is looked for."""
+    """A pair whose image is requested."""
 
     shard: str
     key: str
@@ -88,9 +88,8 @@ def read_thumbnails(
 ) -> Thumbnails:
     """Read the chosen pairs from their shards, several shards at a time.
 
-    `places` are those of `places_of`, by which `fetcher` gets the images. Together they take at
-    most `all_bytes` as base64, whatever the number of pairs; `encode` makes pictures of another
-    kind instead.
+    `places` are from `places_of`, by which `fetcher` gets the images. Together they take at most
+    `all_bytes` as base64, whatever the number of pairs; `encode` may make other images instead.
 
     The shards have the names of the table (`as_scored`). A broken picture or shard does not raise;
     its placeholder gives the reason.
@@ -128,7 +127,7 @@ def encode_thumbnail(
 ) -> Thumbnail:
     """The picture as a WebP data URL of at most `most_bytes` before base64, as large as fits.
 
-    `gate` is that of all threads that decode. Raises `ImageRejected` as the decoder does.
+    All decoding threads share `gate`. Raises `ImageRejected` as the decoder does.
     """
     webp, (width, height) = encode_webp(data, most_bytes, sizes, gate)
     url = "data:image/webp;base64," + base64.b64encode(webp).decode()
@@ -164,7 +163,7 @@ def _read_shard(
     encode: Encode,
 ) -> tuple[dict[Row, Thumbnail], str | None]:
     pictures: dict[Row, Thumbnail] = {}
-    # The second sample of a key is not the one whose image comes first.
+    # For a repeated key, the first image is not that of the second sample.
     by_key = {pair.key: pair for pair in pairs if pair.status != "duplicate_key"}  # any caption's
     failure = None
     try:

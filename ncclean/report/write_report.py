@@ -1,4 +1,4 @@
-"""The report: a score table measured, pairs picked, their pictures read, the page written."""
+"""Write a report: measure the score table, choose pairs, read their images, write the page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FORMATS = ("pdf", "png", "svg")
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """A report that was written: its numbers and the other content of its page."""
+    """A written report: its numbers and the other content of its page."""
 
     numbers: Measurements
     page: Page
@@ -81,13 +81,13 @@ def write_report(
     memory_limit: str | None = None,
     progress: Progress = SILENT,
 ) -> WrittenReport:
-    """Measure the table, pick pairs, read their pictures, write the page and the figures.
+    """Measure the table, choose pairs, read their images, write the page and the figures.
 
-    `pairs` are shown of each group, with pictures if there are `shards`; `figures` is the folder of
-    the figures, `answers` the files of an audit, beside which a `judge` may have answered,
-    `decisions` those of reviews, which are counted, `causes` a table of `ncclean explain`.
-    Raises `InputError` if the table cannot be read or the page would be too large. A shard that
-    breaks off does not raise: it is named in the result.
+    `pairs` of each group are shown, with images if there are `shards`; `figures` is the folder of
+    the figures, `answers` the files of an audit, in addition to which a `judge` may have answered,
+    `decisions` those of reviews, which are counted, `causes` a table of `ncclean explain`. Raises
+    `InputError` if the table cannot be read or the page would be too large. A broken shard does not
+    raise: the result names it.
     """
     start = time.perf_counter()
     progress.say("reading the score table")
@@ -147,7 +147,7 @@ def figure_paths(folder: str | None) -> list[str]:
 
 
 def _write_figures(numbers: Measurements, folder: str, progress: Progress) -> list[str]:
-    """Every figure that the table has numbers for, in every format; returns the paths."""
+    """Write every figure that the table has numbers for, in every format; return the paths."""
     progress.say(f"drawing the figures in {folder}")
     written = []
     for name, draw in FIGURES.items():
