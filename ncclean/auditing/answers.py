@@ -1,4 +1,4 @@
-"""Answers of a judge: a person with the page, or anybody's file of uids and answers."""
+"""Read the answers of a judge: a person with the page, or any file of uids and answers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ncclean.base.small_tables import read_rows
 from ncclean.base.text_files import parse_json
 from ncclean.errors import InputError
 
-DESIGN = "audit_design"  # key of the metadata of Parquet files
+DESIGN = "audit_design"  # metadata key in Parquet files
 ANSWERS = ("cannot tell", "match", "partly", "mismatch")  # by the keys 0, 1, 2, 3 of the page
 Counts = Literal["match", "mismatch", "leave-out"]
-Pair = tuple[str, int | None]  # uid and number of the caption, None where it is not said
+Pair = tuple[str, int | None]  # uid and number of the caption, None if not stated
 
 
 @dataclass(frozen=True)
 class Design:
     """The design of a sample: the strata's `bounds`, and the number of `pairs` in each.
 
-    Of pairs drawn by a judge's answers, `judged` (S, 3) counts these by stratum.
+    If a judge's answers guided the draw, `judged` (S, 3) counts these by stratum.
     """
 
     bounds: np.ndarray
@@ -42,7 +42,7 @@ class Design:
         return design
 
     def is_same(self, other: Design) -> bool:
-        """Whether samples of both designs are from the same strata."""
+        """Check whether samples of both designs are from the same strata."""
         same = zip((self.bounds, self.pairs), (other.bounds, other.pairs), strict=True)
         return all(np.array_equal(*pair) for pair in same)
 
@@ -91,15 +91,15 @@ def is_mismatched(answer: str, partly: Counts, cannot_tell: Counts) -> bool | No
 
 
 def read_answers(*paths: str) -> Answers:
-    """Read answers: JSON, JSON lines, CSV or Parquet, of one file or several.
+    """Read answers from one or several files: JSON, JSON lines, CSV or Parquet.
 
-    Each has `uid` and `answer`, and `caption_number` if there are several. JSON is what the page
-    saves, a list of objects, or an object of answers by uid. An answer is one of `ANSWERS`, in any
-    case and with `_` or `-` for the blank, or its number. Of several designs the last one that
-    counts a judge's answers is taken, else the first.
+    Each has `uid` and `answer`, and `caption_number` if there are several. JSON is the page's list
+    of objects, or an object of answers by uid. An answer is one of `ANSWERS`, in any case and with
+    `_` or `-` for the blank, or its number. Among several designs, the last that counts a judge's
+    answers is used, else the first.
 
-    Raises `InputError` for a file without answers or with others, and for samples that were drawn
-    from different strata.
+    Raises `InputError` for a file without answers or with invalid ones, and for samples drawn from
+    different strata.
     """
     by_pair: dict[Pair, str] = {}
     design = None
@@ -110,7 +110,7 @@ def read_answers(*paths: str) -> Answers:
         for number, row in enumerate(rows, start=1):
             pair, answer = _row(row, f"{path}, answer {number}")
             if answer is None:
-                continue  # a line that waits for the judge
+                continue  # a line with an unanswered pair
             by_pair[pair] = answer
             count += 1
         if count == before:
@@ -123,7 +123,7 @@ def read_answers(*paths: str) -> Answers:
 
 
 def _rows(path: str) -> tuple[Iterable[Any], Design | None]:
-    """The rows of a file, and the design that it states."""
+    """Return the rows of a file, and the design that it states."""
     rows, facts = read_rows(path, ("uid", "answer"), ("caption_number",), what="answers")
     if facts.get("made_by") == mark("review"):
         raise InputError(
@@ -168,7 +168,7 @@ def _short(value: object) -> str:
 class Answered:
     """People's answers: (n,) `stratum` of `strata`, `mismatched` (0 or 1), and `judge`.
 
-    `judge` is the judge's answer, -1 where it has none; None without a judge.
+    `judge` is the judge's answer, -1 if it has none; None without a judge.
     """
 
     strata: int
@@ -180,7 +180,7 @@ class Answered:
     def cells(self, among: np.ndarray, pairs: np.ndarray, judged: np.ndarray) -> Cells:
         """Cells of R figures: (R, n) which answers count, (R, S) pairs, (R, S, 3) the judge's.
 
-        What people answered and the judge did not counts as judged: it is neither.
+        Pairs that people answered and the judge did not count as judged, with neither answer.
         """
         if self.judge is None:
             return Cells(pairs, self._counts(among), self._counts(among, self.mismatched))
@@ -193,8 +193,8 @@ class Answered:
     def weights(self, whole: Cells, with_judge: bool) -> np.ndarray:
         """(n,) how many pairs of the corpus each answer stands for.
 
-        With a judge, what each of its answers counts for is brought to its share among all judged
-        pairs, so that the weighted share of mismatches is near the corrected one.
+        With a judge, the weight of each of its answers is scaled to the answer's share among all
+        judged pairs, so that the weighted share of mismatches is near the corrected one.
         """
         pairs, answers = whole.pairs[0], whole.answered[0]
         weights: np.ndarray = (pairs / np.maximum(answers, 1))[self.stratum]

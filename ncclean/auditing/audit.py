@@ -1,4 +1,4 @@
-"""Figures that an audit measured: noise rate, rules, strata, and the judge beside people."""
+"""Figures measured by an audit: noise rate, rules, strata, and the judge's quality."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class StratumAudit:
 class RuleAudit:
     """A rule against the answers: it flags `flagged` pairs, of which `answers` were judged.
 
-    `kept` is the noise rate of the pairs that it does not flag. The expected figures are what the
-    noise probabilities of the table say; None without a denominator.
+    `kept` is the noise rate of the pairs not flagged. The expected figures come from the table's
+    noise probabilities; None without a denominator.
     """
 
     name: str
@@ -62,7 +62,7 @@ class RuleAudit:
 
 @dataclass(frozen=True)
 class Judged:
-    """The answered pairs that the table has, for a calibration: `rows` are `AuditTable.judged`.
+    """The answered pairs in the table, for a calibration: `rows` are `AuditTable.judged`.
 
     `mismatched` and `weight` = N_h / n_h are (n,).
     """
@@ -76,11 +76,11 @@ class Judged:
 class Audit:
     """The measured figures of a corpus of `pairs` pairs, from `counted` answers.
 
-    `given` counts the answers on pairs of the table by kind, `unknown` those on pairs that it does
-    not have (or has no noise probability for), `repeated` those that another one replaced.
-    `expected` is the noise rate that the table states, with its interval. `selection` is the rule
-    that flags what a selection drops. `design` tells the strata, `audited` a calibration that was
-    moved before. `judge` is the judge beside people, `needed` the answers that an interval takes.
+    `given` counts the answers on pairs of the table by kind, `unknown` those on pairs that it lacks
+    (or that have no noise probability), `repeated` those that another one replaced. `expected` is
+    the noise rate that the table states, with its interval. `selection` is the rule that flags
+    pairs dropped by a selection. `design` has the strata, `audited` an earlier moved calibration.
+    `judge` is the quality of a judge, `needed` the answers needed for an interval.
     """
 
     pairs: int
@@ -102,7 +102,7 @@ class Audit:
 
     @property
     def disagreements(self) -> list[str]:
-        """A sentence for each figure that the calibration expects to be another than measured."""
+        """Return a sentence for each figure whose measured value differs from the calibration's."""
         sentences = []
         figures = [("noise rate", self.noise, self.expected)]
         if self.selection is not None and self.selection.expected_kept is not None:
@@ -139,10 +139,10 @@ class Audit:
 
 
 def _side(expected: Estimate, measured: Estimate) -> str | None:
-    """Whether `less` or `more` is expected than was measured, beyond what chance does to both.
+    """Return `less` or `more` if the expected differs from the measured value beyond chance.
 
-    The interval of the difference has the halves of both intervals, their squares added (Zou and
-    Donner 2008). An expected value without an interval is compared as it is.
+    The interval of the difference adds the squared halves of both intervals (Zou and Donner 2008).
+    An expected value without an interval is compared as it is.
     """
     if not (expected.is_known and measured.is_known):
         return None

@@ -1,20 +1,20 @@
 """Shares of mismatched pairs with 95 % intervals, from answers on a stratified sample.
 
-A corpus is cut into cells, for example strata by noise probability, each parted by what a rule
-flags. The number of pairs of a cell is known; how many of them are mismatched is estimated from
-some that were drawn at random and judged. Notation, for cell c:
+A corpus is cut into cells, for example strata by noise probability, each split by whether a rule
+flags. The number of pairs in a cell is known; its mismatched pairs are estimated from some that
+were drawn at random and judged. Notation, for cell c:
 
     N_c pairs, n_c of them with an answer, x_c of those mismatched, theta_c the unknown share
 
-The intervals invert a test. For every value that the share of interest may have, the thetas that
-fit the answers best *and give the share this value* are found (binomial likelihoods under one
-linear condition), and the value is kept if the answers are not in the outer 2.5 % of either tail
-under these thetas. The tails are those of a sum of hypergeometric counts, by its first three
-cumulants (a shifted gamma distribution, Pearson's type III), corrected for continuity.
+The intervals invert a test. For every possible value of the share of interest, the thetas that fit
+the answers best *and give the share this value* are found (binomial likelihoods under one linear
+condition); the value is kept if the answers are not in the outer 2.5 % of either tail under these
+thetas. The tails are those of a sum of hypergeometric counts, by its first three cumulants (a
+shifted gamma distribution, Pearson's type III), corrected for continuity.
 
-So a cell in which no mismatch was found does not count as clean: its theta is raised as far as the
-answers allow, and pairs with a large weight N_c / n_c allow the most. Wald's interval, which takes
-its variance from the estimate, has length 0 there.
+So a cell without mismatches among its answers does not count as clean: its theta is raised as far
+as the answers allow, most for pairs with a large weight N_c / n_c. There, Wald's interval, which
+takes its variance from the estimate, has length 0.
 
 Everything is computed for B corpora, rules or samples at once.
 """
@@ -31,14 +31,14 @@ from ncclean.base.estimates import Estimate
 
 _TAIL = 0.025
 _STEPS, _INNER_STEPS = 32, 45  # bisections
-# A judge counts where the variance with it is at most this share of that without. More cells leave
-# more room for what no answer saw, which costs more than a poor judge brings.
+# A judge is used if the variance with it is at most this share of that without. More cells leave
+# more room for unseen mismatches, which costs more than a poor judge gains.
 _WORTH_A_JUDGE = 0.8
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """(B,) shares, NaN where nothing says what they are, with their 95 % intervals."""
+    """(B,) shares, NaN if unknown, with their 95 % intervals."""
 
     value: np.ndarray
     low: np.ndarray
@@ -55,9 +55,9 @@ class Estimates:
 class Cells:
     """(B, C) `pairs`, `answers` and `mismatched`: N_c, n_c and x_c, as float64.
 
-    With a judge, `answers`, `mismatched` and `judged`, the judge's answers, are (B, C, 3), by what
-    the judge says: match, mismatch, neither. Pairs that people answered are among the judged. If
-    people's pairs were `drawn_by_judge`, each cell and answer is a sample of its own.
+    With a judge, `answers`, `mismatched` and `judged`, the judge's answers, are (B, C, 3), by the
+    judge's answer: match, mismatch, neither. Pairs that people answered are among the judged. If
+    people's pairs were `drawn_by_judge`, each cell and answer is a separate sample.
     """
 
     pairs: np.ndarray
@@ -72,11 +72,11 @@ class Cells:
         return self.answers if self.judged is None else self.answers.sum(axis=2)
 
     def without_judge(self) -> Cells:
-        """The same cells as people alone know them."""
+        """Return the same cells without the judge."""
         return Cells(self.pairs, self.answers.sum(axis=2), self.mismatched.sum(axis=2))
 
     def split(self) -> Cells:
-        """Cells of their own for the judge's answers, the first C for the first of them."""
+        """Split cells by the judge's answer, with the first C cells for the first answer."""
         assert self.judged is not None
         of_all = np.maximum(self.judged.sum(axis=2, keepdims=True), 1)
         pairs = self.pooled()[..., None] * self.judged / of_all
@@ -87,9 +87,10 @@ class Cells:
         return Cells(pairs, answers[..., None], mismatched[..., None], judged[..., None])
 
     def pooled(self) -> np.ndarray:
-        """(B, C) pairs, those of cells without answers moved to the nearest cell that has some.
+        """Return (B, C) pairs, moving those of cells without answers to the nearest cell with some.
 
-        They are then taken to be like those of their neighbour. Rows without any answers stay.
+        They are assumed to be like those of their neighbour. Rows without any answers are
+        unchanged.
         """
         pairs, answers = self.pairs.copy(), self.answered
         for row, cell in np.argwhere((answers == 0) & (pairs > 0)):
@@ -102,10 +103,10 @@ class Cells:
 
 
 def mismatched_share(cells: Cells) -> Estimates:
-    """The share of mismatched pairs in all cells of a row, sum N theta / sum N.
+    """Estimate the share of mismatched pairs in all cells of a row, sum N theta / sum N.
 
-    Of all pairs it is the noise rate, of those that a rule flags its precision. Unknown without
-    answers or without pairs. The judge is left out where it makes the share hardly more certain.
+    Over all pairs it is the noise rate, over those that a rule flags its precision. Unknown without
+    answers or without pairs. The judge is ignored if it hardly makes the share more certain.
     """
     estimates, variance = _mismatched_share(cells)
     if cells.judged is None or cells.drawn_by_judge:
@@ -141,9 +142,9 @@ def _mismatched_share(cells: Cells) -> tuple[Estimates, np.ndarray]:
 def found_share(flagged: Cells, others: Cells) -> Estimates:
     """The share of the mismatched pairs that are flagged: the recall of a rule.
 
-    sum over flagged N theta / sum over all N theta. It is r where the flagged mismatches times
-    1 - r are as many as the others times r, which is linear in the thetas, so the same test does.
-    Unknown if no mismatch was found, or if there are no answers on one of the sides.
+    It is sum over flagged N theta / sum over all N theta. It equals r if the flagged mismatches
+    times 1 - r equal the others times r, which is linear in the thetas, so the same test applies.
+    Unknown if no mismatch was found, or if one side has no answers.
     """
     estimates, variance = _found_share(flagged, others)
     if flagged.judged is None or flagged.drawn_by_judge:
@@ -189,14 +190,14 @@ def _found_share(flagged: Cells, others: Cells) -> tuple[Estimates, np.ndarray]:
 def _chosen(
     judged: Estimates, variance: np.ndarray, alone: Estimates, variance_alone: np.ndarray
 ) -> Estimates:
-    """The estimates with a judge where it makes the variance clearly less, else those without."""
+    """Return the estimates with a judge if it clearly reduces the variance, else those without."""
     helps = variance < _WORTH_A_JUDGE * variance_alone
     names = ("value", "low", "high")
     return Estimates(*(np.where(helps, getattr(judged, n), getattr(alone, n)) for n in names))
 
 
 def variances(cells: Cells) -> tuple[float, float]:
-    """The variances that people's answers and the judge's leave in the share of the first row."""
+    """Return the variances due to people's and the judge's answers, for the first share."""
     problem = _problem(cells)
     weights = problem.pairs / np.maximum(problem.pairs.sum(axis=1, keepdims=True), 1)
     people, judge = problem.variances(weights)
@@ -204,7 +205,7 @@ def variances(cells: Cells) -> tuple[float, float]:
 
 
 def _problem(*sides: Cells) -> Problem:
-    """Build the problem of these cells, each of the sides with a lambda of its own."""
+    """Build the problem of these cells, with a separate lambda for each side."""
     whole = [cells.split() if cells.drawn_by_judge else cells for cells in sides]
     pairs = [cells.pooled() for cells in whole]
     parts = []

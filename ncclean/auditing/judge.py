@@ -1,4 +1,4 @@
-"""A judge who may err: another's answers on many pairs, or a column of the score table."""
+"""A fallible judge: another's answers on many pairs, or a column of the score table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUMBERED, _PLAIN = "judge_by_caption", "judge_by_image"
 
 @dataclass(frozen=True)
 class Judge:
-    """A judge's `answers` by pair, or else a `column`; `partly` and `cannot_tell` as people's."""
+    """A judge's `answers` by pair, or else a `column`; `partly` and `cannot_tell` as for people."""
 
     name: str
     answers: Answers | None
@@ -44,7 +44,7 @@ class Judge:
     def joined(self, connection: duckdb.DuckDBPyConnection, columns: Mapping[str, str]) -> Joined:
         """Prepare the judge's answers for a query over `scores`, whose `columns` have SQL types.
 
-        Raises `InputError` for a column that is not there or that has no answers.
+        Raises `InputError` for a column that is missing or has no answers.
         """
         if self.answers is None:
             return _column(connection, columns, self)
@@ -144,14 +144,14 @@ def _either(condition: str, told: str) -> str:
 
 @dataclass(frozen=True)
 class _Score:
-    """A column of numbers, which are cut into answers."""
+    """A numeric column, which is cut into answers."""
 
     connection: duckdb.DuckDBPyConnection
     name: str
     number: str
 
     def cut(self, side: str, bound: float) -> Joined:
-        """Mismatched where the number is on this side (`<`, `<=`, `>`, `>=`) of the bound."""
+        """Call pairs mismatched on this side (`<`, `<=`, `>`, `>=`) of the bound."""
         told = f"({self.number} IS NOT NULL AND NOT isnan({self.number}))"
         condition = f"{self.number} {side} {bound!r}::DOUBLE"
         if not self._row(f"SELECT count(*) FROM scores s WHERE {told}")[0]:
@@ -161,8 +161,8 @@ class _Score:
     def cut_at_noise_rate(self) -> Joined:
         """Cut so that about as many pairs are flagged as the noise probabilities expect.
 
-        On the side on which they are larger. Neither looks at people's answers, which so remain
-        free to correct what comes of it. Of 0 and 1, 1 is a mismatch.
+        Flags the side with the larger values. Neither depends on people's answers, which thus
+        remain free to correct the result. Of 0 and 1, 1 is a mismatch.
         """
         n = self.number
         usable = f"s.status = 'ok' AND s.noise_probability IS NOT NULL AND isfinite({n})"
@@ -177,7 +177,7 @@ class _Score:
         sides = ("<=", "<") if slope < 0 else (">=", ">")
         share = rate if slope < 0 else 1 - rate
         (bound,) = self._row(f"SELECT approx_quantile({n}, {share!r}) FROM scores s WHERE {usable}")
-        # They differ where many pairs have the bound itself.
+        # They differ if many pairs have the bound itself.
         flagged = self._row(
             f"SELECT {', '.join(f'avg(({n} {s} {bound!r}::DOUBLE)::INTEGER)' for s in sides)} "
             f"FROM scores s WHERE {usable}"

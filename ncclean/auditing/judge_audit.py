@@ -1,4 +1,4 @@
-"""A judge's quality by people's answers, and the number of further answers an interval takes."""
+"""Measure a judge by people's answers, and the number of further answers an interval needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ncclean.errors import InputError
 
 JUDGED = {MATCH: "match", MISMATCH: "mismatch", NEITHER: "neither"}
 _MOST_STEPS = 20
-_ROUNDING = 1e-9  # an interval up to this has no width
+_ROUNDING = 1e-9  # an interval up to this counts as without width
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class JudgeAudit:
 
     `unknown` answers are on pairs that the table does not have.
 
-    `agreement` is the share of pairs, of those that the judge calls match or mismatch, on which
-    people say the same. `confusion` has, by the truth, `match` and `mismatch`, the shares of the
-    judge's answers. `alone` is the noise rate by people alone; `helps` says whether the judge makes
-    it clearly more certain, else it is left out of it.
+    `agreement` is, among the pairs that the judge calls match or mismatch, the share on which
+    people agree. `confusion` has the shares of the judge's answers for true `match` and `mismatch`.
+    `alone` is the noise rate by people alone; `helps` says whether the judge makes it clearly more
+    certain, and is therefore used.
     """
 
     name: str
@@ -61,8 +61,8 @@ def audit_judge(
 ) -> JudgeAudit:
     """Compare a judge with people, on the (1, S, 3) cells `whole` of a corpus.
 
-    `noise` is the noise rate by both, `answers` what the table has of the judge's, `asked` how many
-    there are. Raises `InputError` if it answered about none of people's pairs.
+    `noise` is the noise rate by both, `answers` the judge's answers in the table, `asked` their
+    total number. Raises `InputError` if it answered about none of people's pairs.
     """
     assert whole.judged is not None
     assert people.judge is not None
@@ -118,12 +118,11 @@ def _row(pairs: np.ndarray, answers: np.ndarray, counted: np.ndarray) -> Cells:
 
 @dataclass(frozen=True)
 class AnswersNeeded:
-    """Numbers of answers, all told, that give the noise rate an interval of `width`.
+    """Total numbers of answers that give the noise rate an interval of `width`.
 
-    Of people, `with_judge` and by themselves, `alone`; None where no number does. `of_judge` is
-    how many answers the judge has to give for that, None where those it gave will do. With
-    `at_least`, all answers so far agree: the numbers hold if the others do too, else more are
-    needed.
+    People's are given `with_judge` and `alone`; None if no number suffices. `of_judge` is how many
+    answers the judge must give for that, None if the existing ones suffice. With `at_least`, all
+    answers so far agree: the numbers hold if the others do too, else more are needed.
     """
 
     width: float
@@ -140,10 +139,10 @@ class AnswersNeeded:
 def answers_needed(
     cells: Cells, noise: Estimate, width: float, judge: JudgeAudit | None
 ) -> AnswersNeeded:
-    """Estimate how many answers an interval of `width` takes, from the one that `cells` have.
+    """Estimate how many answers an interval of `width` needs, from the present one of `cells`.
 
-    Variances of means are taken to fall with the numbers of answers, people's and the judge's, and
-    both to be wider by what today's interval is wider than they say.
+    Assumes that variances of means fall with the numbers of people's and the judge's answers, and
+    that both exceed theory by as much as today's interval does.
     """
     people = cells if cells.judged is None else cells.without_judge()
     agree = sum(variances(people)) <= 0 and bool((people.answers < people.pairs).any())
@@ -157,9 +156,9 @@ def answers_needed(
 
 
 def _needed_of_half(cells: Cells, width: float) -> int:
-    """The number of answers where every pair has one.
+    """Return the number of answers needed if every pair has one.
 
-    Their interval has no width to scale, so half of them stand for a sample.
+    Such an interval has no width to scale, so half of the answers stand for a sample.
     """
     alone = cells if cells.judged is None else cells.without_judge()
     half = Cells(alone.pairs, alone.answers / 2, alone.mismatched / 2)
@@ -188,7 +187,7 @@ def _growth(cells: Cells, now: float, width: float) -> float:
 def _needed(
     cells: Cells, noise: Estimate, width: float, is_half: bool = False
 ) -> tuple[int, int | None]:
-    """Numbers of answers of people, and of the judge if it needs more."""
+    """Return numbers of answers by people, and by the judge if it needs more."""
     given, pairs = float(cells.answered.sum()), float(cells.pairs.sum())
     judged = pairs if cells.judged is None else float(cells.judged.sum())
     people, judge = variances(cells)

@@ -1,4 +1,4 @@
-"""Measure a corpus by the answers of an audit: noise rate, precision and recall of each rule."""
+"""Measure a corpus by an audit's answers: noise rate, precision and recall of each rule."""
 
 from __future__ import annotations
 
@@ -47,20 +47,21 @@ def measure(
 ) -> Audit:
     """Measure the noise rate and the rules of score files by the judgements in files.
 
-    `sample` is the `sample.parquet` that the answers are on. Without it, the strata are those that
-    the answers name, else those of the table: they depend on it alone. `partly` and `cannot_tell`
-    say what such answers count as. With a `judge`, its answers on many pairs, corrected by people's
-    on a few, make the figures more certain (two-phase sampling); they hold whatever the judge says,
-    if its pairs are a random sample of each stratum, or all. `width` is that of the interval whose
-    answers are to be estimated.
+    `sample` is the `sample.parquet` that was answered. Without it, the strata are those that the
+    answers name, else those of the table, which depend only on it. `partly` and `cannot_tell` say
+    what such answers count as. With a `judge`, its answers on many pairs, corrected by people's on
+    a few, make the figures more certain (two-phase sampling); they are valid whatever the judge
+    says, if its pairs are a random sample of each stratum, or all. `width` is the interval width
+    for which to estimate the needed answers.
 
-    Raises `InputError` for answers on other pairs, and for a table whose strata are not those of
-    the sample any more.
+    Raises `InputError` for answers on other pairs, and for a table whose strata no longer match the
+    sample's.
     """
     named = [answers] if isinstance(answers, str) else list(answers)
     answered = read_answers(*named)
     design = read_design(sample) if sample is not None else answered.design
-    # A draw by the judge's answers counts them as they were drawn; any count of them is right.
+    # A draw guided by the judge's answers counts them as they were drawn; otherwise any count will
+    # do.
     readings: tuple[Counts, Counts] = (partly, cannot_tell)
     if design is not None and design.judged is not None:
         readings = ("match", "leave-out")
@@ -83,7 +84,7 @@ def measure(
             f"no answer in {named[0]} counts for a pair of {paths[0]}: are they about another "
             "table?"
         )
-    # Answers by uid alone on a pair that another one names with its caption.
+    # Answers by uid alone on a pair that another answer names with its caption.
     overtaken = sum(
         number is None and uid in uids for uid, number in set(answered.by_pair).difference(of_rows)
     )
@@ -162,7 +163,7 @@ def _of_judge(design: Design | None, judge: Judge | None, answers: str) -> Desig
 def _bounds(
     table: AuditTable, design: Design | None, audited: Audited | None, answers: Answers
 ) -> np.ndarray:
-    """The strata's bounds by the noise probability that the table has now."""
+    """Return the strata's bounds by the table's present noise probabilities."""
     if audited is not None:
         drawn = np.array(audited.drawn_bounds)
         is_same = (
@@ -176,7 +177,7 @@ def _bounds(
 
 
 def _answered(rows: pa.Table, answers: Answers) -> tuple[pa.Table, list[Pair]]:
-    """The first row of each answered pair, and the pairs.
+    """Return the first row of each answered pair, and the pairs.
 
     Raises `InputError` for an answer by uid alone where images have several captions.
     """
@@ -199,7 +200,7 @@ def _answered(rows: pa.Table, answers: Answers) -> tuple[pa.Table, list[Pair]]:
 def _rules(
     rules: Sequence[Rule], counts: Sequence[PairCounts], rows: pa.Table, people: Answered
 ) -> tuple[RuleAudit, ...]:
-    """All rules at once: a row of cells for each."""
+    """Return all rules at once: a row of cells for each."""
     flags = np.stack([rows.column(f"f{n}").to_numpy() for n in range(len(rules))])
 
     def side(flag: bool) -> Cells:
@@ -249,6 +250,6 @@ def _strata(bounds: np.ndarray, cells: Cells, expected: np.ndarray) -> tuple[Str
 
 
 def _expected(metadata: Mapping[str, str], summed: float) -> Estimate:
-    """The noise rate that the table states, else the mean of its noise probabilities alone."""
+    """Return the noise rate that the table states, else the mean of its noise probabilities."""
     stated = Estimate.of_fields(metadata, "noise_rate")
     return stated if stated.is_known else Estimate(summed)

@@ -18,8 +18,8 @@ def moved(calibration: Calibration, audit: Audit) -> Calibration:
     """Move a calibration so that its noise probabilities agree with the answers of an audit.
 
     The map is fitted to the probabilities that `calibration` gives the judged pairs, so a table
-    that was moved before is moved from where it began. Raises `InputError` for fewer than 30
-    answers and for a table without a null.
+    moved before is moved from its original state. Raises `InputError` for fewer than 30 answers and
+    for a table without a null.
     """
     if calibration.null is None or not audit.noise.is_known:
         raise InputError("the table has no noise probabilities to fit to the answers")
@@ -32,7 +32,7 @@ def moved(calibration: Calibration, audit: Audit) -> Calibration:
     recalibration = recalibrated(before, audit.judged.mismatched, audit.judged.weight)
     drawn, undone = audit.design.bounds, audit.design.bounds
     if audit.audited is not None:
-        # The strata are of a table that was moved already; by its map they were these.
+        # The strata are of an already moved table; its map gives their original bounds.
         undone = audit.audited.recalibration.inverse(audit.design.bounds)
         if np.array_equal(np.array(audit.audited.bounds), audit.design.bounds):
             drawn = np.array(audit.audited.drawn_bounds)

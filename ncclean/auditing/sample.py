@@ -1,4 +1,4 @@
-"""The sample of an audit: which pairs to judge, in which order, and how much each stands for."""
+"""Draw the sample of an audit: which pairs to judge, in which order, and their weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ncclean.base.text_files import parse_json
 from ncclean.errors import InputError
 from ncclean.storage.tables import table_metadata
 
-# Of sample.parquet, in this order.
+# Columns of sample.parquet, in this order.
 COLUMNS = (
     "uid", "stratum", "weight", "shard", "key", "row", "caption_number", "noise_probability",
     "text", "url",
@@ -60,14 +60,14 @@ class Sample:
 def draw_sample(
     table: AuditTable, answers: int, seed: int, answered: Collection[Pair] = ()
 ) -> Sample:
-    """Draw about `answers` pairs to judge from the strata of a score table; all if there are fewer.
+    """Draw about `answers` pairs to judge from the strata of a score table, or all if fewer.
 
     Each stratum is a simple random sample by a hash of seed and uid. Pairs are ordered so that the
-    first m hold each stratum in its share, for any m: a person may stop early. Pairs that are
-    `answered` already are left out: together with them, the sample is as random as before.
+    first m hold each stratum in its share, for any m: a person may stop early. Pairs already
+    `answered` are excluded: together with them, the sample remains random.
 
-    If the table has a judge, pairs are drawn from those that it answered, each stratum parted by
-    what it says, and more where judge and noise probability leave more doubt.
+    If the table has a judge, pairs are drawn from those it answered, each stratum split by its
+    answer, and more where judge and noise probability leave more doubt.
     """
     strata, by_judge = table.strata(), table.judge is not None
     judged = None
@@ -87,7 +87,7 @@ def draw_sample(
     drawn = np.bincount(cell, minlength=len(pairs))
     standing = strata.pairs if judged is None else _standing(strata.pairs, judged)
     weight = standing / np.maximum(drawn, 1)
-    # Where in its stratum's sequence a pair stands, from 0 to 1; chance decides within a place.
+    # The position of a pair in its stratum's sequence, from 0 to 1; ties are broken by chance.
     chance = np.random.default_rng(seed).random(len(rows))
     place = (rows.column("place_in_stratum").to_numpy() + chance) / drawn[cell]
     if by_judge:
@@ -98,7 +98,7 @@ def draw_sample(
 
 
 def _standing(pairs: np.ndarray, judged: np.ndarray) -> np.ndarray:
-    """(3 S,) pairs that those of each stratum and answer of the judge stand for."""
+    """Return (3 S,) pairs represented by those of each stratum and judge's answer."""
     standing: np.ndarray = pairs[:, None] * judged / np.maximum(judged.sum(axis=1), 1)[:, None]
     return standing.ravel()
 

@@ -1,10 +1,10 @@
-"""Strata of a corpus by noise probability, and how many pairs of each to judge.
+"""Cut a corpus into strata by noise probability, and allocate the pairs to judge.
 
-What a pair of probability p adds to the variance of an estimate is p (1 - p), if p is right. People
-find mismatches where p is next to 0, too, so the strata are made for q = .05 + .9 p: they are cut
-where the sum of sqrt(q (1 - q)) over the pairs reaches equal parts, and each gets as many answers
-as its part (Dalenius and Hodges 1959; Neyman 1934). A pair with p = 1/2 is 2.3 times as likely to
-be drawn as one with p = 0.
+A pair of probability p adds p (1 - p) to the variance of an estimate, if p is right. People find
+mismatches even where p is nearly 0, so the strata use q = .05 + .9 p: they are cut where the sum of
+sqrt(q (1 - q)) over the pairs reaches equal parts, and each gets as many answers as its part
+(Dalenius and Hodges 1959; Neyman 1934). A pair with p = 1/2 is 2.3 times as likely to be drawn as
+one with p = 0.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from scipy.special import expit
 
 _PARTS = 10
 _FLOOR = 0.05
-# Bins of the logit of p, whose bounds are where strata may be cut.
+# Bins of the logit of p, at whose bounds strata may be cut.
 BINS_PER_LOGIT = 8
 _LARGEST_LOGIT = 16
 FIRST_BIN, LAST_BIN = (sign * BINS_PER_LOGIT * _LARGEST_LOGIT for sign in (-1, 1))
 # p = .047, .5 and .953: the unsure are a stratum of their own, and the rule at one half is a bound.
 _ALWAYS_CUT = (-3 * BINS_PER_LOGIT, 0, 3 * BINS_PER_LOGIT)
-_ODDS = np.array([0.25, 4.0, 1.0])  # of a mismatch, by a judge's match, mismatch, neither
-_FEWEST = 3  # answers of a stratum, where there are so many to give
+_ODDS = np.array([0.25, 4.0, 1.0])  # of a mismatch, for a judge's match, mismatch, neither
+_FEWEST = 3  # answers of a stratum, if there are enough to give
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Strata:
         return len(self.pairs)
 
     def allocated(self, answers: int) -> np.ndarray:
-        """(S,) number of pairs of each stratum to judge: `answers` in all, or every pair.
+        """Return (S,) pairs of each stratum to judge: `answers` in all, or every pair.
 
         In proportion to `unsureness`, but at least `_FEWEST` and at most all of a stratum. Each
-        stratum gets one, even if that is more than was asked for.
+        stratum gets one, even if that exceeds `answers`.
         """
         most = self.pairs.astype(np.int64)
         wanted = min(answers, int(most.sum()))
@@ -65,10 +65,10 @@ class Strata:
 
 
 def by_answer(strata: Strata, judged: np.ndarray, rates: np.ndarray) -> Strata:
-    """Part strata by a judge's answers: cell 3 h + j has the (S, 3) `judged` pairs of stratum h.
+    """Split strata by a judge's answers: cell 3 h + j has the (S, 3) `judged` pairs of stratum h.
 
-    `rates` (S,) are the strata's noise probabilities. What a judge says is taken to be right in
-    four of five pairs, which only decides where people's answers go.
+    `rates` (S,) are the strata's noise probabilities. The judge is assumed to be right for four of
+    five pairs, which only decides where people's answers go.
     """
     odds = (rates / np.maximum(1 - rates, 1e-9))[:, None] * _ODDS
     middle = _FLOOR + (1 - 2 * _FLOOR) * odds / (1 + odds)
@@ -80,9 +80,9 @@ def by_answer(strata: Strata, judged: np.ndarray, rates: np.ndarray) -> Strata:
 def strata_of(counts: np.ndarray) -> Strata:
     """Cut a corpus into strata of similar noise probability, from (B,) pairs by bin of it.
 
-    Bin b holds logits from (FIRST_BIN + b) / BINS_PER_LOGIT, with everything below and above in
-    the outer ones. The strata depend on the corpus alone, not on the size of a sample, so that
-    answers by uid can be told to their strata again.
+    Bin b holds logits from (FIRST_BIN + b) / BINS_PER_LOGIT, with everything below and above in the
+    outer ones. The strata depend only on the corpus, not on the size of a sample, so answers by uid
+    can be assigned to them again.
     """
     bins = np.arange(FIRST_BIN, LAST_BIN)
     middle = _FLOOR + (1 - 2 * _FLOOR) * expit((bins + 0.5) / BINS_PER_LOGIT)
@@ -92,7 +92,7 @@ def strata_of(counts: np.ndarray) -> Strata:
     cuts = {*_ALWAYS_CUT, *(bins[np.searchsorted(reached, parts)] + 1)}
     stratum = np.searchsorted(np.array(sorted(cuts)), bins, side="right")
     pairs = np.bincount(stratum, counts, minlength=len(cuts) + 1)
-    # A cut between no pairs at all would only make an empty stratum.
+    # A cut without pairs between would only make an empty stratum.
     bounds = [cut for cut, below in zip(sorted(cuts), pairs, strict=False) if below]
     stratum = np.searchsorted(np.array(bounds), bins, side="right")
     pairs = np.bincount(stratum, counts, minlength=len(bounds) + 1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""A score table as an audit reads it: strata, a draw from each, and counts by rule.
+"""Read a score table for an audit: strata, a draw from each, and counts by rule.
 
 Only counts and the rows of drawn or judged pairs leave DuckDB, so a table of any size takes
 bounded memory.
@@ -45,9 +45,9 @@ class Counts:
 class AuditTable:
     """`connection` has the view `pairs`: the scored pairs that have a noise probability.
 
-    `rules` are the detection rules whose columns the table has; the last one, if `has_selection`,
-    flags what the view `selection` does not hold. `judge` is what the judge is called, None without
-    one; its answers are the column `judge`, NULL where it has none.
+    `rules` are the detection rules whose columns the table has; if `has_selection`, the last one
+    flags pairs missing from the view `selection`. `judge` is the judge's name, None without one;
+    its answers are the column `judge`, NULL if it has none.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -70,7 +70,7 @@ class AuditTable:
         for name in _NEEDED:
             if name not in there:
                 raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
-        # Where no pair has a probability, the model cannot tell words: it shows none.
+        # If no pair has a probability, the model cannot tell words, and none is shown.
         told = f"CASE WHEN s.{_TELLS} IS NOT NULL THEN s.{{0}} END AS {{0}}"
         words = ("suspect_word", "better_word") if _TELLS in there else ()
         selected = ", ".join(
@@ -109,7 +109,7 @@ class AuditTable:
 
     def strata(self) -> Strata:
         """The strata that the pairs of this table are sampled from."""
-        # Where logarithms would be of 0, or of what a 32-bit float cannot tell from 1.
+        # For logarithms of 0, or of values that a 32-bit float cannot distinguish from 1.
         bins = self._rows(
             f"""SELECT CASE WHEN {_P} < 1.2e-7 THEN {FIRST_BIN}
               WHEN {_P} > 1 - 1.2e-7 THEN {LAST_BIN - 1}
@@ -132,8 +132,8 @@ class AuditTable:
     ) -> tuple[pa.Table, list[int]]:
         """Draw (S,) `wanted` pairs from each stratum by a hash of seed and uid.
 
-        `by_judge` makes three strata of each, by the judge's answer; pairs that it did not judge
-        are in none. `without` are pairs that are not drawn. Returns the rows, with `stratum` and
+        `by_judge` splits each stratum in three by the judge's answer; pairs that it did not judge
+        are in none. `without` are pairs not to draw. Returns the rows, with `stratum` and
         `place_in_stratum`, and the pairs that each stratum has.
         """
         stratum_of, among = stratum_sql(bounds), "true"
@@ -198,7 +198,7 @@ class AuditTable:
         return tuple(Counts(*cell) for cell in zip(pairs, expected, judged, strict=True))
 
     def judged(self, bounds: np.ndarray, uids: Iterable[str]) -> pa.Table:
-        """The rows of these uids: score, judge's answer, stratum, and which rules flag them."""
+        """Return the rows of these uids: score, judge's answer, stratum, and flagging rules."""
         flags = ", ".join(f"{_flag(rule)} AS f{n}" for n, rule in enumerate(self.rules))
         return self._table(
             "SELECT uid, caption_number, text, noise_probability, similarity, neg_clip_loss, "
@@ -231,7 +231,7 @@ class AuditTable:
 
 def stratum_sql(bounds: np.ndarray) -> str:
     """SQL for the stratum of a pair: the number of bounds that its noise probability reaches."""
-    # With an exponent a literal is a double; without, a decimal, which is converted by its digits.
+    # With an exponent a literal is a double; without, a decimal, which converts digit by digit.
     return " + ".join(["0", *(f"({_P} >= {bound:.17e})::INTEGER" for bound in bounds)])
 
 
@@ -240,7 +240,7 @@ def _flag(rule: Rule) -> str:
 
 
 def _selection_rule(connection: duckdb.DuckDBPyConnection, path: str) -> Rule:
-    """The rule that flags what a selection does not keep."""
+    """Return the rule that flags pairs not kept by a selection."""
     there = columns_of(connection, "selection")
     if not {"shard", "key", "weight"} <= set(there):
         raise InputError(f"{path} is not a selection that `ncclean select` wrote")

@@ -1,15 +1,15 @@
-"""Tests of a weighted share of mismatched pairs, by people's answers and those of a judge.
+"""Test a weighted share of mismatched pairs, by the answers of people and of a judge.
 
 A judge, who may err, answered m_c of the N_c pairs of cell c, drawn at random; people answered n_c
-of those, drawn at random again (two-phase sampling, Neyman 1938). With y the truth (1 mismatch,
-0 match) and f the judge's answer as a number (1, 0, or where it is neither the mean in the cell),
+of those, drawn at random again (two-phase sampling, Neyman 1938). With y the truth (1 mismatch, 0
+match) and f the judge's answer as a number (1, 0, or the cell's mean if it is neither),
 
     T_c = mean of y over n_c - lambda (mean of f over n_c - mean of f over m_c)
 
 estimates the share of the cell without bias for every judge and every lambda: it is the
 prediction-powered estimate (Angelopoulos et al. 2023). lambda is the slope of y on f within cells,
-for which T varies least (PPI++, Angelopoulos, Duchi and Zrnic 2023): 0 if f says nothing of y. A
-few mismatches tell little of a slope, so it is shrunk. Without a judge, m_c = N_c, and T_c is the
+for which T varies least (PPI++, Angelopoulos, Duchi and Zrnic 2023): 0 if f says nothing about y. A
+few mismatches determine a slope poorly, so it is shrunk. Without a judge, m_c = N_c, and T_c is the
 mean of y.
 
 theta_cj is the unknown share of mismatched pairs among those of cell c that have the judge's j-th
@@ -28,24 +28,24 @@ from scipy.special import gammainc, gammaincc, ndtr
 MATCH, MISMATCH, NEITHER = range(3)  # answers of a judge
 
 _INNER_STEPS = 45  # bisections
-_SYMMETRIC = 1e-4  # a skewness below this is none
+_SYMMETRIC = 1e-4  # a skewness below this counts as none
 _LARGEST_SKEWNESS = 2.0
 _TINY = 1e-12
-# Of the half step to the next count that a tail is corrected by for continuity: all of it for a few
-# answers, `_LASTING` of it for any number. Without, intervals of 5 to 50 answers cover down to 90 %
-# of the time; with all of it for any number, they are wider than needed.
+# The share of the half step to the next count in a tail's continuity correction: all for a few
+# answers, `_LASTING` for any number. Without correction, intervals of 5 to 50 answers cover down to
+# 90 % of the time; with all of it for any number, they are wider than needed.
 _LASTING, _CORRECTED_ANSWERS = 0.3, 10.0
-_SHRINKAGE = 2.0  # lambda is multiplied by x / (x + this), of x mismatches or matches
+_SHRINKAGE = 2.0  # lambda is multiplied by x / (x + this), for x mismatches or matches
 _Factors = tuple[np.ndarray, np.ndarray]
 
 
 class Problem:
-    """Cells, and what is known of their thetas without any doubt.
+    """Cells, and the certain bounds of their thetas.
 
     Takes `pairs` (B, C), the N_c; `answers`, `mismatched` and `judged` (B, C, J), the counts of
     people's answers, of those that say mismatched, and of the judge's answers, by the judge's
-    answer; J is 1 without a judge. `side` (C,) numbers the groups of cells with a lambda of their
-    own. The judge's pairs were drawn at random from each `stratum` (C,), one or more cells.
+    answer; J is 1 without a judge. `side` (C,) numbers the groups of cells with a separate lambda.
+    The judge's pairs were drawn at random from each `stratum` (C,), one or more cells.
 
     `mean` (B, C) are the T_c. `least` and `most` (B, C J) are the thetas if all pairs without an
     answer were matched, or mismatched. In cells without answers all are 0.
@@ -86,13 +86,13 @@ class Problem:
         of_some = np.maximum(pairs, 1)
         self._seen, self.least = x / np.maximum(n, 1), x / of_some
         self.most = np.where(n > 0, 1 - (n - x) / of_some, 0.0)
-        # Without replacement n answers are worth n / (1 - n / N); of all of them no doubt is left.
+        # Without replacement n answers are worth n / (1 - n / N); all of them leave no doubt.
         rate = n / of_some
         self._worth = np.where(rate < 1, n / np.where(rate < 1, 1 - rate, 1), 0.0)
         self._worth_mismatched = self._worth * self._seen
 
     def _slopes(self, answers: np.ndarray, mismatched: np.ndarray) -> np.ndarray:
-        """(B, C) lambdas: covariance of y and f over the variance of f, by what a cell counts."""
+        """Return (B, C) lambdas: covariance of y and f over the variance of f, in counts."""
         n, some = self._count, np.maximum(self._count, 1)
         mean_f = (answers * self._values).sum(axis=2) / some
         mean_y = mismatched.sum(axis=2) / some
@@ -122,16 +122,16 @@ class Problem:
         return both
 
     def variances(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(B,) that part of the variance that people's answers leave, and the judge's."""
+        """Return (B,) the part of the variance due to people's answers, and the judge's."""
         variances, _, of_people = self._cumulants(weights, self._full(self._seen))
         people = of_people.sum(axis=1)
         return people, variances.sum(axis=1) - people
 
     def tail(self, weights: np.ndarray, theta: np.ndarray, side: int) -> np.ndarray:
-        """(B,) how likely sum w T is at most (`side` 1) or at least (-1) what was seen.
+        """Return (B,) how likely sum w T is at most (`side` 1) or at least (-1) the observed one.
 
-        With these (B, C J) thetas. Of the probability of what was seen itself, half counts, and
-        more of it the fewer answers there are: see `_LASTING`.
+        With these (B, C J) thetas. The probability of the observed value itself counts half, and
+        more the fewer answers there are: see `_LASTING`.
         """
         theta = self._full(theta)
         variances, thirds, of_people = self._cumulants(weights, theta)
@@ -139,8 +139,8 @@ class Problem:
         difference = side * (weights * (self.mean - self._mean_of(theta))).sum(axis=1)
         doubtful = variance > _TINY**2
         deviation = np.sqrt(np.where(doubtful, variance, 1.0))
-        # One more mismatch among the answers of a cell changes the sum by a step. Cells count by
-        # how much of the doubt is theirs, and so do their answers (Satterthwaite).
+        # One more mismatch among a cell's answers changes the sum by a step. Cells count by their
+        # share of the doubt, as do their answers (Satterthwaite).
         answers = np.maximum(self._count, 1)
         parts = of_people / np.where(doubtful, variance, 1.0)[:, None]
         step = (np.abs(weights) / answers * parts).sum(axis=1)
@@ -155,8 +155,8 @@ class Problem:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Variances and third cumulants of the parts of sum w T, and people's variances by cell.
 
-        Of people's pairs it is y - lambda f that varies between samples of the judge's pairs, of
-        the judge's pairs y between samples of all.
+        For people's pairs, y - lambda f varies between samples of the judge's pairs; for the
+        judge's pairs, y varies between samples of all.
         """
         mean = self._mean_of(theta)
         shift = self._lambda[..., None] * self._values
@@ -183,14 +183,14 @@ class Problem:
         return variances, thirds, of_people[0]
 
     def thetas_weights(self, weights: np.ndarray) -> np.ndarray:
-        """(B, C J) how much each theta counts, where cells count by (B, C) weights."""
+        """Return (B, C J) the weight of each theta, if cells have (B, C) weights."""
         flat = (weights[..., None] * self._share).reshape(len(weights), -1)
         moved: np.ndarray = np.zeros_like(flat)
         np.add.at(moved, (np.arange(len(flat))[:, None], self._target), flat)
         return moved
 
     def _full(self, theta: np.ndarray) -> np.ndarray:
-        """(B, C, J) thetas, with those of answers that no people saw taken from a neighbour."""
+        """Return (B, C, J) thetas; those of answers unseen by people come from a neighbour."""
         full: np.ndarray = np.take_along_axis(theta, self._target, axis=1)
         return full.reshape(self._share.shape)
 
@@ -199,7 +199,8 @@ class Problem:
         return self._mean_of(self._full(theta))
 
     def balanced(self, weights: np.ndarray) -> np.ndarray:
-        """(B, C J) thetas of the largest likelihood with sum w theta = 0; w has both signs."""
+        """Return (B, C J) thetas of the largest likelihood with sum w theta = 0; w has both
+        signs."""
         weights = self.thetas_weights(weights)
         scale = self.scale(weights)
 
@@ -214,7 +215,7 @@ class Problem:
         return theta(last(is_above, -quarter, quarter, _INNER_STEPS))
 
     def scale(self, weights: np.ndarray) -> np.ndarray:
-        """(B, 1) the largest of Lagrange's multipliers that matters to a theta by itself."""
+        """Return (B, 1) the largest Lagrange multiplier that alone affects a theta."""
         size = np.abs(weights)
         worth = np.divide(self._worth, size, out=np.zeros_like(size), where=size > 0)
         largest: np.ndarray = np.maximum(worth.max(axis=1, keepdims=True), 1.0)
@@ -223,13 +224,13 @@ class Problem:
     def at(self, slope: np.ndarray) -> np.ndarray:
         """(B, C J) thetas with x / theta - (n - x) / (1 - theta) = slope, within their bounds.
 
-        With Lagrange's multiplier m and slope = m w they are those of the largest likelihood for
-        some sum w theta. The solution of the quadratic equation falls where the slope rises.
+        With Lagrange's multiplier m and slope = m w they have the largest likelihood for some sum w
+        theta. The solution of the quadratic equation falls as the slope rises.
         """
         n, x = self._worth, self._worth_mismatched
         linear = slope + n
         root = np.sqrt(np.maximum(linear**2 - 4 * slope * x, 0.0))
-        # Of the two forms of the root, the one that does not subtract alike numbers.
+        # Of the root's two forms, use the one that does not subtract similar numbers.
         upper, lower = (
             np.where(linear > 0, 2 * x, linear - root),
             np.where(linear > 0, linear + root, 2 * slope),
@@ -269,10 +270,10 @@ def _as_numbers(share: np.ndarray) -> np.ndarray:
 
 
 def _nearest_answered(answers: np.ndarray) -> np.ndarray:
-    """(B, C J) for each theta the number of that which stands for it.
+    """Return (B, C J), for each theta, the number of that which represents it.
 
-    Itself if people answered some of its pairs; else that of the same answer of the judge in the
-    nearest cell; else any.
+    Itself if people answered some of its pairs; else that of the same judge's answer in the nearest
+    cell; else any.
     """
     rows, cells, kinds = answers.shape
     target = np.tile(np.arange(cells * kinds), (rows, 1))
@@ -282,7 +283,7 @@ def _nearest_answered(answers: np.ndarray) -> np.ndarray:
     far = np.abs(np.subtract.outer(cell, cell)) + cells * np.not_equal.outer(kind, kind)
     order = np.argsort(far, axis=1, kind="stable")
     answered = answers.reshape(rows, -1) > 0
-    first = answered[:, order].argmax(axis=2)  # 0, itself, where no one answered anything
+    first = answered[:, order].argmax(axis=2)  # 0, itself, if nobody answered anything
     nearest: np.ndarray = order[target[0], first]
     return nearest
 
@@ -290,7 +291,7 @@ def _nearest_answered(answers: np.ndarray) -> np.ndarray:
 def _pearson(z: np.ndarray, skewness: np.ndarray) -> np.ndarray:
     """(B,) P(Z <= z) of Pearson's type III with mean 0, variance 1 and this skewness.
 
-    Up to that of an exponential distribution: beyond, hardly anything lies on one side of the mean.
+    Up to that of an exponential distribution: beyond, hardly any mass lies on one side of the mean.
     """
     skewness = np.clip(skewness, -_LARGEST_SKEWNESS, _LARGEST_SKEWNESS)
     is_skewed = np.abs(skewness) > _SYMMETRIC
