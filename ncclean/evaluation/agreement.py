@@ -1,4 +1,4 @@
-"""The agreement of a score with people's: Kendall's tau and pairwise accuracy, with intervals.
+"""Measure a score's agreement with people: Kendall's tau and pairwise accuracy, with intervals.
 
 tau_b = (C - D) / sqrt((C + D + Tx) (C + D + Ty)) and tau_c = 2 (C - D) / (n^2 (m - 1) / m), with C
 concordant and D discordant pairs of judgements, Tx and Ty those tied in one of the two, and m the
@@ -7,9 +7,8 @@ tau_b for CrowdFlower [1].
 
 The judgements of one image are not independent, so the intervals are those of a jackknife that
 leaves out whole images [2]. A bootstrap would draw an image twice, and a copy ties with itself. A
-jackknife has no width where all images are alike, though others may not be. The pairwise accuracy
-therefore gets two more images, one that is ordered right and one that is not; a tau that no image
-changes has no interval.
+jackknife has no width if all images agree, though others may not. The pairwise accuracy therefore
+gets two more images, one ordered right and one wrong; a tau that no image changes has no interval.
 
 [1] Hessel et al. 2021, "CLIPScore: A Reference-free Evaluation Metric for Image Captioning".
 [2] Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 11; in groups of images
@@ -53,10 +52,10 @@ class Agreement:
 def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agreement:
     """Compare (N,) scores with (N, J) ratings of J judges; `image` numbers the (N,) images.
 
-    A rating that is NaN was not given. Each rating is a judgement of its own for tau, as in [1];
-    pairwise accuracy compares the mean ratings. Raises `ValueError` without scores of two images,
-    or where all scores or all ratings are equal: then there is no order to agree with. A tau that
-    stays the same without any of the images, such as 1 of few, has no interval.
+    A NaN rating is missing. Each rating is a separate judgement for tau, as in [1]; pairwise
+    accuracy compares the mean ratings. Raises `ValueError` without scores of two images, or if all
+    scores or all ratings are equal: then there is no order to agree with. A tau that no image
+    changes, such as 1 of few, has no interval.
     """
     row, judge = np.nonzero(~np.isnan(ratings))
     x, y, owner = score[row], ratings[row, judge], image[row]
@@ -98,7 +97,7 @@ def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agre
 
 
 def _with_two_more(accuracy: float, images: int) -> tuple[float, float]:
-    """The accuracy with two more images, one ordered right and one not, and their variance.
+    """Return the accuracy with two more images, one ordered right and one not, and its variance.
 
     `images` is the number of those with pairs that people rate differently.
     """
@@ -109,9 +108,9 @@ def _with_two_more(accuracy: float, images: int) -> tuple[float, float]:
 def _ordered_pairs(
     score: np.ndarray, rating: np.ndarray, image: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) of each row: pairs with later rows of its image that it orders as people do, and all.
+    """Count (N,) pairs of each row with later rows of its image: rightly ordered ones, and all.
 
-    Rows that people rate alike make no pair.
+    Rows that people rate alike form no pair.
     """
     right, pairs = np.zeros(len(score)), np.zeros(len(score))
     order = np.argsort(image, kind="stable")
@@ -126,7 +125,7 @@ def _ordered_pairs(
 
 
 def _groups(image: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """(N,) group of each row from 0: that of its image, drawn at random where there are many."""
+    """Return (N,) the group of each row from 0: that of its image, random if there are many."""
     count = min(len(images), MOST_GROUPS)
     number = np.searchsorted(images, image)
     drawn: np.ndarray = np.random.default_rng(0).permutation(np.arange(len(images)) % count)

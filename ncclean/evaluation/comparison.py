@@ -1,14 +1,13 @@
 """Compare two models on the same data sets, with bootstrap intervals of the differences.
 
-Two models are measured on the same images, and most images are easy or hard for both. Their
-difference therefore varies much less than the accuracy of either, and the bootstrap resamples
-images, not the results of each model. The captions of an image are drawn with it, because they
-depend on each other.
+Two models are measured on the same images, and most images are easy or hard for both. So their
+difference varies much less than either accuracy, and the bootstrap resamples images, not each
+model's results. The captions of an image are drawn with it, because they depend on each other.
 
 Images that only one of the models gets right may be so rare that none was seen. Every draw
 therefore also chooses among two more images, one that only a gets right and one that only b does
 (Agresti and Min 2005). Without them, with few images or models that are nearly always right, the
-interval misses the truth up to half of the time, and has no width where the models agree on every
+interval misses the truth up to half of the time, and has no width if the models agree on every
 image.
 """
 
@@ -51,8 +50,8 @@ def paired_differences(
     """Bootstrap intervals of the difference in each metric between two models on the same images.
 
     Image i must be the same in `a` and `b`. All metrics share the same `draws` resamples, of the
-    images and of two more, which count as much as an image does in the mean. Raises `ValueError`
-    for fewer than two images, or for metrics that do not match.
+    images and of two more, which count like images in the mean. Raises `ValueError` for fewer than
+    two images, or for metrics that do not match.
     """
     images = {metric.hits.shape[0] for metric in (*a, *b)}
     if [metric.name for metric in a] != [metric.name for metric in b] or len(images) != 1:
@@ -66,7 +65,7 @@ def paired_differences(
         """(metrics, B) for (B, n) images drawn."""
         del axis  # the last one
         drawn = np.atleast_2d(drawn)
-        # Each row gets image numbers of its own, so that one call counts all rows.
+        # Each row has separate image numbers, so that one call counts all rows.
         numbers = (drawn + everything * np.arange(len(drawn))[:, None]).ravel()
         weights = np.bincount(numbers, minlength=everything * len(drawn)).astype(np.float64)
         weights = weights.reshape(len(drawn), everything)

@@ -1,4 +1,4 @@
-"""Detection of mismatched pairs by a score, given the truth, from one sort.
+"""Detect mismatched pairs by a score, given the truth, from one sort.
 
 ROC, precision-recall, AUROC, average precision and ranks all follow from the numbers of noisy and
 clean pairs at or above each distinct value.
@@ -25,7 +25,7 @@ class SortedScores:
 
     @classmethod
     def of(cls, values: np.ndarray, code: np.ndarray) -> SortedScores:
-        """Sort scores with their truth. Takes 8 bytes a pair besides input and output."""
+        """Sort scores with their truth; needs 8 bytes a pair besides input and output."""
         order = np.argsort(values)[::-1]
         return cls(values[order], code[order])
 
@@ -106,7 +106,7 @@ class DetectionCurve:
         return float(caught @ (cleaner + (size + 1) / 2) / self.noisy)
 
     def best_f1(self) -> tuple[float, float]:
-        """The threshold with the highest F1, and that F1. Choosing it takes the truth."""
+        """Return the threshold with the highest F1, and that F1; the choice needs the truth."""
         if not self.noisy:
             return float("nan"), float("nan")
         f1 = 2 * self.caught / (self.caught + self.alarms + self.noisy)
@@ -116,8 +116,8 @@ class DetectionCurve:
     def points(self, count: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """False alarm rate, recall and precision at about `count` points, for a plot.
 
-        They are evenly spaced over both rates, so that steep parts are not lost. The first one
-        flags nothing and has the precision of the first threshold.
+        They are evenly spaced over both rates, so that steep parts are kept. The first one flags
+        nothing and has the precision of the first threshold.
         """
         if not self.noisy or not self.clean:
             return (np.empty(0),) * 3

@@ -1,4 +1,4 @@
-"""DisNCL's Fig. 4: what the invariant and the exclusive halves of embeddings share.
+"""DisNCL's Fig. 4: what the invariant and exclusive halves of embeddings share.
 
 I(V_S; V_X) and I(T_S; T_X) should be near 0, and retrieval with the exclusive halves near chance.
 An empty half passes both tests, and halves that were never aligned pass the second whatever they
@@ -56,7 +56,7 @@ class Disentanglement:
     pairs: dict[str, EmbeddedPairs]
 
     def to_json(self) -> dict[str, Any]:
-        """All but the embeddings."""
+        """Return everything except the embeddings."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "pairs"]
         return {name: getattr(self, name) for name in names}
 
@@ -103,7 +103,7 @@ def _recall(image: torch.Tensor, text: torch.Tensor, text_to_image: torch.Tensor
 def fitted_recall(pairs: EmbeddedPairs, seed: int) -> float:
     """Recall at 1, the mean of both directions, after a ridge regression from images to captions.
 
-    Of half of the images, with the first caption of each; the other half is what it is fitted to.
+    It uses half of the images, with the first caption of each; the map is fitted to the other half.
     """
     owners = pairs.text_to_image.cpu()
     first = torch.tensor([int((owners == row).nonzero()[0]) for row in range(len(pairs.image))])

@@ -1,6 +1,6 @@
-"""Evaluation sets to embeddings: the one place where images and captions meet a model.
+"""Embed evaluation sets: the one place where images and captions meet a model.
 
-An evaluation takes an `EmbeddingSpace`: an `Estimator`, or heads on top of one. Everything behind
+An evaluation takes an `EmbeddingSpace`: an `Estimator`, or heads on top of one. Everything after
 this module treats them alike.
 """
 
@@ -22,7 +22,7 @@ from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions
 from ncclean.models.weights import finite_embeddings
 
-# Batches that the model may be working on at a time.
+# Batches that the model may have in progress.
 _BATCHES_IN_FLIGHT = 2
 _UNLABELLED = (SkipReason.CAPTION_MISSING, SkipReason.CAPTION_NOT_TEXT)
 
@@ -88,11 +88,11 @@ def embed_dataset(
     options: EmbeddingOptions,
     captions_per_image: int | None = None,
 ) -> EmbeddedPairs:
-    """Embed the images of a retrieval set, and their captions, one on each line of the text.
+    """Embed the images of a retrieval set, and their captions, one per line of the text.
 
-    `captions_per_image` is the most that count, the first ones.
+    Only the first `captions_per_image` captions count.
 
-    Raises `InputError` if a shard cannot be read or has nothing usable, `ModelError` if the
+    Raises `InputError` if a shard cannot be read or has no usable image, `ModelError` if the
     embeddings are not finite.
     """
     embedded = embed_images(space, shards, options)
@@ -158,9 +158,9 @@ def embed_images(
     annotation: str | None = None,
     keep: Callable[[ShardRef, Sample], bool] | None = None,
 ) -> EmbeddedImages:
-    """Embed every usable image of the shards; returns its caption or member `annotation`, too.
+    """Embed every usable image of the shards; return its caption or member `annotation`, too.
 
-    `keep` says which samples are meant; the others are passed over and not counted.
+    `keep` selects samples; the others are skipped and not counted.
 
     Raises what `embed_dataset` raises, and `InputError` for an image without `annotation`. A
     missing label is an error in the data set; an image without a caption is skipped.

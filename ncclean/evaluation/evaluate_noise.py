@@ -1,4 +1,4 @@
-"""Evaluate the scores and rules of a table with ground truth, by counts that DuckDB takes in it."""
+"""Evaluate the scores and rules of a table with ground truth, from counts by DuckDB."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class TruthTable:
     """The scored pairs of a table whose truth is known, in the view `judged`.
 
     `pairs` (K + 1,) counts them by kind, clean ones first; `_kind` is the number of a pair's kind.
-    `unscored` counts the pairs with a truth but no scores, `unknown` those without a truth.
-    `choice` are the scores and rules to evaluate.
+    `unscored` counts the pairs with truth but no scores, `unknown` those without truth. `choice`
+    are the scores and rules to evaluate.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -123,10 +123,10 @@ class TruthTable:
     def evaluate(
         self, on_score: Callable[[int], None] = lambda number: None
     ) -> tuple[NoiseEvaluation, list[ScoreFigure]]:
-        """Evaluate every chosen score and rule; returns the curves to plot, too.
+        """Evaluate every chosen score and rule; return the curves to plot, too.
 
-        A column is read alone, as arrays, to be sorted: 10 million pairs take 0.7 GB. Scores
-        without a value are left out; `on_score` receives the number of each, from 1.
+        Each column is read alone, as arrays, and sorted: 10 million pairs take 0.7 GB. Scores
+        without a value are omitted; `on_score` receives the number of each, from 1.
         """
         rate, source = self.noise_rate()
         evaluations, figures = [], []
@@ -209,10 +209,10 @@ def evaluate_noise(
     memory_limit: str | None = None,
     progress: Progress = SILENT,
 ) -> NoiseEvaluation:
-    """Judge the scores and rules of a table by the truth in it, and plot them if asked to.
+    """Evaluate the scores and rules of a table by its truth, and plot them on request.
 
-    Columns, `NAME=SQL` expressions (higher is cleaner) and rules are those beside the ones that are
-    known. Raises `InputError` if the table has no truth, or a column or rule that it is asked for.
+    Columns, `NAME=SQL` expressions (higher is cleaner) and rules add to the built-in ones. Raises
+    `InputError` if the table has no truth, or lacks a requested column or rule.
     """
     progress.say("comparing scores and rules with the truth")
     with JoinedScores.open(scores, join, memory_limit) as pairs:

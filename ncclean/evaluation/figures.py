@@ -1,4 +1,4 @@
-"""Figures of evaluations: noise (detection, distributions, calibration), similarities and halves.
+"""Draw evaluations: noise (detection, distributions, calibration), similarities and halves.
 
 Similarities are drawn as in Fig. 5 of the NCU paper, halves as in Fig. 4 of the DisNCL paper.
 """
@@ -146,7 +146,7 @@ def _draw_calibration(panel: Any, evaluation: NoiseEvaluation) -> None:
 
 
 def draw_similarities(models: Sequence[tuple[str, Similarities]]) -> Figure:
-    """Plot the cosines of each model in a panel of its own, on shared axes."""
+    """Plot the cosines of each model in a separate panel, on shared axes."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Scores, by models or out of a table, against people's judgements of captions."""
+"""Compare scores, of models or from a table, with people's judgements of captions."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _CHUNK = 512
 
 @dataclass(frozen=True)
 class JudgedImages:
-    """`row` of `image` (K, d) by the name that the judgements have for it.
+    """Judged images; `row` maps a name in the judgements to a row of `image` (K, d).
 
-    `captions` are those that the source has for each image by name, none for a folder of images.
-    `missing` counts the images that could not be had, by reason.
+    `captions` are the source's captions of each image by name, none for a folder of images.
+    `missing` counts unavailable images by reason.
     """
 
     row: dict[str, int]
@@ -74,7 +74,7 @@ def embed_judged(
         return _in_folders(space, sources, names, options)
     wanted = {plain_name(name): name for name in names}
     last = [plain.rpartition("/")[2] for plain in wanted]
-    counts = Counter(last)  # of a/1 and b/1, a key 1 tells neither
+    counts = Counter(last)  # of a/1 and b/1, a key 1 identifies neither
     short = {name: plain for name, plain in zip(last, wanted, strict=True) if counts[name] == 1}
 
     def is_wanted(shard: ShardRef, sample: Sample) -> bool:
@@ -93,7 +93,7 @@ def embed_judged(
 
 
 def plain_name(name: str) -> str:
-    """The name without the ending of an image file, as the key of a sample has it."""
+    """Return the name without an image file's ending, like the key of a sample."""
     stem, dot, ending = name.rpartition(".")
     return stem if dot and is_image(ending.lower()) else name
 
@@ -101,7 +101,7 @@ def plain_name(name: str) -> str:
 def _in_folders(
     space: EmbeddingSpace, folders: Sequence[str], names: Sequence[str], options: EmbeddingOptions
 ) -> JudgedImages:
-    """Read listed images only: what else is in a folder need not be read."""
+    """Read only listed images of folders, not their other files."""
     if len(folders) != 1:
         raise InputError(f"name one folder of images, not {len(folders)}")
     with tempfile.TemporaryDirectory(prefix="ncclean-") as scratch:
@@ -119,7 +119,7 @@ def _in_folders(
 
 @contextmanager
 def _named_if_none(source: str, name: str) -> Iterator[None]:
-    """Say which images were looked for where none of them can be used."""
+    """Say which images were sought if none is usable."""
     try:
         yield
     except EmptySetError as error:
@@ -153,7 +153,8 @@ def _judged(row: dict[str, int], embedded: EmbeddedImages, names: Sequence[str])
 class JudgedScores:
     """(N,) values of each score, higher is better, NaN for a caption that has none.
 
-    `missing` counts what has none, by reason; `reversed` are the scores whose sign was changed.
+    `missing` counts captions without a value, by reason; `reversed` are the scores whose sign was
+    changed.
     """
 
     values: dict[str, np.ndarray]
@@ -171,8 +172,8 @@ def scores_of_model(
 ) -> JudgedScores:
     """`similarity` and `neg_clip_loss` of each judged caption.
 
-    The rivals of `neg_clip_loss` are all judged images and all judged captions, each once.
-    `prefix` and a blank go before every caption.
+    The rivals of `neg_clip_loss` are all judged images and all judged captions, each once. `prefix`
+    and a blank precede every caption.
     """
     captions = list(dict.fromkeys(judgements.caption))
     number = {caption: position for position, caption in enumerate(captions)}
@@ -181,7 +182,7 @@ def scores_of_model(
     image = images.image.float().to(text.device)
     rows = np.array([images.row.get(name, -1) for name in judgements.image])
     has_image = rows >= 0
-    # Only what was judged counts as a rival: a source may have a name twice.
+    # Only judged images count as rivals: a source may have a name twice.
     used, i = np.unique(rows[has_image], return_inverse=True)
     j = torch.tensor(
         [number[c] for c, has in zip(judgements.caption, has_image, strict=True) if has]
@@ -213,12 +214,12 @@ def scores_of_table(
     expressions: Sequence[str] = (),
     memory_limit: str | None = None,
 ) -> JudgedScores:
-    """The scores of a table that has the judged captions, joined by image and caption.
+    """Return the scores of a table that has the judged captions, joined by image and caption.
 
-    They are those that `evaluate noise` takes, and SQL, where higher is better. An image is known
-    by the last part of its key, or by all of it where judged images share the last part. Raises
-    `InputError` for a table without captions, without any of those that were judged, or where two
-    images may be the one that was.
+    They are the scores of `evaluate noise`, and SQL, where higher is better. An image is identified
+    by the last part of its key, or by the whole key if judged images share the last part. Raises
+    `InputError` for a table without captions, without any judged caption, or if two images may be
+    the judged one.
     """
     with JoinedScores.open(paths, (), memory_limit) as pairs:
         lacking = [name for name in ("key", "text") if name not in pairs.names.types]
@@ -305,7 +306,7 @@ class JudgementEvaluation:
     """The agreement of the scores that have been compared with people's judgements so far.
 
     `missing` counts images or pairs of each source without a score, by reason; `undefined` says why
-    a score was not compared; `references` are judged captions that were left out as such.
+    a score was not compared; `references` are judged captions excluded as references.
     """
 
     judgements: Judgements
@@ -340,10 +341,10 @@ class JudgementEvaluation:
         drop_references: bool = False,
         progress: Progress = SILENT,
     ) -> None:
-        """Embed what was judged, and compare the model's scores with the ratings.
+        """Embed the judged images and captions, and compare the model's scores with the ratings.
 
-        `drop_references` leaves out captions that the source has for the image itself, as the
-        literature does. Raises `InputError` for images that cannot be read.
+        `drop_references` excludes captions that the source has for the image itself, as in the
+        literature. Raises `InputError` for unreadable images.
         """
         progress.say(f"{model.model}: loading")
         estimator = model.load()

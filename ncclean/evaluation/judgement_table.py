@@ -1,4 +1,4 @@
-"""People's judgements of captions: a table of images, captions and ratings, whoever made it."""
+"""Read people's judgements of captions: any table of images, captions and ratings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ncclean.data.images.text_rows import BrokenRow
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
 
-# The first that is there counts.
+# The first that exists counts.
 _IMAGES = ("image", "image_id", "image_name", *PATH_COLUMNS, *IMAGE_COLUMNS)
 _CAPTIONS = (*CAPTION_COLUMNS, "hyp", "hypothesis", "candidate", "cand")
 _RATINGS = ("human_score", "rating", "judgement", "judgment", "yes_share", "score")
@@ -30,8 +30,8 @@ _JUDGES = re.compile(r"(judge|judgement|judgment|expert|rater|annotator|worker|r
 class Judgements:
     """N judged captions: the name of each image, the caption, and (N, J) ratings of J judges.
 
-    A rating that was not given is NaN. `rating_columns` are the J columns. `left_out` counts the
-    rows of the table that are no judgement, by reason.
+    A missing rating is NaN. `rating_columns` are the J columns. `left_out` counts the rows of the
+    table that are not judgements, by reason.
     """
 
     image: list[str]
@@ -51,7 +51,7 @@ class Judgements:
         )
 
     def averaged(self) -> Judgements:
-        """The same with one rating each, the mean of the judges."""
+        """Return the same with one rating each, the mean of the judges."""
         mean = np.nanmean(self.ratings, axis=1, keepdims=True)
         return Judgements(self.image, self.caption, mean, self.rating_columns, self.left_out)
 
@@ -59,7 +59,7 @@ class Judgements:
 def read_judgements(
     path: str, image: str | None = None, caption: str | None = None, ratings: Sequence[str] = ()
 ) -> Judgements:
-    """Read csv, tsv, jsonl or Parquet. Columns that are not named are found by their usual names.
+    """Read csv, tsv, jsonl or Parquet; columns not named are found by their usual names.
 
     Raises `InputError` for a file that cannot be read, lacks a column or holds no judgement.
     """
@@ -117,7 +117,7 @@ def _named(
 
 
 def _rating_columns(path: str, names: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
-    """Name the columns asked for; else the ratings of several judges, or the score of all."""
+    """Return the requested columns; else several judges' ratings, or the joint score."""
     if asked:
         named = tuple(_named(path, names, name, (), "--rating", "ratings") for name in asked)
         return tuple(dict.fromkeys(named))

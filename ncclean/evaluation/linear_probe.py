@@ -1,4 +1,4 @@
-"""Linear probes: a linear classifier on frozen image embeddings, whose images may have weights.
+"""Linear probes: a linear classifier on frozen image embeddings, optionally weighted.
 
 `fit_lbfgs` is the protocol of CLIP [1]: logistic regression by L-BFGS, its L2 penalty chosen on a
 validation split. `fit_adamw` is the schedule in the supplement of NCU [2], which names L-BFGS but
@@ -47,7 +47,7 @@ _NEVER = -1e30
 
 @dataclass(frozen=True)
 class SampleWeights:
-    """The column, or SQL, of a score table that says how much each image counts."""
+    """The column, or SQL, of a score table that weighs each image."""
 
     scores: tuple[str, ...]
     weights: str
@@ -62,10 +62,10 @@ def read_sample_weights(
 ) -> np.ndarray:
     """(N,) weights with mean 1 of images known by `shard/key`, or by the key alone.
 
-    The key alone is taken where no row has the `shard/key` of an image: the images may have been
-    scored as shards of another name. `weights` is a column or SQL. An image without a row, without
-    scores or without a value has NaN. Raises `InputError` for weights that are negative or all
-    zero, for several rows of an image, and where no image has a row.
+    The key alone is used if no row has the `shard/key` of an image: the images may have been scored
+    as shards of another name. `weights` is a column or SQL. An image without a row, scores or a
+    value has NaN. Raises `InputError` for weights that are negative or all zero, for several rows
+    of an image, and if no image has a row.
     """
     with JoinedScores.open(scores) as table:
         lacking = [name for name in ("shard", "key") if name not in table.names.types]
@@ -153,7 +153,7 @@ def fit_lbfgs(
     """Fit logistic regression to all training images, its C chosen by `choose_c`."""
     x, y = image.double().cpu().numpy(), labels.cpu().numpy()
     w = np.ones(len(y)) if weights is None else weights.double().cpu().numpy()
-    used = w > 0  # a class of which nothing counts is not learnt
+    used = w > 0  # a class with only zero weights is not learnt
     x, y, w = x[used], y[used], w[used]
     c = choose_c(x, y, seed, w)
     model = logistic_regression(x, y, c, w)
@@ -170,9 +170,9 @@ def fit_lbfgs(
 def choose_c(
     x: np.ndarray, y: np.ndarray, seed: int = 0, weights: np.ndarray | None = None
 ) -> float:
-    """The C of the best accuracy on a held-out fifth of (N, d) embeddings; the smallest of equals.
+    """Return the C with the best accuracy on a held-out fifth of (N, d) embeddings; ties: smallest.
 
-    Weights count in the fit and in the accuracy, whose labels may be as wrong as the others.
+    Weights count in the fit and in the accuracy, whose labels may be equally wrong.
 
     The fifth is stratified if every class has two images and the fifth can hold one of each.
     """

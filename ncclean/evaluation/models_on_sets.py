@@ -46,7 +46,7 @@ from ncclean.models.estimator import Estimator
 from ncclean.models.preprocessing import as_config
 from ncclean.models.request import ModelRequest
 
-# Names of `recall_at_k` to those of clip_benchmark: an image is retrieved by a caption.
+# Maps names of `recall_at_k` to clip_benchmark's: an image is retrieved by a caption.
 _DIRECTIONS = (
     ("text_to_image_R@", "image_retrieval_recall@"),
     ("image_to_text_R@", "text_retrieval_recall@"),
@@ -103,7 +103,7 @@ def linear_probe(
 ) -> Evaluation:
     """Train a linear classifier on embeddings of split `train`, and measure it on `test`.
 
-    `set_epochs` are the epochs of some sets by name. A training image without a weight is left out.
+    `set_epochs` are the epochs of some sets by name. Training images without a weight are omitted.
     """
     names = dataset.classnames()
     train, test = (
@@ -229,11 +229,11 @@ def evaluate(
     expected: Iterable[str] = (),
     progress: Progress = SILENT,
 ) -> tuple[list[Evaluation], list[str]]:
-    """Evaluate every model on every set; returns the results and the files written.
+    """Evaluate every model on every set; return the results and the files written.
 
-    `expected` are names of sets that options speak of. `command` is the one whose results may be
+    `expected` are names of sets that options mention. `command` is the one whose results may be
     replaced. Raises `InputError` for a set that lacks a file or has a label without a class, and
-    for one that is expected and not there, `ModelError` for a model that cannot be loaded.
+    for a missing expected set, `ModelError` for a model that cannot be loaded.
     """
     sets = find_sets(data, task.kind, task.splits, task.source_options)
     for name in expected:
@@ -243,7 +243,7 @@ def evaluate(
     total = len(sets) * len(models)
     check_out(out, total)
     check_free_results(out, (), command, overwrite)
-    for dataset in sets:  # a missing shard must not come up after an hour
+    for dataset in sets:  # a missing shard must not appear after an hour
         for split in task.splits:
             dataset.shards(split)
     results: list[Evaluation] = []

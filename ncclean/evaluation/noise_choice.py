@@ -1,4 +1,4 @@
-"""Choose the scores and rules of a table to evaluate: the built-in ones, and those asked for."""
+"""Choose the scores and rules of a table to evaluate: built-in and requested ones."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ncclean.storage.joined import JoinedScores
 class NoiseScore:
     """A column and its operating point.
 
-    A pair at or beyond `threshold`, on the noisier side, is flagged; `below` leaves out the
-    threshold itself. Without a threshold, as many pairs are flagged as are estimated to be noisy.
+    A pair at or beyond `threshold`, on the noisier side, is flagged; `below` excludes the threshold
+    itself. Without a threshold, as many pairs are flagged as are estimated to be noisy.
     """
 
     column: str
@@ -80,7 +80,7 @@ def threshold_at_rate(sorted_scores: np.ndarray, rate: float) -> float:
 class NoiseChoice:
     """Scores by name and rules, each with its SQL in `columns` and `conditions`.
 
-    It starts with the built-in ones that `table` has the columns of.
+    It starts with the built-in ones for which `table` has the columns.
     """
 
     table: JoinedScores
@@ -111,7 +111,7 @@ class NoiseChoice:
     def add_expressions(self, texts: Sequence[str]) -> None:
         """Add scores to evaluate, as SQL or `NAME=SQL`; a known column keeps its direction.
 
-        Raises `InputError` for what is not one expression, or a name that is taken.
+        Raises `InputError` for anything but one expression, or for a taken name.
         """
         for text in texts:
             name, sql = named_score(text)

@@ -111,10 +111,10 @@ def _side(pairs: np.ndarray, probability: np.ndarray, kinds: list[str]) -> SideC
 
 @dataclass(frozen=True)
 class KindDetection:
-    """One kind of noise (or `ALL`) against the clean pairs; pairs of other kinds are left out.
+    """One kind of noise (or `ALL`) against the clean pairs; pairs of other kinds are excluded.
 
-    `report.threshold` is in units of the column. `best_threshold` has the highest F1,
-    `best_f1`; only the truth can tell which one it is.
+    `report.threshold` is in units of the column. `best_threshold` has the highest F1, `best_f1`,
+    which only the truth can show.
     """
 
     kind: str
@@ -164,8 +164,8 @@ class NoiseTrial:
     """A corpus in which a share of the pairs, `moved`, got other captions.
 
     `noise` is their kind: `ncr`, captions of other pairs, or `donor`, captions of another corpus.
-    The estimated noise rates are those `before` and `after` it;
-    `expected` is what the second should be, if the first is right: before + moved (1 - before).
+    The estimated noise rates are `before` and `after` it; if the first is right, the second should
+    be `expected`: before + moved (1 - before).
     """
 
     noise: str
@@ -184,10 +184,10 @@ class NoiseTrial:
 class NoiseEvaluation:
     """The evaluation of a score table with truth.
 
-    `clean` and `noisy` (by kind) count the scored pairs with a truth, `unscored` those without
-    scores, and `unknown` the pairs without a truth. `noise_rate` is the estimate that operating
-    points use, `noise_rate_source` its origin. `joined` counts the rows that have a row in each
-    joined table.
+    `clean` and `noisy` (by kind) count the scored pairs with truth, `unscored` those without
+    scores, and `unknown` the pairs without truth. `noise_rate` is the estimate that operating
+    points use, `noise_rate_source` its origin. `joined` counts the rows with a match in each joined
+    table.
     """
 
     clean: int
@@ -200,7 +200,7 @@ class NoiseEvaluation:
     rules: list[RuleEvaluation]
     calibration: Calibration | None
     joined: dict[str, int]
-    trial: NoiseTrial | None = None  # where the noise was injected for this evaluation
+    trial: NoiseTrial | None = None  # if the noise was injected for this evaluation
 
     @property
     def rows(self) -> int:

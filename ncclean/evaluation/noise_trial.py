@@ -1,4 +1,4 @@
-"""A trial: pairs without a truth are scored as they are, and again with known wrong captions."""
+"""Run a trial: score pairs without truth as they are, and with known wrong captions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from ncclean.storage.run_facts import RunFacts, read_facts
 class TrialRequest:
     """A trial on about `pairs` of the shards, of which a `share` get wrong captions.
 
-    Those are captions of each other, or of `donors`. `model` embeds images; for embeddings, `keys`
-    are the names of their vectors and `scale` multiplies their cosines, or has the scale.
+    These are captions of each other, or of `donors`. `model` embeds images; for embeddings, `keys`
+    are the names of their vectors, and `scale` multiplies their cosines or names a model that has
+    the scale.
     """
 
     shards: Sequence[ShardRef]
@@ -44,7 +45,7 @@ class TrialRequest:
     seed: int = 0
 
     def run(self, folder: Path, progress: Progress = SILENT) -> tuple[NoiseTrial, str]:
-        """Score a sample as it is and with wrong captions; the trial and its second table.
+        """Score a sample as it is and with wrong captions; return the trial and its second table.
 
         Raises `InputError` if shards and donors are not both images, or both embeddings.
         """

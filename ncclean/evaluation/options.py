@@ -10,7 +10,7 @@ from ncclean.base.options import DecodeThreads, Option, Options, usable_cores
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingOptions(Options):
-    """None of them changes a result. Raises `InputError` for a value out of range."""
+    """Options that change no result. Raises `InputError` for a value out of range."""
 
     batch_size: Annotated[
         int, Option("Images per batch; changes no result.", low=1, is_idle=True)

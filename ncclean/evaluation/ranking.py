@@ -1,4 +1,4 @@
-"""The rank of the right answer to each query: zero-shot classification and retrieval.
+"""Rank the right answer to each query: zero-shot classification and retrieval.
 
 Recall and accuracy follow from it for every k, and a paired bootstrap resamples it. Similarities
 are computed in chunks, without the full matrix.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-# Similarities that exist at a time: 128 MB of float32.
+# Similarities held at a time: 128 MB of float32.
 _MOST_SIMILARITIES = 1 << 25
 TOP = 5
 # Prompts encoded in one call: enough to fill a device, few enough for its memory.
@@ -34,11 +34,11 @@ def hit_depth(
     """(Q,) rank, from 0, of each query's first neighbour from its own group.
 
     query (Q, d) and gallery (G, d), compared by inner product; query_group (Q,) and gallery_group
-    (G,) tell which belong together. `deepest` where none is among the `deepest` nearest. At most
+    (G,) say which belong together. `deepest` if none is among the `deepest` nearest. At most
     `chunk` rows of similarities exist at a time, fewer for a large gallery.
 
-    The place is that in the list of the nearest, not the number of larger similarities, so that a
-    model with one embedding for everything scores at chance.
+    The rank is the position in the list of the nearest, not the number of larger similarities, so
+    that a model with one embedding for everything scores at chance.
     """
     query_group, gallery_group = query_group.to(query.device), gallery_group.to(query.device)
     rows = max(1, min(chunk, _MOST_SIMILARITIES // max(1, len(gallery))))
@@ -73,7 +73,7 @@ def classifier_weights(
 def class_depth(
     image: torch.Tensor, weights: torch.Tensor, labels: torch.Tensor, chunk: int = 1024
 ) -> torch.Tensor:
-    """(N,) rank of the true class among the nearest, from 0; `TOP` where it is not among them.
+    """Return (N,) ranks of the true class among the nearest, from 0; `TOP` if it is not among them.
 
     image (N, d), weights (C, d), labels (N,).
     """
@@ -103,7 +103,7 @@ def retrieval_depths(
     """Ranks of the right answers in both directions, for (N, d) images and (M, d) captions, whose
     images `text_to_image` (M,) has.
 
-    Raises `ValueError` where `text_to_image` does not name an image for each caption.
+    Raises `ValueError` unless `text_to_image` names an image for each caption.
     """
     _check(image, text, text_to_image)
     images = torch.arange(len(image), device=image.device)
@@ -148,8 +148,8 @@ def fold_recall(
 ) -> dict[str, float]:
     """Recall at k as the mean over folds of the images, as in MS-COCO's 1K test.
 
-    Fold f holds the images from f * fold_images on, in the order given, with all their captions.
-    Images past the last fold are left out. Raises `ValueError` if there are too few.
+    Fold f holds the images from f * fold_images on, in the given order, with all their captions.
+    Images past the last fold are omitted. Raises `ValueError` if there are too few.
     """
     _check(image, text, text_to_image)
     if len(image) < folds * fold_images:

@@ -1,4 +1,4 @@
-"""Results of evaluations: clip_benchmark's JSON, and a table with the outcome for each image.
+"""Store evaluation results: clip_benchmark's JSON, and a table with the outcome for each image.
 
 Every metric of a result is computed from its outcomes, so a comparison of two results resamples
 the data behind the reported numbers.
@@ -50,7 +50,7 @@ class Metric:
     """`scale` times the mean over strata of the share of queries that hit.
 
     `hits` and `queries` (n images, S strata) count those of each image. A stratum without queries
-    is left out of the mean. Accuracy has one stratum, the mean recall per class has the classes.
+    is excluded from the mean. Accuracy has one stratum, the mean recall per class has the classes.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Metric:
             weights = np.ones((1, self.hits.shape[0]))
         hits, queries = _product(weights, self.hits), _product(weights, self.queries)
         shares = np.divide(hits, queries, out=np.zeros_like(hits), where=queries > 0)
-        strata = np.maximum((queries > 0).sum(axis=1), 1)  # of few images, none may be drawn
+        strata = np.maximum((queries > 0).sum(axis=1), 1)  # with few images, none may be drawn
         values: np.ndarray = self.scale * shares.sum(axis=1) / strata
         return values
 
@@ -125,7 +125,7 @@ def retrieval_outcomes(embedded: EmbeddedPairs, depths: RetrievalDepths) -> pa.T
 def metrics_of(task: str, outcomes: pa.Table, classes: int | None) -> list[Metric]:
     """The metrics of a task under clip_benchmark's names, and `rsum` for retrieval.
 
-    `acc5` is left out for fewer than five `classes`, where clip_benchmark has NaN.
+    `acc5` is omitted for fewer than five `classes`, where clip_benchmark has NaN.
     """
     images = pc.dictionary_encode(outcomes.column("image").combine_chunks())
     image, depth = images.indices.to_numpy(), outcomes.column("depth").to_numpy()
@@ -182,7 +182,7 @@ def _table(**columns: object) -> pa.Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """One model on one data set. Metrics are shares in [0, 1], but for `rsum`, in percent.
+    """One model on one data set; metrics are shares in [0, 1], except `rsum`, in percent.
 
     `skipped` counts the unusable samples by reason; `classes` is None for retrieval; `settings`
     describe the training of a probe.
@@ -236,7 +236,7 @@ class Evaluation:
         }
 
     def write(self, path: UPath, command: str) -> None:
-        """Write the result's JSON, and first the Parquet file with the outcome of each image."""
+        """Write the result's JSON, after the Parquet file with the outcome of each image."""
         made_by = {"made_by": mark(command)}
         with published(_outcomes_of(path)) as aside:
             table = self.outcomes.replace_schema_metadata(made_by)
@@ -285,7 +285,7 @@ def check_free_results(
 
 
 def write_results(results: Sequence[Evaluation], out: str, command: str) -> list[str]:
-    """Write each result to a file of its own; returns the JSON files.
+    """Write each result to a separate file; return the JSON files.
 
     `out` is a folder, or for one result may be a `.json` file. Raises `InputError` for one file
     and several results, and for two results of the same name.

@@ -1,7 +1,7 @@
-"""Cosines of images with their own captions, with others', and with the hardest of the others'.
+"""Compare cosines of images with their own captions, others', and the hardest of the others'.
 
-Fig. 5 of the NCU paper shows these for a model before and after: how far matched pairs stand above
-the mean negative and above the hardest 5 % of negatives, for each image.
+Fig. 5 of the NCU paper shows, for a model before and after, how far matched pairs exceed the mean
+negative and the hardest 5 % of negatives, for each image.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def measure_similarity(
 ) -> Iterator[ModelSimilarity]:
     """Embed the pairs of `sources` with one model after the other, and compare their cosines.
 
-    A source is a retrieval set in clip_benchmark's layout, of which the test split is taken, or
-    shards. Raises `InputError` if it cannot be read or holds fewer than two images.
+    A source is a retrieval set in clip_benchmark's layout, whose test split is used, or shards.
+    Raises `InputError` if it cannot be read or holds fewer than two images.
     """
     shards = [shard for source in sources for shard in captioned_shards(source)]
     for model in models:
@@ -171,7 +171,7 @@ def measure_similarity(
 
 
 def captioned_shards(source: str) -> list[ShardRef]:
-    """The shards of a retrieval set's test split, or of any source that `score` takes."""
+    """Return the shards of a retrieval set's test split, or of any source for `score`."""
     folder = stores.location(source.rstrip("/") or source)
     dataset = None if source.startswith("@") or "{" in source or "*" in source else read_set(folder)
     if dataset is None:
