@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written aside, synced, renamed or uploaded."""
+"""Publish files that are whole or absent: written aside, synced, renamed or uploaded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _reports: ContextVar[Callable[[UPath], None] | None] = ContextVar("_reports", de
 def reported(report: Callable[[UPath], None] | None) -> Iterator[None]:
     """Within this context, call `report` with each file that this thread is about to publish.
 
-    None reports none: what a command keeps of its own state is no output of whoever runs it.
+    None reports none: a command's own state is not an output.
     """
     token = _reports.set(report)
     try:
@@ -40,10 +40,9 @@ def reported(report: Callable[[UPath], None] | None) -> Iterator[None]:
 def published(path: UPath) -> Iterator[Path]:
     """Yield a local path to write to; on success it becomes `path`, on failure it is removed.
 
-    Local files are renamed; the temporary name starts with a dot, so globs of the folder do not
-    see it. Objects are uploaded in one piece from a temporary file, again and again while the
-    store refuses. Raises `InputError` with one sentence if the disk is full or the place cannot
-    be written.
+    Local files are renamed; the temporary name starts with a dot, so globs of the folder do not see
+    it. Objects are uploaded in one piece from a temporary file, retrying while the store refuses.
+    Raises `InputError` with one sentence if the disk is full or the place cannot be written.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -65,9 +64,9 @@ def published(path: UPath) -> Iterator[Path]:
 
 
 def create(path: UPath, data: bytes) -> bool:
-    """Publish a file that must not exist yet; returns False if one of other content is there.
+    """Publish a file that must not exist yet; return False if one with other content exists.
 
-    Of several processes that try, one succeeds, unless the store knows no condition on a write.
+    Among several processes that try, one succeeds, unless the store lacks conditional writes.
     """
     return bool(stores.ask("write", path, _create, path, data))
 
@@ -87,12 +86,12 @@ def _create(path: UPath, data: bytes) -> bool:
                 raise
             path.write_bytes(data)
             return True
-        return stores.read_bytes(path) == data  # as ours is where an answer was lost
+        return stores.read_bytes(path) == data  # ours, if the store's answer was lost
     return True
 
 
 def _lacks_conditions(error: Exception) -> bool:
-    """Whether a store, or a disk without links, cannot create what must not exist."""
+    """Check whether a store, or a disk without links, lacks exclusive creation."""
     unknown = (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
     if isinstance(error, OSError):
         return error.errno in unknown
@@ -102,7 +101,7 @@ def _lacks_conditions(error: Exception) -> bool:
 def raise_if_full(path: UPath | Path, error: Exception) -> None:
     """Raise `InputError` with one sentence if the disk of a local file that is written is full.
 
-    That is for errors which do not tell; those of ncclean do.
+    For errors that do not say so; those of ncclean do.
     """
     if isinstance(error, NccleanError) or stores.is_url(str(path)):
         return
@@ -124,7 +123,7 @@ def remove_leftovers(folder: UPath, names: Container[str]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a local folder, so that the names of new files outlive a crash."""
+    """Sync a local folder, so that the names of new files survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -135,7 +134,7 @@ def sync_folder(folder: Path) -> None:
 @contextlib.contextmanager
 def aside_of(path: Path) -> Iterator[Path]:
     """Yield a hidden temporary path beside a local file; what is there is removed at the end."""
-    # Processes of two nodes may have one number and write to one folder.
+    # Processes of two nodes may have the same number and write to one folder.
     number = f"{os.getpid()}{secrets.randbelow(10**9):09d}"
     aside = path.with_name(f".{short_name(path.name)}.{number}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)

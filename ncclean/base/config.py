@@ -23,11 +23,11 @@ from ncclean.errors import InputError
 WeightFunction = Literal["high_degree", "linear", "cosine"]
 CalibratedOn = Literal["similarity", "neg_clip_loss"]
 CalibrateOn = Literal["auto", "similarity", "neg_clip_loss"]
-FROM_CORPUS = "corpus"  # in place of a file of word classes: learn them from the captions
+FROM_CORPUS = "corpus"  # instead of a file of word classes: learn them from the captions
 WORDS_PER_CAPTION = 3
 DEFAULT_BATCH_SIZE = 256
 DEFAULT_MODEL, DEFAULT_PRETRAINED = "ViT-B-32", "laion2b_s34b_b79k"
-CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps its logit scale
+CLIP_SCALE = 100.0  # the clamp of the logit scale in nearly every CLIP's training
 DRY_RUN = "Write nothing; estimate the work and the hours."
 RAY_ADDRESS = "Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:10001`."
 CalibrateBy = Annotated[

@@ -10,7 +10,7 @@ _ENDS = ("", "_low", "_high")
 
 
 class Estimate(NamedTuple):
-    """A share with its 95 % interval from `low` to `high`, NaN where it is not known."""
+    """A share with its 95 % interval from `low` to `high`, NaN if unknown."""
 
     value: float
     low: float = math.nan
@@ -22,7 +22,7 @@ class Estimate(NamedTuple):
 
     @property
     def least(self) -> float:
-        """The value, or the lower end where only the interval is known."""
+        """The value, or the lower end if only the interval is known."""
         return self.value if self.is_known else self.low
 
     @property
@@ -45,7 +45,7 @@ UNKNOWN = Estimate(math.nan)
 def flattened(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Turn fields into a dict for JSON; an estimate becomes three entries.
 
-    What is not known of it is None.
+    Unknown values become None.
     """
     flat: dict[str, Any] = {}
     for name, value in fields:

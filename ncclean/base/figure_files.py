@@ -30,14 +30,14 @@ STYLE: dict[Any, Any] = {
 def marked(kind: str, command: str) -> dict[str, str | None]:
     """Metadata for a figure file that names the command that drew it.
 
-    No time of writing is among it: the same numbers give the same bytes.
+    It has no time of writing: the same numbers give the same bytes.
     """
     no_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
     return {"Software" if kind == "png" else "Creator": mark(command), **no_date}
 
 
 def write_figure(figure: Figure, path: str, command: str) -> None:
-    """Write a matplotlib figure to a file or an object; its ending is the format.
+    """Write a matplotlib figure to a file or object; the name's ending is the format.
 
     Raises `InputError` if it cannot be written.
     """

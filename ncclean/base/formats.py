@@ -61,7 +61,7 @@ def decimal(value: float | None, digits: int = 3) -> str:
 def interval(rate: Estimate, called: str = "95 % interval ") -> str:
     """An estimate as text, `20.1% (95 % interval 18.9% to 21.3%)`.
 
-    The interval alone where the value is not known, `-` where neither is.
+    Returns the interval alone if the value is unknown, `-` if neither is known.
     """
     if not rate.has_interval:
         return share(rate.value)
@@ -71,7 +71,7 @@ def interval(rate: Estimate, called: str = "95 % interval ") -> str:
 
 
 def stated_rate(rate: Estimate) -> str:
-    """An estimated share as text: what it is at most where it may be 0, else as `interval`."""
+    """Return an estimated share as text: its upper bound if it may be 0, else as `interval`."""
     if not may_be_clean(rate):
         return interval(rate)
     return f"{short_rate(rate)} ({share(rate.value)} fits best, 0 is possible)"
@@ -110,7 +110,7 @@ def hours(count: float) -> str:
 
 
 def on_workers(clock: float, workers: int, busy: int) -> str:
-    """Hours on a clock, and how many workers can be busy where it is not all of them."""
+    """Return elapsed hours, with the number of busy workers if not all are."""
     rest = f", of which at most {busy:,} can be busy: a shard is one worker's"
     return f"{hours(clock)} on {counted(workers, 'worker')}" + (rest if busy < workers else "")
 

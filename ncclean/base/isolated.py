@@ -1,4 +1,4 @@
-"""Processes of this interpreter for work that may abort, never end, or take all memory."""
+"""Run work that may abort, never end, or exhaust memory in processes of this interpreter."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def isolated(module: str) -> list[str]:
 
     It is isolated, with the paths of this process: a module beside the data is never imported.
     """
-    # Python passes over what is no string, such as a `Path`.
+    # Python ignores non-strings, such as a `Path`.
     paths = json.dumps([path for path in sys.path if isinstance(path, str) and path])
     return [sys.executable, "-I", "-c", _START.format(module), paths]
 
 
 def limit_memory(size: int) -> None:
-    """Let this process hold at most `size` bytes of memory of its own.
+    """Limit this process to `size` bytes of its own memory.
 
-    Beyond it, allocations fail. Systems other than Linux may not keep to it.
+    Beyond it, allocations fail. Systems other than Linux may not enforce it.
     """
     with contextlib.suppress(OSError, ValueError):  # a stricter limit is in force
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
 class SpawnedProcesses(ProcessPoolExecutor):
-    """A pool of new interpreters, which do not run the caller's script again.
+    """A pool of new interpreters, which do not rerun the caller's script.
 
     A fork would copy the threads of torch, if it has been loaded.
     """
@@ -51,7 +51,7 @@ class SpawnedProcesses(ProcessPoolExecutor):
 
 @contextlib.contextmanager
 def _no_script() -> Iterator[None]:
-    """Hide the caller's script from multiprocessing, whose children would run it to its call."""
+    """Hide the caller's script from multiprocessing, whose children would run it."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

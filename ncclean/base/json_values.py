@@ -9,7 +9,7 @@ from typing import Any
 
 
 def finite(value: Any) -> Any:
-    """Copy a JSON value with None in place of NaN and infinity, which JSON cannot express."""
+    """Copy a JSON value with None replacing NaN and infinity, which JSON cannot express."""
     if isinstance(value, dict):
         return {name: finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -20,7 +20,7 @@ def finite(value: Any) -> Any:
 def json_text(value: Any) -> str:
     """Any value as JSON: bytes as base64, times and decimals as text.
 
-    What no text can hold becomes question marks.
+    Invalid characters become question marks.
     """
     text = json.dumps(finite(value), ensure_ascii=False, default=_text)
     return text.encode("utf-8", "replace").decode()

@@ -1,11 +1,11 @@
-"""Files of tables in stores, fetched whole to this machine before they are read.
+"""Fetch tables' files from stores whole to this machine before reading them.
 
 DuckDB asks a file system for the size and the date of each file whenever a query is bound, and
 reads pages one by one: through fsspec that is hundreds of requests a file, one after the other, and
 all under Python's lock. Its own client for stores is an extension to download, which a cluster may
-not allow. The columns that a query needs lie in as many places as a file has row groups, so a few
-large requests cannot leave the others out. One request for the whole file is the fewest there are;
-each scan after it is one of a local disk.
+not allow. The columns of a query are in as many places as a file has row groups, so a few large
+requests cannot omit the others. One request for the whole file is the minimum; each later scan
+reads a local disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WHOLE = {"s3": {"max_concurrency": 1}, "s3a": {"max_concurrency": 1}}
 
 
 class ListedFile(NamedTuple):
-    """A file; of one in a store, what its listing tells of size and version."""
+    """A file; in a store, also the size and version from its listing."""
 
     path: str
     size: int | None = None
@@ -43,7 +43,7 @@ _fetching = threading.Lock()
 
 
 def local_copies(files: Sequence[ListedFile]) -> list[str]:
-    """Return where the files are on this machine, those in a store fetched unless they have been.
+    """Return where the files are on this machine, fetching those in a store once.
 
     Raises `InputError` if one cannot be read, or the temporary folder has no room for them.
     """
@@ -65,7 +65,7 @@ def local_copies(files: Sequence[ListedFile]) -> list[str]:
 
 
 def _is_copied(file: ListedFile) -> bool:
-    """Whether there is a copy, of the same version; without one, from the same listing."""
+    """Check whether there is a copy of the same version; without one, of the same listing."""
     if file.path not in _copies:
         return False
     before = _copies[file.path][0]
@@ -73,7 +73,7 @@ def _is_copied(file: ListedFile) -> bool:
 
 
 def with_original_names(text: str) -> str:
-    """Put the names of files in stores in place of those of their copies."""
+    """Replace the paths of copies in a text by the original names in stores."""
     for path, (_, copy) in list(_copies.items()):
         text = text.replace(str(copy), without_secrets(path))
     return text

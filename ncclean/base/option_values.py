@@ -1,4 +1,4 @@
-"""Options made from values as recipes, Python and the command line have them."""
+"""Build options from values of recipes, Python and the command line."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ Number = TypeVar("Number", int, float)
 def build_options(kind: type[Kind], values: Mapping[str, Any], owner: str) -> Kind:
     """Build a dataclass of options by name; those left out keep their defaults.
 
-    Values may be as a recipe has them: one where a list is taken, a number as text. Raises
-    `OptionError`, which names the `owner`, for an unknown option, a missing one and a value that
-    it does not take.
+    Values may be as in a recipe: one instead of a list, a number as text. Raises `OptionError`,
+    which names the `owner`, for unknown and missing options and invalid values.
     """
     declared = parameters(kind)
     values = renamed(values, declared)
@@ -52,7 +51,7 @@ def build_options(kind: type[Kind], values: Mapping[str, Any], owner: str) -> Ki
 
 
 def renamed(values: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict[str, Any]:
-    """The values by the options' names of today, with a warning for each former one."""
+    """Return the values by the options' current names, with a warning for each former one."""
     today = {one.option.former: name for name, one in declared.items() if one.option.former}
     for name in values.keys() & today.keys():
         new = declared[today[name]].flag
@@ -81,7 +80,7 @@ def accept(parameter: Parameter, value: Any) -> Any:
         value = [value]
     is_number = _can_be(parameter.takes, int) or _can_be(parameter.takes, float)
     if is_number and not _can_be(parameter.takes, bool):
-        # Else true counts as 1: `keep_fraction: yes` would keep everything.
+        # Otherwise true would count as 1: `keep_fraction: yes` would keep everything.
         given = _boolean_in(value)
         if given is not None:
             raise OptionError(parameter.name, f"{parameter.name} takes a number, got {given}")
@@ -125,8 +124,11 @@ def numbers_by_name(
     *,
     least: float = -math.inf,
 ) -> dict[str, Number]:
-    """Numbers by name from `NAME=NUMBER`. Raises `InputError`, which begins with the sentence, for
-    other texts, and for numbers below `least`."""
+    """Parse numbers by name from `NAME=NUMBER`.
+
+    Raises `InputError`, beginning with the sentence, for invalid texts and for numbers below
+    `least`.
+    """
     if isinstance(given, Mapping):
         return dict(given)
     numbers = {}
@@ -155,7 +157,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def _can_be(takes: Any, kind: Any) -> bool:
-    """Whether a type, or one inside it, is this one or any."""
+    """Check whether a type, or one inside it, is this one or any."""
     return takes in (kind, Any) or any(_can_be(inner, kind) for inner in typing.get_args(takes))
 
 

@@ -1,4 +1,4 @@
-"""Options, stated once: an annotated field of a frozen dataclass.
+"""State options once, as annotated fields of frozen dataclasses.
 
 The command line, recipes, the Python functions and the reference pages all read the annotation:
 
@@ -33,53 +33,53 @@ class Reads(Enum):
     SHARDS = "shards"
     SOURCE = "source"  # shards or embeddings
     TABLE = "table"
-    JOINED = "joined table"  # with or without a name before it: `NAME=FILE`
+    JOINED = "joined table"  # optionally with a name before it: `NAME=FILE`
     MODEL = "model"
     WEIGHTS = "weights"
     PATH = "path"
 
 
-# What few need is not installed with ncclean: the module that tells whether an extra is there.
+# Extras needed by few are not installed with ncclean: the module that shows whether one is there.
 EXTRAS = {"judge": "openai", "plots": "matplotlib", "review": "uvicorn"}
 
 
 @dataclass(frozen=True)
 class Option:
-    """The facts about a field that all faces of a command read, besides its type and default.
+    """The facts about a field that all interfaces of a command read, besides type and default.
 
     `low` and `high` bound the value, `above` and `below` without the bound itself; of a list, each
-    value. `inside` is its place in the folder of a recipe's stage: of `out` where it is left out,
-    of another option where it is `true`. `methods` are those of `finetune` that read it, all if
-    empty; the help begins with them.
+    value. `inside` is its place in the folder of a recipe's stage: for `out` if omitted, for
+    another option if it is `true`. `methods` are those of `finetune` that read it, all if empty;
+    the help begins with them.
     """
 
     help: str
     _: dataclasses.KW_ONLY
-    name: str = ""  # on every face; the field's by default
-    former: str = ""  # name, which is taken for one version more
-    flags: tuple[str, ...] = ()  # on the command line; a long one replaces that of the name
+    name: str = ""  # on all interfaces; the field's by default
+    former: str = ""  # name, accepted for one more version
+    flags: tuple[str, ...] = ()  # on the command line; a long one replaces the name's flag
     metavar: str = ""
     argument: bool = False  # without a flag on the command line
-    typed_default: Any = None  # of the command line, where Python and recipes need a value
-    commas: bool = False  # a list is one text on the command line, commas between
+    typed_default: Any = None  # on the command line; Python and recipes need a value
+    commas: bool = False  # a list is one text on the command line, separated by commas
     low: float | None = None
     high: float | None = None
     above: float | None = None
     below: float | None = None
     endings: tuple[str, ...] = ()  # of a file's name
-    local: bool = False  # a folder of this machine, and no URL
+    local: bool = False  # a local folder, not a URL
     reads: Reads | None = None
     columns_of: tuple[str, ...] = ()  # it names columns of the tables that these options name
     sql_over: tuple[str, ...] = ()  # it is SQL over the columns of those tables
     inside: str | None = None
     is_idle: bool = False  # another value gives the same result
     in_recipes: bool = True
-    names_code: bool = False  # that is run: a recipe, which may be anybody's, cannot say it alone
+    names_code: bool = False  # code to run: a recipe, which may be anyone's, cannot name it alone
     is_listed: bool = True  # in `--help`; others are for experiments with a method
-    shows_default: bool = True  # False where the help says it in words
+    shows_default: bool = True  # False if the help states it in words
     methods: tuple[str, ...] = ()
-    source: str = ""  # `images` or `embeddings`, where it is for one of them alone
-    extra: str = ""  # of pyproject.toml, without which it cannot be given: see `EXTRAS`
+    source: str = ""  # `images` or `embeddings`, if it applies only to these
+    extra: str = ""  # in pyproject.toml, required for the option: see `EXTRAS`
 
 
 Place = tuple[str, ...]
@@ -112,7 +112,7 @@ class Parameter:
 
     @property
     def is_mapping(self) -> bool:
-        """Whether the option takes names with values, `NAME=VALUE`."""
+        """Whether the option takes `NAME=VALUE` pairs."""
         return any(typing.get_origin(kind) is Mapping for kind in union_members(self.takes))
 
     @property
@@ -199,7 +199,7 @@ def closest(word: str, words: Iterable[str]) -> str:
 
 
 def parameters(kind: type) -> Mapping[str, Parameter]:
-    """The options of a dataclass and of the groups in it, by name, in the order of the fields."""
+    """Return the options of a dataclass and its groups, by name, in field order."""
     return _parameters(kind)
 
 
@@ -275,7 +275,7 @@ def union_members(takes: Any) -> tuple[Any, ...]:
 
 
 def _as_list(takes: Any) -> Any:
-    """`Sequence[X]` as `list[X]`: a string is a sequence too, and must not pass for one."""
+    """Read `Sequence[X]` as `list[X]`: a string is a sequence, too, and must not pass for one."""
     members = union_members(takes)
     if len(members) > 1:
         return typing.Union[tuple(map(_as_list, members))]  # noqa: UP007  made from values
@@ -293,10 +293,10 @@ def check_unset(options: Options, names: Sequence[str], why: str) -> None:
 
 
 def check_source(options: Options, source: str) -> None:
-    """Raise `InputError` for an option that was given but is for another kind of source."""
+    """Raise `InputError` for a given option that is for another kind of source."""
     for name, parameter in parameters(type(options)).items():
         meant, value = parameter.option.source, value_of(options, parameter)
-        if isinstance(value, list):  # as recipes have them
+        if isinstance(value, list):  # as in recipes
             value = tuple(value)
         if meant not in ("", source) and value != parameter.default:
             why = f"is for {meant}, and these are {source}: leave it out"

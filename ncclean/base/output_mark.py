@@ -1,9 +1,9 @@
-"""Marks inside files, of any format, that say which command wrote them.
+"""Mark files of any format with the command that wrote them.
 
-One rule for the files that commands write without a record of the run: what the same command wrote
-is replaced, anything else is refused unless a person says `--overwrite`. The mark is a few words in
-the place that each format has for its author: it goes with the file when it is moved or copied. The
-same words anywhere else, as in a caption or a quotation, are no mark.
+One rule holds for files that commands write without a record of the run: a file of the same command
+is replaced, any other is refused unless a person says `--overwrite`. The mark is a few words in
+each format's field for its author, so it survives moving and copying. The same words anywhere else,
+as in a caption or a quotation, are not a mark.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from upath import UPath
 from ncclean.base import stores
 from ncclean.errors import InputError
 
-# Metadata stand at the beginning, those of PDF at the end.
+# Metadata are at the beginning; in PDF, at the end.
 _LOOKED_AT = 1 << 16
-# By the bytes that a format begins with: what stands around the mark, from there on. `%s` is the
-# mark; a match must end before what ends the metadata.
+# By a format's first bytes: what surrounds the mark, from there on. `%s` is the mark; a match must
+# end before the end of the metadata.
 _PLACES: dict[bytes, tuple[str, bytes | None]] = {
     b"{": (r'\{\s*"made_by":\s*"%s"\s*[,}]', None),
     b"<!DOCTYPE html>": (r'.*?<meta name="generator" content="ncclean [^"<>]*, %s">', b"<title"),
@@ -43,8 +43,8 @@ def mark(command: str) -> str:
 def npy_header(fields: dict[str, Any], command: str) -> bytes:
     """Return the header of a `.npy` file that says which command wrote it.
 
-    A header is a literal of Python, and the mark a comment in it. Its length stays a multiple of
-    64, so that the array can be mapped.
+    A header is a Python literal, and the mark a comment in it. Its length stays a multiple of 64,
+    so that the array can be mapped.
     """
     import numpy as np
 
@@ -57,7 +57,7 @@ def npy_header(fields: dict[str, Any], command: str) -> bytes:
 
 
 def was_made_by(path: str, command: str) -> bool:
-    """Whether the file at `path` carries the mark of the command."""
+    """Check whether the file at `path` carries the mark of the command."""
     place = stores.location(path)
     if not (stores.is_url(path) or os.path.isfile(path)):
         return False
@@ -76,7 +76,7 @@ def was_made_by(path: str, command: str) -> bool:
 
 
 def _metadata(place: UPath) -> dict[bytes, bytes]:
-    """The metadata of a Parquet file, apart from its captions; none of any other file."""
+    """Return the metadata of a Parquet file, except its captions; none for other files."""
     import pyarrow
 
     try:
@@ -89,7 +89,7 @@ def _metadata(place: UPath) -> dict[bytes, bytes]:
 def check_free(paths: Iterable[str | None], command: str, overwrite: bool = False) -> None:
     """Raise `InputError` if the command would replace a file that another command or program made.
 
-    `overwrite` allows files to be replaced, but no folders and no devices. None is passed over.
+    `overwrite` allows replacing files, but not folders or devices. None is skipped.
     """
     for path in paths:
         if path is None or not _is_there(path):

@@ -1,4 +1,4 @@
-"""The protocol of progress, which the library reports to whoever watches; speed and timing."""
+"""The protocol of progress, which the library reports to observers; speed and timing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ncclean.base.formats import clock_time
 
 @runtime_checkable
 class Progress(Protocol):
-    """Receives what is being done and how far it is."""
+    """Receives the current activity and its progress."""
 
     def say(self, text: str) -> None:
         """Report that something begins, or another line of text."""
@@ -32,7 +32,7 @@ SILENT = Silent()
 
 
 class Pace:
-    """Speed and time left, from the first report of what is counted: all before was resumed."""
+    """Speed and time left, from the first report on: earlier work was resumed."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -74,7 +74,7 @@ def count_line(done: int, total: int, unit: str, facts: Mapping[str, object]) ->
 
 
 def fact_text(fact: tuple[str, object]) -> str:
-    """A fact beside the progress as text: `loss 3.1`; a speed is printed without its name."""
+    """Return a fact about progress as text: `loss 3.1`; a speed is printed without its name."""
     name, value = fact
     text = f"{value:.3f}" if isinstance(value, float) else f"{value}"
     return text if name == "speed" else f"{name.replace('_', ' ')} {text}"

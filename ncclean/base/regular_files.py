@@ -1,4 +1,4 @@
-"""Regular local files, and one sentence for a pipe or a device in place of one."""
+"""Open regular local files, and explain in one sentence pipes and devices instead of them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import IO
 
 from upath import UPath
 
-LFS_POINTER = b"version https://git-lfs"  # the first bytes of what a clone without it has
+LFS_POINTER = b"version https://git-lfs"  # first bytes of a git LFS pointer in a clone without LFS
 IS_LFS_POINTER = "it is a pointer of Git LFS in place of the file: fetch that with `git lfs pull`"
 
 
 def open_file(path: str | os.PathLike[str], buffering: int = -1) -> IO[bytes]:
     """Open a local regular file for reading.
 
-    Raises `OSError` for anything else: a pipe would be waited for, a device has no end.
+    Raises `OSError` for anything else: a pipe would block, a device has no end.
     """
     return open(path, "rb", buffering, opener=_open_regular)
 
@@ -35,20 +35,20 @@ def _open_regular(path: str, flags: int) -> int:
 def check_is_file(path: str | UPath) -> None:
     """Raise `OSError` for a local path that exists and, links followed, is not a regular file.
 
-    For readers that open a path by themselves; others use `open_file`.
+    For readers that open a path themselves; others use `open_file`.
     """
     if "://" in str(path):
         return
     try:
         mode = os.stat(str(path)).st_mode
-    except (OSError, ValueError):  # said by whatever opens it
+    except (OSError, ValueError):  # reported by whatever opens it
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise _not_a_file(str(path), mode)
 
 
 def why_missing(path: str | UPath) -> str:
-    """A sentence that says whether a path does not exist, or is a pipe or a device."""
+    """Return a sentence if a path does not exist, or is a pipe or a device."""
     try:
         check_is_file(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The detection rules: what flags a pair as noisy, and how well it finds the noisy pairs.
+"""The detection rules: conditions that flag a pair as noisy, and their detection metrics.
 
 `evaluate noise` compares the rules with the truth, the report shows where they agree, and a
 `--method` of `select` keeps the pairs that a rule does not flag.
@@ -26,8 +26,8 @@ class Rule:
     """SQL over the score table, true where a scored pair counts as noisy.
 
     `title` names the rule in the results of `evaluate noise`, `short` in the narrow columns of the
-    report. `method` is the one of `select` that keeps the other pairs. One that `is_costly` loses
-    most matched pairs of some corpora, and is not in the report.
+    report. `method` is the one of `select` that keeps the other pairs. A rule that `is_costly`
+    loses most matched pairs of some corpora, and is not in the report.
     """
 
     title: str
@@ -46,7 +46,7 @@ class Rule:
 def flagging_condition(
     column: str, threshold: float, *, higher_is_cleaner: bool, exclusive: bool = False
 ) -> str:
-    """SQL: true where a score lies on the noisy side of a threshold, or at it if not `exclusive`.
+    """Return SQL that is true if a score is on the noisy side of a threshold.
 
     >>> flagging_condition("similarity", 0.25, higher_is_cleaner=True)
     'similarity <= 0.25'

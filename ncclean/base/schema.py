@@ -1,7 +1,7 @@
-"""The only Arrow schemas: every column, its type, its meaning and the module that computes it.
+"""The only Arrow schemas: every column, its type, its meaning and its module.
 
-A column that is a score also says which direction is clean, its range, and where it is shown;
-`select`, `report` and `evaluate noise` read these facts from here.
+A score column also states which direction is clean, its range, and where it is shown; `select`,
+`report` and `evaluate noise` read these facts from here.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ SCHEMA_VERSION = "1"
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreFacts:
-    """The facts that sorting by a score, cutting it and showing it need.
+    """The facts needed to sort by a score, cut it and show it.
 
     `range` holds every value that a threshold can have, both ends included; None has no bounds.
     `noise_threshold` is the operating point: a pair at or beyond it, on the noisy side, is flagged;
-    `exclusive` leaves out the threshold itself. Without one, `evaluate noise` flags as many pairs
-    as it estimates to be noisy. `follows_cosine` marks a score that never increases or never
-    decreases in the cosine (`noise_probability` only if it is calibrated on it). `report_place`
-    orders the scores that have a threshold curve in the report, `evaluation_place` those that
-    `evaluate noise` takes; 0 leaves the score out.
+    `exclusive` excludes the threshold itself. Without one, `evaluate noise` flags as many pairs as
+    it estimates to be noisy. `follows_cosine` marks a score that never increases or never decreases
+    in the cosine (`noise_probability` only if it is calibrated on it). `report_place` orders the
+    scores with a threshold curve in the report, `evaluation_place` those of `evaluate noise`; 0
+    omits the score.
     """
 
     label: str
@@ -152,7 +152,7 @@ DICTIONARY_COLUMNS = (
     "calibration_group",
     "noise_kind",
 )
-# `ncclean.data.samples.Place`. Values grow from row to row: what is stored is by how much.
+# `ncclean.data.samples.Place`. Values grow from row to row: the increments are stored.
 PLACE_COLUMNS = ("image_path", "image_offset", "image_size", "sample_offset", "sample_size")
 DELTA_COLUMNS = {
     name: "DELTA_BYTE_ARRAY" if name == "image_path" else "DELTA_BINARY_PACKED"
@@ -185,7 +185,7 @@ def as_scores(table: pa.Table) -> pa.Table:
 
 
 # clip-retrieval's metadata beside the embeddings: which pair each row of the matrices belongs to,
-# and what the json says about it. The caption goes by clip-retrieval's name for it.
+# and the facts of its json. The caption has clip-retrieval's name for it.
 EMBEDDING_METADATA_COLUMNS = {
     "uid": "uid", "shard": "shard", "key": "key", "row": "row", "caption_number": "caption_number",
     "caption_key": "caption_key", "text": "caption", "url": "url",
@@ -195,14 +195,14 @@ EMBEDDING_METADATA = pa.schema(
     [(name, SCORES.field(column).type) for column, name in EMBEDDING_METADATA_COLUMNS.items()]
 )
 
-# Of `--canonical`.
+# Columns of `--canonical`.
 CANONICAL = Column(
     "canonical_similarity", _FLOAT, "cosine in the directions that images and captions share",
     "scoring.canonical",
     ScoreFacts(label="Canonical similarity", higher_is_cleaner=True, evaluation_place=13),
 )  # fmt: skip
 
-# Of `--words`.
+# Columns of `--words`.
 WORD_COLUMNS = (
     Column("word_margin", _FLOAT, "cosine less that of the best caption with one other word",
            "scoring.near_miss",
@@ -222,7 +222,7 @@ WORD_COLUMNS = (
 )  # fmt: skip
 WORD_TYPES = {column.name: column.type for column in WORD_COLUMNS}
 
-# Of `--caption-parts`.
+# Columns of `--caption-parts`.
 PART_COLUMNS = (
     Column("part_count", _INT, "parts of the caption: sentences, or windows of long ones",
            "data.caption_parts"),
@@ -252,7 +252,7 @@ PART_COLUMNS = (
            "scoring.caption_parts"),
 )  # fmt: skip
 PART_TYPES = {column.name: column.type for column in PART_COLUMNS}
-# A table without the option lacks them.
+# Absent without the option.
 OPTIONAL_COLUMNS = (CANONICAL, *WORD_COLUMNS, *PART_COLUMNS)
 
 NEIGHBOUR_COLUMNS = (
@@ -355,7 +355,7 @@ SCORE_FACTS = {
 
 
 def facts_of(score: str) -> ScoreFacts | None:
-    """Direction, bounds and the like of a score column; None for a column that is not known.
+    """Return direction, bounds and similar facts of a score column; None for an unknown column.
 
     >>> facts_of("dfn.noise_probability").higher_is_cleaner
     False
@@ -391,7 +391,7 @@ OUTCOME_COLUMNS = (
 
 OUTCOMES = pa.schema([column.field() for column in OUTCOME_COLUMNS])
 
-# What a person decided about a pair: `ncclean review` writes them, `select --decisions` reads them.
+# People's decisions about pairs: `ncclean review` writes them, `select --decisions` reads them.
 DECISION_COLUMNS = (
     Column("uid", _STRING, "uid of the pair, as in the score table", "storage.decisions"),
     Column(
@@ -405,7 +405,7 @@ DECISION_COLUMNS = (
 )
 DECISIONS = pa.schema([column.field() for column in DECISION_COLUMNS])
 
-# Groups of pairs that are wrong more often than others: `ncclean explain` writes them.
+# Groups of pairs that are wrong more often than others, written by `ncclean explain`.
 _EXAMPLE = pa.struct(
     [
         ("uid", _STRING),

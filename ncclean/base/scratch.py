@@ -1,4 +1,4 @@
-"""Temporary folders that do not outlive a killed process for long."""
+"""Temporary folders that are removed soon after a process is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PREFIX = "ncclean-scratch-"
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a temporary folder, removed at the end, as are those that killed processes left.
+    """Yield a temporary folder, removed at the end; also remove those left by killed processes.
 
     Its owner holds a lock on it, which the system releases when the process dies.
     """
@@ -28,12 +28,12 @@ def scratch_folder() -> Iterator[Path]:
             lock = _locked(folder)
         except FileNotFoundError:
             continue
-        except OSError:  # no locks on this file system: nobody takes it for left either
+        except OSError:  # no locks on this file system: nobody else considers it abandoned either
             with contextlib.ExitStack() as held:
                 held.callback(shutil.rmtree, folder, ignore_errors=True)
                 yield folder
             return
-        if lock is None:  # another process takes it for left
+        if lock is None:  # another process considers it abandoned
             continue
         if os.fstat(lock).st_nlink:
             break
@@ -63,7 +63,7 @@ def _remove_left() -> None:
 
 
 def _locked(folder: Path) -> int | None:
-    """A descriptor that holds the lock; None if another one does. Raises `OSError`."""
+    """Return a descriptor that holds the lock; None if another one does. Raises `OSError`."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Small tables that people hand on, whole and within bounds: decisions, answers, causes, results.
+"""Read small tables from people, whole and within limits: decisions, answers, causes, results.
 
-All forms have one reader. Parquet is decoded by a process of its own, with limits of memory and
-time: a few of its bytes may stand for gigabytes, and broken ones may end the process.
+All forms have one reader. Parquet is decoded in a separate process, with limits of memory and time:
+a few of its bytes may stand for gigabytes, and broken ones may end the process.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ncclean.base.text_files import parse_json, read_bytes, to_text
 from ncclean.errors import InputError, one_line
 
 LINES = (".jsonl", ".ndjson")
-LONGEST_FIELD = 1 << 20  # characters; a quote never closed would make a field of the rest
+LONGEST_FIELD = 1 << 20  # characters; an unclosed quote would turn the rest into a field
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_LARGEST_FILE = 128 << 20  # of Parquet; texts have a bound of their own
-_MOST_ROWS = 2_000_000  # of some hundred bytes each, once they are Python's
+_LARGEST_FILE = 128 << 20  # of Parquet; texts have a separate limit
+_MOST_ROWS = 2_000_000  # of some hundred bytes each as Python objects
 _LARGEST_VALUES = 256 << 20
 _MEMORY = 1 << 30
 _SECONDS = 60
@@ -45,9 +45,10 @@ def read_rows(
 ) -> SmallTable:
     """Read the rows of a Parquet, CSV, TSV, JSON or JSON lines file, local or in a store.
 
-    Tables of columns must have the `needed` ones of `what` they are said to hold, and others than
-    those and `optional` may be left out. JSON is as it was written: rows may be of any kind, and an
-    object is one row. Raises `InputError` for any other file, and for one that is too large.
+    Tables must have the `needed` columns of `what` they are supposed to hold; columns other than
+    these and the `optional` ones may be omitted. JSON is returned as written: rows may be of any
+    kind, and an object is one row. Raises `InputError` for any other file, and for one that is too
+    large.
     """
     data, ending = read_bytes(path, _LARGEST_FILE), os.path.splitext(path)[1].lower()
     if ending == ".parquet" or data.startswith(b"PAR1"):
@@ -96,9 +97,9 @@ def _decoded(
 
 
 def main() -> None:
-    """Decode the Parquet file on standard input, and write the columns that are named as a stream.
+    """Decode the Parquet file on standard input, and write the named columns as a stream.
 
-    Ends with a sentence where that takes too much.
+    Ends with a sentence if that exceeds the limits.
     """
     limit_memory(_MEMORY)
     try:
@@ -122,14 +123,14 @@ def _decode(source: pa.BufferReader, columns: Sequence[str]) -> None:
                 if rows > _MOST_ROWS or size > _LARGEST_VALUES:
                     raise InputError(f"it has more than {_LARGEST_VALUES >> 20:,} MiB of values")
                 writer.write_batch(batch)
-    if rows != announced:  # a wrong page header may lose rows without an error of Arrow's
+    if rows != announced:  # a wrong page header may lose rows without an Arrow error
         raise InputError(f"it has {rows:,} rows, {announced:,} were announced")
 
 
 def _python_rows(batch: pa.RecordBatch, path: str) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = batch.to_pylist()
-    except (ValueError, OverflowError) as error:  # a text that is none, a time that Python lacks
+    except (ValueError, OverflowError) as error:  # an invalid text, or a time that Python lacks
         raise InputError(f"{path} cannot be read: {one_line(error)}") from error
     return rows
 
@@ -137,7 +138,7 @@ def _python_rows(batch: pa.RecordBatch, path: str) -> list[dict[str, Any]]:
 def _csv_rows(
     text: str, path: str, delimiter: str, needed: Sequence[str], what: str
 ) -> list[dict[str, Any]]:
-    csv.field_size_limit(LONGEST_FIELD)  # of the process: whatever was read before
+    csv.field_size_limit(LONGEST_FIELD)  # of the process, whatever was read before
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         missing = [name for name in needed if name not in (reader.fieldnames or ())]

@@ -1,4 +1,4 @@
-"""Errors of files and object stores in one sentence each, for good or for a while."""
+"""Explain errors of files and object stores in one sentence, and tell transient ones apart."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _CLIENTS = (
     "aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "httpx", "httpx2",
     "huggingface_hub",
 )  # fmt: skip
-# Classes of botocore, aiohttp, httpx and http.client, which stores raise as they are. By name, so
-# that none of these libraries has to be there.
+# Errors of botocore, aiohttp, httpx and http.client that stores raise unchanged. By name, so that
+# none of these libraries need be installed.
 _TRANSIENT_CLASSES = frozenset(
     (
         "ClientConnectionError",
@@ -44,7 +44,7 @@ _HUB_OFFLINE = "OfflineModeIsEnabled"  # a ConnectionError
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an error may go away on retry: throttling, a server's error, a broken connection."""
+    """Check whether a retry may help: throttling, a server's error, a broken connection."""
     if any(cls.__name__ in _TRANSIENT_CLASSES for cls in type(error).__mro__):
         return True
     status = _status(error)
@@ -56,7 +56,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """The status of the HTTP answer that an error is about: gcsfs's `code`, or the hub's."""
+    """Return the HTTP status behind an error: gcsfs's `code`, or the hub's."""
     status = getattr(error, "code", None)
     if status is None:
         status = getattr(getattr(error, "response", None), "status_code", None)
@@ -64,15 +64,15 @@ def _status(error: BaseException) -> int | None:
 
 
 def is_store_error(error: BaseException) -> bool:
-    """Whether an error was raised by a file system or the client of an object store."""
+    """Check whether an error comes from a file system or the client of an object store."""
     family = type(error).__module__.split(".")[0]
     return isinstance(error, OSError) or family in _CLIENTS or is_transient(error)
 
 
 def is_full(folder: str | os.PathLike[str]) -> bool:
-    """Whether the disk of a local folder has less than a megabyte left.
+    """Check whether the disk of a local folder has less than a megabyte left.
 
-    torch, safetensors and DuckDB raise errors of their own where the disk is full.
+    torch, safetensors and DuckDB raise their own errors when the disk is full.
     """
     try:
         disk = os.statvfs(folder)

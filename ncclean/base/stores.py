@@ -1,7 +1,7 @@
 """Local files and object stores behind one set of paths, through universal_pathlib and fsspec.
 
-What ncclean adds: operations on a store are tried again while it refuses or is away, and what
-cannot be helped by trying again becomes one sentence.
+ncclean adds retries while a store refuses or is unreachable, and turns errors that retries cannot
+help into one sentence.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# An outage of this many seconds is sat out; a longer one ends the run, which can be resumed.
+# Outages of up to this many seconds are waited out; a longer one ends the run, which can be
+# resumed.
 PATIENCE_SECONDS = 300.0
 _LONGEST_PAUSE_SECONDS = 20.0
-# Of pyproject.toml, by scheme.
+# Extras in pyproject.toml, by scheme.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-# Others of fsspec's read one file as instructions where to read from, Python's and Jinja's
-# expressions included, or reach into other processes. Chains (`zip::s3`) are none of these.
+# fsspec's others read one file as instructions where to read from, including Python and Jinja
+# expressions, or reach into other processes. Chains (`zip::s3`) are excluded, too.
 _SCHEMES = frozenset((
     "abfs", "abfss", "adl", "az", "file", "gcs", "gs", "hdfs", "hf", "http", "https", "local",
     "memory", "oci", "oss", "r2", "s3", "s3a", "sftp", "webdav", "webhdfs",
 ))  # fmt: skip
-_FEW_OBJECTS = 8  # are asked for one by one
-REQUESTS_AT_ONCE = 32  # of one process, where there are many files
+_FEW_OBJECTS = 8  # requested one by one
+REQUESTS_AT_ONCE = 32  # of one process, for many files
 
 
 def is_url(path: str | UPath) -> bool:
@@ -55,17 +56,17 @@ def is_url(path: str | UPath) -> bool:
 
 
 def without_query(path: str) -> str:
-    """Cut the query, which may hold a signature, off an http URL; other URLs stay as they are."""
+    """Cut the query, which may hold a signature, from an http URL; keep other URLs unchanged."""
     return path.partition("?")[0] if path.startswith(("http://", "https://")) else path
 
 
 def canonical(path: str) -> str:
-    """A unique name for each file: links and relative paths resolved, URLs unchanged."""
+    """Return a unique name for each file: links and relative paths resolved, URLs unchanged."""
     return path if is_url(path) else os.path.realpath(path)
 
 
 def absolute(path: str) -> str:
-    """Make a path absolute, for a worker with another working folder; URLs stay as they are."""
+    """Make a path absolute, for a worker with another working folder; keep URLs unchanged."""
     return path if is_url(path) else os.path.abspath(path)
 
 
@@ -97,15 +98,15 @@ def location(path: str) -> UPath:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """Open the fsspec file system of a URL; returns the path within it, too."""
+    """Open the fsspec file system of a URL; return it with the path within it."""
     place = location(url)
     return place.fs, place.path
 
 
 def patiently(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call `work` again until it succeeds, with growing random pauses, for `PATIENCE_SECONDS`.
+    """Retry `work` until it succeeds, with growing random pauses, for `PATIENCE_SECONDS`.
 
-    Errors that trying again cannot help are raised at once, the last one when time is up.
+    Errors that retries cannot help are raised at once, the last one when time is up.
     """
     attempts = Retrying(
         retry=retry_if_exception(is_transient),
@@ -135,9 +136,9 @@ def ask(verb: str, path: object, work: Callable[..., T], *args: Any, **kwargs: A
 
 
 def answered(work: Callable[..., T], *args: Any) -> T:
-    """Ask a store for metadata. Raises `OSError` for an answer that is not one.
+    """Ask a store for metadata. Raises `OSError` for an invalid answer.
 
-    A proxy may put a page of its own in its place, which the store's client does not expect.
+    A proxy may return its own page instead, which the store's client does not expect.
     """
     try:
         return work(*args)
@@ -150,7 +151,7 @@ _kept_listings: ContextVar[dict[str, list[Entry]] | None] = ContextVar("listings
 
 
 class Entry(NamedTuple):
-    """A name in a folder. `size` and `version` are None where a listing does not tell them."""
+    """A name in a folder; `size` and `version` are None if the listing does not state them."""
 
     name: str
     is_folder: bool
@@ -161,8 +162,8 @@ class Entry(NamedTuple):
 def listing(folder: str | UPath, *, is_there: bool = False) -> list[Entry]:
     """List a folder by name; empty if there is no such folder.
 
-    With `is_there`, a folder that does not exist is an error as well. Links to folders count as
-    files. Raises `InputError` if the folder cannot be listed.
+    With `is_there`, a missing folder is also an error. Links to folders count as files. Raises
+    `InputError` if the folder cannot be listed.
     """
     place, kept = str(folder), _kept_listings.get()
     if kept is not None and (kept.get(place) or not is_there) and place in kept:
@@ -207,7 +208,7 @@ def _list_url(folder: str, is_there: bool) -> list[Entry]:
 
 
 def _entries(system: Any, path: str) -> list[Entry]:
-    system.invalidate_cache(path)  # the hub's keeps listings whatever it is told
+    system.invalidate_cache(path)  # the hub's keeps listings regardless of its options
     return [
         Entry(
             one["name"].rstrip("/").rpartition("/")[2],
@@ -229,7 +230,7 @@ def version_of(info: Mapping[str, Any]) -> str:
 
 
 def present_files(paths: Iterable[UPath]) -> list[UPath]:
-    """The paths among these that are files or links; objects of one folder are listed once."""
+    """Return the paths that exist as files or links; objects of one folder are listed once."""
     folders: dict[str, list[UPath]] = defaultdict(list)
     present: list[UPath] = []
     for path in paths:
@@ -279,7 +280,7 @@ def read_files(paths: Sequence[UPath]) -> list[bytes]:
     """Read small files whole, those of a store at once. Raises `InputError` if one fails."""
     if not paths or not is_url(paths[0]):
         return [ask("read", path, read_bytes, path) for path in paths]
-    names = [path.path for path in paths]  # as ranges, else each is asked for its size first
+    names = [path.path for path in paths]  # as ranges, else the size of each is requested first
     ends = [None] * len(names)
     found: list[bytes] = ask(
         "read", paths[0], paths[0].fs.cat_ranges, names, [0] * len(names), ends, on_error="raise"
@@ -325,7 +326,7 @@ def read_range(url: str, begin: int, end: int) -> bytes:
 
 
 def read_ranges(path: UPath, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Read several ranges of a file, of an object at once; fewer bytes where it ends before."""
+    """Read several ranges of a file, an object's at once; fewer bytes at its end."""
     if not is_url(path):
         with open_file(str(path)) as file:
             return [os.pread(file.fileno(), end - begin, begin) for begin, end in ranges]
@@ -351,16 +352,16 @@ def open_binary(url: str, *, block_bytes: int, blocks: int) -> Any:
 
 
 def open_anywhere(path: UPath) -> Any:
-    """A file or an object, to be read from any place; nothing is read ahead."""
+    """Open a file or object for random access, without reading ahead."""
     if not is_url(path):
         return open_file(str(path))
     return patiently(path.fs.open, path.path, "rb", cache_type="none")
 
 
 def _configure_s3() -> None:
-    """Throttling and server errors are first retried by botocore; it opens 10 connections at most.
+    """Let botocore first retry throttling and server errors; it opens 10 connections at most.
 
-    What a person configured for fsspec stays.
+    A person's configuration of fsspec takes precedence.
     """
     settings = fsspec.config.conf.setdefault("s3", {}).setdefault("config_kwargs", {})
     settings.setdefault("retries", {"max_attempts": 3, "mode": "standard"})
@@ -371,10 +372,10 @@ _configure_s3()
 
 
 def open_parquet(path: UPath, dictionaries: Sequence[str] = ()) -> Any:  # a `ParquetFile`
-    """Open a Parquet file, local or in a store; only what is asked for is read.
+    """Open a Parquet file, local or in a store; only requested parts are read.
 
-    `dictionaries` are columns of texts to read as numbers and the texts that they stand for.
-    Raises `OSError` or `pyarrow.ArrowException` if it cannot be read.
+    `dictionaries` are text columns to read as dictionaries. Raises `OSError` or
+    `pyarrow.ArrowException` if it cannot be read.
     """
     import pyarrow
     from pyarrow import parquet
@@ -392,6 +393,6 @@ def open_parquet(path: UPath, dictionaries: Sequence[str] = ()) -> Any:  # a `Pa
     except UnicodeDecodeError as error:  # of names of columns
         raise pyarrow.ArrowInvalid(f"a name in its schema is not UTF-8: {error}") from error
     except OSError as error:
-        if error.errno is None and "thrift" in str(error):  # its footer: no use to try again
+        if error.errno is None and "thrift" in str(error):  # its footer: a retry would not help
             raise pyarrow.ArrowInvalid(one_line(error)) from error
         raise

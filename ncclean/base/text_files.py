@@ -1,7 +1,7 @@
-"""Small text files that somebody else may have written: read and parsed within bounds.
+"""Read and parse small, possibly untrusted text files within limits.
 
-A file may be a pipe that nobody writes to, a link to a device without an end, or a few lines that
-stand for gigabytes. Each is an `InputError` that names it.
+A file may be a pipe that nobody writes to, a link to an endless device, or a few lines that stand
+for gigabytes. Each is an `InputError` that names it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ncclean.base.store_errors import explain
 from ncclean.errors import InputError
 
 LARGEST_TEXT = 32 << 20  # Python holds some twenty bytes for each byte of nested JSON
-# Levels of nesting. Python's own stack ends at a thousand calls, of which each level may take some.
+# Levels of nesting. Python's own stack ends at a thousand calls, and each level may take several.
 _DEEPEST = 100
 _LONGEST_YAML = 1 << 20  # characters, which take seconds to parse
-_MOST_NODES = 200_000  # of a YAML document, counting what an alias repeats
+_MOST_NODES = 200_000  # of a YAML document, counting repeats by aliases
 
 
 def read_text(path: str | os.PathLike[str], largest: int = LARGEST_TEXT) -> str:
     """Read a text file or object, UTF-8 with or without a byte order mark.
 
-    Raises `InputError` if it cannot be read, is no regular file, is no UTF-8, or has more than
+    Raises `InputError` if it cannot be read, is not a regular file or not UTF-8, or has more than
     `largest` bytes.
     """
     return to_text(read_bytes(path, largest), path)
@@ -73,8 +73,8 @@ def parse_json(text: str | bytes, where: object) -> Any:
 def compose_yaml(text: str, where: object) -> yaml.Node | None:
     """Parse YAML into nodes, None for an empty text.
 
-    Raises `InputError` that begins with `where` for one that is too long or nested too deeply, or
-    whose aliases repeat too much, and for what is not YAML, with the line.
+    Raises `InputError`, beginning with `where`, for texts that are too long or too deeply nested,
+    or whose aliases repeat too much, and for invalid YAML, with the line.
     """
     if len(text) > _LONGEST_YAML:
         raise InputError(f"{where} has more than {_LONGEST_YAML:,} characters: too many for YAML")
@@ -90,18 +90,18 @@ def compose_yaml(text: str, where: object) -> yaml.Node | None:
 
 
 class WrittenFloat(float):
-    """A number of YAML as `written`: the version 1.10 is not 1.1 where it is part of a text."""
+    """A YAML number as `written`: inside a text, version 1.10 is not 1.1."""
 
     written: str
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads no number as another than what people read: 010 is 8 in YAML 1.1, and 1:30 is 90."""
+    """Refuses numbers that YAML reads differently from people: 010 is 8 in YAML 1.1, 1:30 is 90."""
 
     def number(self, node: yaml.ScalarNode) -> Any:
         """A number. Raises `InputError` for one with a leading 0, or of base 60."""
         is_float = node.tag == "tag:yaml.org,2002:float"
-        # First, as it refuses what is no scalar: a tag may stand before anything.
+        # First, as it refuses non-scalars: a tag may precede anything.
         value = self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
         digits = node.value.lstrip("+-")
         is_octal = not is_float and digits[0] == "0" and digits[1:].replace("_", "").isdigit()

@@ -1,8 +1,8 @@
-"""URLs as they may be printed and written: without passwords, signatures and tokens.
+"""Hide passwords, signatures and tokens in URLs that are printed or written.
 
 A source like `https://user:password@host/00000.tar` or a signed URL opens a corpus to whoever reads
-it. What ncclean prints or writes has `***` in their places, in the same way every time, so that a
-run resumes when its URLs are signed anew.
+it. ncclean prints and writes `***` instead, always in the same way, so a run resumes when its URLs
+are signed anew.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ HIDDEN = "***"
 
 _URL = re.compile(r"://[^\s\"'<>\\]*")
 _QUERY = re.compile(r"[?#]")
-# Of these, what stands before the host is a token; of sftp it is a name, of abfs a container.
+# For these schemes, the text before the host is a token; for sftp it is a name, for abfs a
+# container.
 _TOKEN_SCHEMES = ("http", "https", "webdav", "hf")
 _PARAMETER = re.compile(r"([?#&;])([^=&;#?]*)(=?)([^&;#]*)")
 _SECRET_NAME = re.compile(
@@ -87,7 +88,7 @@ def _without_user(piece: str, is_token: bool) -> str:
 
 
 def _has_half_a_password(host: str) -> bool:
-    """Whether `user:pass` stands in the place of a host and its port: the rest follows a `/`."""
+    """Check whether `user:pass` is in the place of a host and port: the rest follows a `/`."""
     _, colon, port = host.rpartition(":")
     return bool(colon) and "@" not in host and not port.isdecimal() and not port.endswith("]")
 

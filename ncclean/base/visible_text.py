@@ -1,4 +1,4 @@
-"""Text from files as it may be printed: nothing in it moves the cursor, hides or reorders."""
+"""Make text from files safe to print: nothing in it moves the cursor, hides or reorders."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 
 from ncclean.base.url_secrets import without_secrets
 
-# Direction embeddings, overrides and isolates reorder the text after them, even beyond its end;
-# the plain direction marks of Arabic and Hebrew do not. Escape codes rewrite a terminal. Other
-# control characters are invisible or break the line. Lone surrogates, which names of files may
-# have, cannot be printed at all.
+# Direction embeddings, overrides and isolates reorder following text, even beyond their own; the
+# plain direction marks of Arabic and Hebrew do not. Escape codes rewrite a terminal. Other control
+# characters are invisible or break the line. Lone surrogates, which names of files may have, cannot
+# be printed at all.
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
