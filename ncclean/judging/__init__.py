@@ -1,1 +1,1 @@
-"""A model as judge of an audit: it is asked about each pair of a sample, and its answers kept."""
+"""Ask a model as judge of an audit about each pair of a sample, and keep its answers."""

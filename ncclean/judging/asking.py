@@ -1,4 +1,4 @@
-"""The loop of a judge: pairs go out in the sample's order, several at a time, and come back."""
+"""The loop of a judge: send pairs in the sample's order, several at a time, and receive answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ncclean.judging.prompt import LONGEST_CAPTION
 from ncclean.judging.reply import CANNOT_TELL, Judgement
 from ncclean.judging.server import JudgeServer, JudgeStopped
 
-# Pairs that may fail one after the other before the fault is the server's.
+# Consecutive failures of pairs that count as the server's fault.
 _MOST_FAILURES = 8
 
 
@@ -31,8 +31,8 @@ class _Request:
 class Asking:
     """Asks about the rows of a sample until all are judged or the budget is used up.
 
-    A pair that the server fails on is put into the journal once the server has answered another
-    one that was asked at the same time or later: if it answers none, the fault is not the pair's.
+    A failed pair is journalled once the server has answered another one that was sent at the same
+    time or later: if it answers none, the pair is not at fault.
     """
 
     server: JudgeServer
@@ -49,7 +49,10 @@ class Asking:
     _replies: int = 0
 
     def run(self) -> None:
-        """Ask. Raises `JudgeStopped` if the server does not answer; its answers are kept."""
+        """Ask about the pairs.
+
+        Raises `JudgeStopped` if the server does not answer; answers are kept.
+        """
         total = len(self.journal.sample.rows)
         rows = [row for row in range(total) if row not in self.journal.judgements]
         self._unclear = sum(one.answer == CANNOT_TELL for one in self.journal.judgements.values())
@@ -62,7 +65,7 @@ class Asking:
                 self._settle_failed(is_end=True)
             except BaseException:
                 self.server.stop()
-                pool.shutdown()  # what is under way is paid for
+                pool.shutdown()  # requests in progress are already paid for
                 self._keep_finished()
                 raise
 
@@ -86,7 +89,7 @@ class Asking:
             self._waiting[pool.submit(self.server.ask, picture.url, pair.text)] = request
 
     def _receive(self) -> None:
-        """Wait for a request, and keep what came of it."""
+        """Wait for a request, and keep its result."""
         done, _ = wait(self._waiting, return_when=FIRST_COMPLETED)
         for future in done:
             judgement = future.result()
@@ -104,7 +107,7 @@ class Asking:
         self._keep(request, judgement)
 
     def _settle_failed(self, is_end: bool = False) -> None:
-        """Take the pairs that failed for pairs that the server cannot answer."""
+        """Treat the failed pairs as unanswerable for the server."""
         answered = self.journal.judgements.values()
         is_silent = not self._replies and all(one.reason is not None for one in answered)
         if is_end and self._failed and is_silent:

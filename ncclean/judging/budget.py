@@ -1,4 +1,4 @@
-"""Tokens: what a request will take, what all have taken, and the most that may be taken."""
+"""Budget tokens: estimated for a request, used so far, and the limit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ncclean.judging.prompt import Prompt
 from ncclean.judging.reply import Judgement
 
-MOST_ANSWER_TOKENS = 1_024  # models that think aloud first need some hundreds
-_PIXELS_PER_TOKEN = 28 * 28  # of a patch that common models make one token of
+MOST_ANSWER_TOKENS = 1_024  # reasoning models first need some hundreds
+_PIXELS_PER_TOKEN = 28 * 28  # side of a patch that common models encode as one token
 _BYTES_PER_TOKEN = 4
 _OF_FORMAT = 100  # the schema, and the marks around messages
 _ANSWER_TOKENS, _WORDS_TOKENS = 15, 45
@@ -17,13 +17,13 @@ _ANSWER_TOKENS, _WORDS_TOKENS = 15, 45
 
 @dataclass(frozen=True)
 class TokenEstimate:
-    """Tokens of requests by a prompt, about: tokenizers and models differ."""
+    """Approximate tokens of a prompt's requests: tokenizers and models differ."""
 
     prompt: Prompt
     longest: int  # pixels
 
     def of_request(self, caption: str, width: int | None = None, height: int | None = None) -> int:
-        """Tokens in, of one request; a picture of unknown size is taken for a square."""
+        """Return input tokens of one request; an image of unknown size counts as a square."""
         width, height = width or self.longest, height or self.longest
         scale = min(1.0, self.longest / max(width, height))
         picture = math.ceil(width * scale * height * scale / _PIXELS_PER_TOKEN)
@@ -37,7 +37,7 @@ class TokenEstimate:
 
 @dataclass
 class Budget:
-    """Tokens used, and those set aside for requests that are under way."""
+    """Tokens used, and those reserved for requests in progress."""
 
     most: int | None = None
     used: int = 0
@@ -45,8 +45,8 @@ class Budget:
     _aside: int = 0
 
     def reserve(self, estimate: int) -> int | None:
-        """Set tokens aside for a request; None if it might exceed the budget."""
-        # Until the server has counted any, an estimate may be far below what it will count.
+        """Reserve tokens for a request; None if it might exceed the budget."""
+        # Before the server has reported any, an estimate may be far too low.
         tokens = max(estimate, self.largest or 2 * estimate) + MOST_ANSWER_TOKENS
         if self.most is not None and self.used + self._aside + tokens > self.most:
             return None
@@ -54,7 +54,7 @@ class Budget:
         return tokens
 
     def settle(self, reserved: int, estimate: int, judgement: Judgement) -> None:
-        """Count what a request took in place of what was set aside for it."""
+        """Replace a request's reserved tokens by those used."""
         self._aside -= reserved
         self.largest = max(self.largest, judgement.tokens_in or 0)
         self.used += tokens_of(judgement, estimate)

@@ -1,4 +1,4 @@
-"""The answers of a judge: a journal while it is asked, and then `judge.parquet`."""
+"""Keep the answers of a judge: in a journal while asking, then in `judge.parquet`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _differences = partial(differences, labels={"sample": "the sample"})
 class Journal:
     """Judgements by row of the sample; `tokens` were used for them.
 
-    Each is synced to the disk when it is added. A run that was killed at any moment resumes with
-    what the journal holds, and one that has ended with what `judge.parquet` holds.
+    Each is synced to disk when added. A run killed at any moment resumes from the journal, and a
+    finished one from `judge.parquet`.
     """
 
     folder: UPath
@@ -63,8 +63,8 @@ class Journal:
     def open(cls, folder: UPath, identity: Identity, sample: Sample, *, overwrite: bool) -> Journal:
         """Begin a run, or resume an earlier one of the same identity.
 
-        Raises `ResumeError` if the answers there are those of another run, and `InputError` if
-        another file or process is in the way.
+        Raises `ResumeError` if the existing answers are another run's, and `InputError` if another
+        file or process is in the way.
         """
         journal = cls(folder, identity, sample)
         check_free([str(journal.table)], _COMMAND, overwrite)
@@ -103,7 +103,7 @@ class Journal:
     def add(self, row: int, uid: str, judgement: Judgement, tokens: int = 0) -> None:
         """Append a judgement; it is on the disk on return.
 
-        A pair without a picture is looked for again by the next run.
+        A pair without an image is retried by the next run.
         """
         assert self._record is not None
         self.judgements[row] = judgement
@@ -143,7 +143,7 @@ class Journal:
                 os.rmdir(str(self.place.parent))
 
     def _read_table(self) -> None:
-        """Take in the judgements of an earlier run that has ended."""
+        """Load the judgements of an earlier, finished run."""
         if not stores.present_files([self.table]):
             return
         path = str(self.table)
@@ -165,7 +165,7 @@ class Journal:
         self.tokens = int(metadata.get(_TOKENS, "0"))
 
     def _is_empty(self) -> bool:
-        """Whether an earlier run was interrupted before any answer came: it binds nobody."""
+        """Check whether an earlier run was interrupted before any answer: it then has no effect."""
         earlier = RunRecord.load(self.place, _COMMAND, base=self.folder)
         return earlier is not None and not earlier.entries
 

@@ -1,4 +1,4 @@
-"""The results of a judge's answers: counts, reasons, tokens, and the words that it calls wrong."""
+"""The results of a judge: counts, reasons, tokens, and the words it calls wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 
 @dataclass(frozen=True)
 class NamedWords:
-    """Pairs for which judge and table name something (`checked`), and the same (`same`)."""
+    """Pairs for which judge and table both name something (`checked`), and the same (`same`)."""
 
     checked: int = 0
     same: int = 0
@@ -24,7 +24,7 @@ class NamedWords:
 
 @dataclass(frozen=True)
 class Judged:
-    """The answers on a sample. `asked` of them were asked for by this run.
+    """The answers on a sample; this run requested `asked` of them.
 
     `reasons` counts those behind `cannot tell`; `not_asked` pairs are left by the budget.
     """
@@ -63,7 +63,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class JudgePlan:
-    """Requests that a judge would be sent, and the tokens they take by estimate."""
+    """Requests to a judge, and their estimated tokens."""
 
     pairs: int
     tokens_in: int
@@ -76,7 +76,7 @@ class JudgePlan:
 
 
 def counts(judgements: Iterable[Judgement]) -> tuple[dict[str, int], dict[str, int]]:
-    """Count the answers, and the kinds of reasons: what stands before their colon."""
+    """Count the answers, and the kinds of reasons: the text before their colon."""
     by_answer, by_reason = Counter(dict.fromkeys(ANSWERS, 0)), Counter[str]()
     for judgement in judgements:
         by_answer[judgement.answer] += 1

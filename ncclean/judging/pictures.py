@@ -1,4 +1,4 @@
-"""The pictures of a sample in its order, read some pairs ahead: memory does not grow with it."""
+"""Read the images of a sample in order, some pairs ahead, in constant memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ncclean.data.shards import ShardRef
 from ncclean.report.audit_page import AuditPair
 from ncclean.report.thumbnails import Encode, Thumbnail, Thumbnails, places_of, read_thumbnails
 
-# Pairs whose pictures are read together, shard by shard: few at first, so that the first question
-# is asked at once, and then as many as fit into some 100 MB.
+# Pairs whose images are read together, shard by shard: few at first, so that the first question is
+# sent at once, then as many as fit into some 100 MB.
 _FIRST_PAIRS, _MOST_PAIRS = 16, 1_024
 _QUALITY = 85
 
 
 @dataclass
 class SamplePictures:
-    """Reads pictures as JPEG of at most `longest` pixels a side, and keeps what went wrong."""
+    """Reads images as JPEG of at most `longest` pixels a side, and keeps errors."""
 
     rows: pa.Table
     shards: Sequence[ShardRef]
@@ -38,7 +38,7 @@ class SamplePictures:
         self._fetcher = ImageFetcher(self.say, keeps_places=True)
 
     def read(self, numbers: Sequence[int]) -> Iterator[tuple[int, AuditPair, Thumbnail]]:
-        """The rows of these numbers with their pictures, in that order."""
+        """Yield the rows of these numbers with their images, in order."""
         encode = functools.partial(encode_jpeg, longest=self.longest, gate=PixelGate())
         pieces = _pieces(numbers)
         with ThreadPoolExecutor(1, "ncclean-pictures") as ahead:

@@ -1,4 +1,4 @@
-"""Prompts: files that say what a judge is asked, known by their hash."""
+"""Prompts: files that say what a judge is asked, identified by their hash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_CAPTION = 20_000  # characters
 
 @dataclass(frozen=True)
 class Prompt:
-    """`system` is the instruction; `user`, with the caption in its place, stands by the picture."""
+    """A prompt: `system` is the instruction; `user`, with the caption, goes with the image."""
 
     name: str
     hash: str
@@ -43,8 +43,8 @@ class Prompt:
     def messages(self, picture: str, caption: str) -> list[dict[str, Any]]:
         """The messages of one request; `picture` is a data URL.
 
-        The caption is one JSON string in a part of its own. `<` and `[` are written as escapes, so
-        that no caption holds the marks that chat templates put around messages and pictures.
+        The caption is one JSON string in a separate part. `<` and `[` are escaped, so that no
+        caption contains the marks that chat templates put around messages and images.
         """
         quoted = json.dumps(caption, ensure_ascii=False)
         quoted = quoted.replace("<", "\\u003c").replace("[", "\\u005b")

@@ -1,4 +1,4 @@
-"""From the body of a chat completion to a judgement; what is not clearly an answer is none."""
+"""Parse the body of a chat completion into a judgement; unclear replies are not answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ncclean.auditing.answers import ANSWERS
 from ncclean.base.url_secrets import without_secrets
 
 CANNOT_TELL = ANSWERS[0]
-_LONGEST_REASON = 120  # characters of what a judge said
+_LONGEST_REASON = 120  # characters of a judge's reply
 _MOST_WORDS, _LONGEST_WORDS = 50, 2_000
 _NO_PICTURE = "no picture"
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
@@ -21,11 +21,11 @@ _FENCED = re.compile(r"\A```(?:json)?\s*\n(.*)\n?```\Z", re.DOTALL | re.IGNORECA
 
 @dataclass(frozen=True)
 class Judgement:
-    """One of `ANSWERS`; `reason` says why a judge's words are taken for `cannot tell`.
+    """One of `ANSWERS`; `reason` says why a judge's reply counts as `cannot tell`.
 
-    `words` are those that it calls wrong, None where it was not asked. Tokens are as the server
-    counts them, None where it does not. `unreported` counts requests that got no answer but may
-    have been worked on. Without `is_reply` the server did not answer the pair at all.
+    `words` are those that it calls wrong, None if not asked. Tokens are as the server counts them,
+    None if it does not. `unreported` counts requests without an answer that may have been
+    processed. Without `is_reply` the server did not answer the pair at all.
     """
 
     answer: str = CANNOT_TELL
@@ -46,9 +46,9 @@ class Judgement:
 
 
 def read_reply(body: str, asks_words: bool, clean: Callable[[str], str] = str) -> Judgement:
-    """Read the body of a response. Never raises: a reply that is no answer is `cannot tell`.
+    """Read the body of a response. Never raises: an invalid reply is `cannot tell`.
 
-    `clean` takes secrets out of what is said, in one piece or in parts.
+    `clean` removes secrets from the reply, in one piece or in parts.
     """
     body = clean(body)
     try:
@@ -145,5 +145,5 @@ def _short(value: Any) -> str:
 
 
 def _storable(text: str) -> str:
-    """The text without secrets of URLs and halves of surrogate pairs, which no table can hold."""
+    """Return the text without URL secrets and lone surrogates, which no table can hold."""
     return without_secrets(text.encode("utf-8", "replace").decode())

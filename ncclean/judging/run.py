@@ -32,7 +32,7 @@ _ROWS_AT_A_TIME = 4_096
 class JudgeSample:
     """Draw a sample, ask a model about its pairs, and write `judge.parquet` to the folder `out`.
 
-    The same run again goes on where an earlier one was interrupted or reached its budget.
+    The same run resumes an earlier one that was interrupted or reached its budget.
     """
 
     scores: Sequence[str]
@@ -45,7 +45,7 @@ class JudgeSample:
     overwrite: bool = False
 
     def plan(self, progress: Progress = SILENT) -> JudgePlan:
-        """Count the requests and estimate their tokens; asks nothing and writes nothing."""
+        """Count the requests and estimate their tokens; ask and write nothing."""
         prompt = Prompt.load(self.options.judge_prompt)
         server = self._server(prompt)
         server.close()
@@ -62,8 +62,8 @@ class JudgeSample:
     def run(self, progress: Progress = SILENT) -> Judged:
         """Ask about every pair that has no answer yet.
 
-        Raises `InputError` for a table without noise probabilities, shards of another corpus, and a
-        server that cannot be asked: what was answered by then is kept for the next run.
+        Raises `InputError` for a table without noise probabilities, shards of another corpus, and
+        an unusable server: answers so far are kept for the next run.
         """
         prompt = Prompt.load(self.options.judge_prompt)
         server = self._server(prompt)
@@ -85,7 +85,7 @@ class JudgeSample:
         shards: Sequence[ShardRef],
         progress: Progress,
     ) -> Judged:
-        """Ask about what the journal lacks, and write its answers to the table."""
+        """Ask about pairs missing from the journal, and write their answers to the table."""
         asking = Asking(
             server=server,
             journal=journal,
@@ -153,7 +153,7 @@ class JudgeSample:
         )
 
     def _worst_parts(self, journal: Journal, numbers: Sequence[int]) -> list[str | None]:
-        """The part of each caption that fits least by the table; None where it has none."""
+        """Return the worst part of each caption by the table; None if it has none."""
         keys = journal.sample.rows.select(["uid", "caption_number"]).take(numbers).to_pylist()
         with AuditTable.open(self.scores, memory_limit=self.memory_limit) as table:
             rows = table.connection.execute(
@@ -178,7 +178,7 @@ class JudgeSample:
         )
 
     def _facts(self, server: JudgeServer, prompt: Prompt) -> dict[str, Any]:
-        """The facts about the judge that its answers are kept with."""
+        """Return the facts about the judge that are kept with its answers."""
         return {
             "model": self.options.judge_model,
             "url": server.url,

@@ -1,6 +1,6 @@
-"""A server that speaks OpenAI's chat completions, asked by several threads.
+"""Query a server that speaks OpenAI's chat completions, from several threads.
 
-`openai` repeats requests that fail in passing, and waits between them as the server says.
+`openai` retries transient failures, and waits between them as the server says.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
 
 _RETRIES = 6  # by `openai`, within some 25 seconds if the server names no time to wait
 _FIRST_RETRIES = 2  # until the server has sent anything
-_TRIES = 4  # of a request that has no answer in time
+_TRIES = 4  # for a request without a timely answer
 _PATIENCE = 300.0  # seconds without any answer
 _PAUSE = 8.0  # seconds, the longest of `openai`
 _LARGEST_ANSWER = 8 << 20  # bytes, unpacked: a judgement takes some hundred
-_SHORTEST_ENCODED = 8  # characters of a key; what stands for fewer may be anything
+_SHORTEST_ENCODED = 8  # characters of a key; shorter matches may be anything
 _BUSY = (409, 429, 502, 503, 529)
 _NOT_REACHED = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol")
 _unanswered: ContextVar[list[Exception]] = ContextVar("_unanswered")
 
 
 class JudgeStopped(InputError):
-    """The server cannot be asked, or no longer: the message says why."""
+    """The server cannot be asked, or no longer; the message says why."""
 
 
 class _NoAnswer(Exception):
-    """A request got no answer in time, or one larger than any judgement: the message says which."""
+    """A request got no timely answer, or one larger than any judgement; the message says which."""
 
 
 class JudgeServer:
     """Asks one model about pairs. `ask` may be called by several threads.
 
-    The key comes from the environment. It is in no message: what a server says is cleaned of it.
-    Requests run in an event loop, which cancels each after `timeout` seconds, whatever the server
-    has sent by then: a client's own limit is of a single read.
+    The key comes from the environment. It is in no message: server replies are cleaned of it.
+    Requests run in an event loop, which cancels each after `timeout` seconds, whatever has arrived
+    by then: a client's own limit applies to a single read.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class JudgeServer:
         self._settled: dict[str, Any] | None = None  # fields that the server has answered
 
     def _bounded_client(self) -> Any:
-        """Return a client of HTTP that ends each request in time, within memory."""
+        """Return an HTTP client that limits the time and memory of each request."""
         import openai
 
         server = self
@@ -124,11 +124,11 @@ class JudgeServer:
                 server._is_reached = True
                 return response
 
-        # Pictures and key are for the address that the person has named.
+        # Image and key are only for the address that the person has named.
         return BoundedClient(follow_redirects=False, event_hooks={"response": [_read_answer]})
 
     def stop(self) -> None:
-        """End all waiting: requests that are under way are not repeated."""
+        """End all waiting: do not repeat requests in progress."""
         self._stopping.set()
         self._loop.call_soon_threadsafe(self._end_pauses)
 
@@ -180,7 +180,7 @@ class JudgeServer:
                         continue
                 else:
                     self._check_status(error, message)
-                # Others may have been answered before the server went away: not in a second round.
+                # Others may have been answered before the server failed, but not in a second round.
                 is_alone = status != 429 and rounds > 0 and self._answers > before
                 if status in _BUSY and not is_alone:
                     rounds, before = rounds + 1, self._answers
@@ -215,7 +215,7 @@ class JudgeServer:
         return str(asyncio.run_coroutine_threadsafe(ask(), self._loop).result().text)
 
     def _wait(self, error: APIStatusError, why: str) -> None:
-        """Wait where `openai` no longer does. Raises `JudgeStopped` where that takes too long."""
+        """Wait after `openai` has given up. Raises `JudgeStopped` if that takes too long."""
         self._check_patience(f"is busy {why}")
         asked = error.response.headers.get("retry-after", "")
         seconds = float(asked) if asked.isdecimal() else 0.0
@@ -224,7 +224,7 @@ class JudgeServer:
         self._stopping.wait(seconds or _PAUSE)
 
     def _check_patience(self, what: str) -> None:
-        """Raise `JudgeStopped` if nothing has come for long, or nothing is there."""
+        """Raise `JudgeStopped` if nothing has arrived for long, or nothing is there."""
         if not self._is_reached:
             raise JudgeStopped(f"the judge at {self.url} {what}")
         seconds = time.monotonic() - self._answered_at
@@ -278,7 +278,7 @@ def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without(fields: Mapping[str, Any], message: str) -> dict[str, Any] | None:
-    """Leave out what an error message names, else the format; None if nothing is left to."""
+    """Drop the fields that an error message names, else the format; None if none are left."""
     for name in ("temperature", "max_tokens", "max_completion_tokens", "response_format"):
         if name in fields and (name in message or name == "response_format"):
             fewer = {other: value for other, value in fields.items() if other != name}
@@ -304,7 +304,7 @@ async def _read_answer(response: Any) -> None:
 
 
 def _spellings(key: str) -> re.Pattern[str]:
-    """A pattern of the key as it is, and as JSON, URLs, HTML, hexadecimal and base64 have it."""
+    """Return a pattern of the key, plain or encoded: JSON, URL, HTML, hexadecimal, base64."""
     # Repetitions are bounded: an answer of nothing but backslashes is read once, not squared.
     one = r"(?:\\{{0,8}}(?:u00|x|)|%(?:25){{0,4}}|&\#x0{{0,6}}){:02x};?|\\{{0,8}}{}|&\#0{{0,6}}{};"
     letters = (one.format(ord(letter), re.escape(letter), ord(letter)) for letter in key)
