@@ -1,1 +1,1 @@
-"""Recipe files, YAML whose values know their lines, and the records of their runs."""
+"""Read recipe files, YAML whose values know their lines, and keep the records of their runs."""

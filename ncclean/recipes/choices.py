@@ -1,7 +1,7 @@
-"""The choices of a recipe, and its arms: written out, they are variables and stages.
+"""Expand the choices and arms of a recipe into variables and stages.
 
-A choice, such as that of a data set, is a group of `--set` by name. Arms are stages that share the
-options of one. What comes of both is a recipe without them, as of `for` (`matrix`).
+A choice, such as that of a data set, is a named group of `--set`. Arms are stages that share one
+stage's options. The result is a recipe without either, as for `for` (`matrix`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def choose(source: Source, picks: Mapping[str, str]) -> None:
 
 
 def write_out(source: Source, required: Callable[[str], Collection[str]]) -> None:
-    """Write out arms, put texts in the place of stages, and leave out what is null.
+    """Expand arms, substitute texts for stages, and omit nulls.
 
-    `required` has the options that a command needs: a stage that loses one is left out, too, and
-    values of `for` that no stage refers to any more.
-    Raises `RecipeError` for arms that are not options by name.
+    `required` has the options that a command needs: a stage that loses one is also omitted, as are
+    values of `for` that no stage refers to any more. Raises `RecipeError` for arms that are not
+    options by name.
     """
     gone = source.left_out
-    # What a person set to null takes more along than was named, which is said.
+    # A person's null may remove more than was named, which is logged.
     nulled = gone & {where[-1] for where in source.changed}
     meanings: dict[str, list[Any]] = {}
     for name, value in list(source.values.get("vars", {}).items()):
@@ -89,7 +89,7 @@ def write_out(source: Source, required: Callable[[str], Collection[str]]) -> Non
 
 
 def _arms(source: Source, stage: str, arms: Any) -> dict[str, dict[str, Any]]:
-    """The options of each arm of a stage that is to run: none for a stage without arms."""
+    """Return the options of each arm of a stage to run; none for a stage without arms."""
     if arms is None:
         return {stage: {}}
     where = ("stages", stage, "arms")
@@ -115,9 +115,9 @@ def _refers(value: Any, names: Collection[str]) -> bool:
 
 
 def _meant(value: Any, gone: Collection[str], meanings: Mapping[str, list[Any]]) -> list[Any]:
-    """The value with arms and texts in place of the names that stand for them.
+    """Replace names in a value by the arms and texts that they stand for.
 
-    Several where it is the name of several arms, none where it refers to what is left out.
+    Returns several for the name of several arms, none for a reference to something omitted.
     """
     if isinstance(value, list):
         meant = [inner for item in value for inner in _meant(item, gone, meanings)]

@@ -37,9 +37,9 @@ _COMMAND = "run"  # whose records these are
 
 @dataclass(frozen=True, kw_only=True)
 class StageRecord:
-    """A stage that was begun, and once it is `done` what it did.
+    """A stage that was begun, with its results once it is `done`.
 
-    `run_id` is another each time the stage begins anew; stages that use this one depend on it.
+    `run_id` changes whenever the stage starts over; stages that use this one depend on it.
     """
 
     stage: str
@@ -61,9 +61,9 @@ class StageRecord:
 
 
 class RunFolder:
-    """Reads and writes the records of a run; every file is whole or not there.
+    """Reads and writes the records of a run; every file is whole or absent.
 
-    Records call the folder `${run}`, so that it may be moved.
+    Records call the folder `${run}`, so that it can be moved.
     """
 
     def __init__(self, path: Path) -> None:
@@ -106,11 +106,11 @@ class RunFolder:
             ) from error
 
     def was_begun(self, stage: str) -> bool:
-        """Whether the stage left anything: a start that was killed early has no record yet."""
+        """Check whether the stage left anything: a start killed early has no record yet."""
         return bool(exists(self._record_path(stage)))
 
     def begin(self, record: StageRecord, *, anew: bool) -> RunRecord:
-        """Open the record of a stage; `anew` removes the files that an earlier start listed."""
+        """Open the record of a stage; `anew` removes the files listed by an earlier start."""
         opened = RunRecord.open(
             self._record_path(record.stage),
             _COMMAND,
@@ -123,13 +123,13 @@ class RunFolder:
         return opened
 
     def finish(self, opened: RunRecord, record: StageRecord, **done: Any) -> StageRecord:
-        """Note what a stage did, in fields of `StageRecord`."""
+        """Record the results of a stage, in fields of `StageRecord`."""
         done |= {"done": True, "made": [self.recorded(path) for path in done["made"]]}
         opened.append("done", **done)
         return dataclasses.replace(record, **done)
 
     def write_tables(self, tables: Iterable[Table]) -> None:
-        """Write tables for a paper in place of earlier ones: `tables/NUMBER-TITLE.csv`, `.tex`."""
+        """Write tables for a paper, replacing earlier ones: `tables/NUMBER-TITLE.csv`, `.tex`."""
         folder = self.path / "tables"
         for earlier in folder.glob("*.tex"):  # of a run that had other tables
             if was_made_by(str(earlier), _COMMAND):
@@ -175,16 +175,16 @@ class RunFolder:
             yield
 
     def is_there(self, record: StageRecord) -> bool:
-        """Whether everything that the stage made is still there."""
+        """Check whether everything that the stage made still exists."""
         places = map(self.place, record.made)
         return all(stores.ask("read", path, stores.location(path).exists) for path in places)
 
     def place(self, recorded: str) -> str:
-        """The path that a record means."""
+        """Return the path that a record means."""
         return recorded.replace(written(RUN), str(self.path), 1)
 
     def recorded(self, path: str) -> str:
-        """The path as records have it."""
+        """Return the path in the form of records."""
         is_inside = path.startswith(f"{self.path}/")
         return path.replace(str(self.path), written(RUN), 1) if is_inside else path
 
@@ -197,6 +197,6 @@ def _no_link(path: str, flags: int) -> int:
 
 
 def single_files(made: Iterable[str]) -> list[UPath]:
-    """The paths that are files; folders have a record of their own, or are named."""
+    """Return the paths that are files; folders have their own record, or are named."""
     places = map(stores.location, made)
     return [place for place in places if stores.is_url(place) or place.is_file()]

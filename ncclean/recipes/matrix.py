@@ -1,8 +1,8 @@
-"""Repeated stages: `for` and `repeats` of a recipe, written out as stages of their own.
+"""Expand repeated stages, the `for` and `repeats` of a recipe, into separate stages.
 
-A stage is repeated for every combination of the values that its options, or those of the stages
-that it uses, refer to. What comes of it is a recipe without `for`, so runs, resuming and
-`--dry-run` know nothing of it.
+A stage is repeated for every combination of the values that its options, or those of the stages it
+uses, refer to. The result is a recipe without `for`, so runs, resuming and `--dry-run` need not
+know of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ncclean.recipes.references import fill, names_in, written
 from ncclean.recipes.source import Source
 
 REPEAT = "repeat"
-# What means and deviations are taken over.
+# Names over which means and deviations are taken.
 REPEATED = ("seed", REPEAT)
 _MOST_STAGES = 2_000
 Cell = dict[str, Any]
@@ -26,8 +26,8 @@ Cell = dict[str, Any]
 def expand(source: Source, matrix: Mapping[str, Sequence[Any]], repeats: int | None) -> None:
     """Write out the repeated stages, one combination of values after the other.
 
-    Raises `RecipeError` for a name that a variable or a stage has too, for values given twice or
-    used by no stage, and for more stages than anybody means.
+    Raises `RecipeError` for a name that is also a variable's or stage's, for values given twice or
+    used by no stage, and for an absurd number of stages.
     """
     values = {name: list(given) for name, given in matrix.items()}
     if repeats is not None:
@@ -83,7 +83,7 @@ def _check(source: Source, values: Mapping[str, list[Any]], stages: Mapping[str,
 def _needs(
     stages: Mapping[str, Any], values: Mapping[str, list[Any]]
 ) -> dict[str, tuple[str, ...]]:
-    """The names of values that each stage depends on, by itself or by a stage before it."""
+    """Return the names of values that each stage, or one before it, depends on."""
     needs: dict[str, tuple[str, ...]] = {}
     for stage, options in stages.items():
         own: set[str] = set()
@@ -118,5 +118,5 @@ def _slug(value: Any) -> str:
 
 
 def of_cell(cell: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The values of a cell that no mean is taken over."""
+    """Return the values of a cell over which no mean is taken."""
     return ((name, value) for name, value in cell.items() if name not in REPEATED)

@@ -1,4 +1,4 @@
-"""Results of repeated stages: the mean and standard deviation over the seeds of each cell."""
+"""Tabulate repeated stages: mean and standard deviation over the seeds of each cell."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Means:
     rows: dict[tuple[str, _Cell], dict[str, list[float]]] = field(default_factory=dict)
 
     def add(self, name: str, cell: Mapping[str, Any], column: str, value: float | None) -> None:
-        """One value of a run; the values of the cell but seed and repeat tell rows apart."""
+        """Add one value of a run; the cell's values except seed and repeat distinguish rows."""
         row = self.rows.setdefault((name, tuple(of_cell(cell))), {})
         values = row.setdefault(column, [])
         if value is not None:
@@ -37,7 +37,7 @@ class Means:
     def table(self, first: str, digits: int) -> Table:
         """A row for each cell and name, a column for each figure.
 
-        Without a deviation where there is a single run.
+        A single run has no deviation.
         """
         columns = list(dict.fromkeys(name for row in self.rows.values() for name in row))
         variables = list(dict.fromkeys(key for _, cell in self.rows for key, _ in cell))
@@ -100,7 +100,7 @@ def tables_of(
 
 
 def _place(cell: _Cell, rows: Iterable[tuple[str, _Cell]]) -> int:
-    """Cells in the order of the run, the models of one beside each other."""
+    """Order cells as in the run, with the models of a cell beside each other."""
     return list(dict.fromkeys(other for _, other in rows)).index(cell)
 
 

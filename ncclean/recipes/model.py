@@ -56,7 +56,7 @@ COMMON = frozenset(StageModel.model_fields)
 
 
 def check_recipe(source: Source) -> RecipeModel:
-    """Raises `RecipeError` for the first thing that is wrong with the keys."""
+    """Check the keys of a recipe. Raises `RecipeError` for the first mistake."""
     try:
         return RecipeModel.model_validate(source.values)
     except ValidationError as error:
@@ -78,7 +78,7 @@ def check_common(source: Source, name: str, values: Mapping[str, Any]) -> StageM
 
 
 def _first(error: ValidationError) -> Any:
-    """The mistake to report of several: a wrong name is often why another one is missing."""
+    """Return the mistake to report: a wrong name is often why another one is missing."""
     mistakes = error.errors()
     return next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
 

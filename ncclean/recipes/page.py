@@ -1,4 +1,4 @@
-"""The page of a run: results, stages with their figures, files and logs, the recipe, versions."""
+"""Write the page of a run: results, stages with figures, files and logs, recipe, versions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write_page(
         done=sum(record.done for record in records.values()),
         seconds=sum(record.seconds for record in records.values()),
         finished=finished[:16].replace("T", " "),
-        # Of repeated stages no one speaks for the others: their tables have the means.
+        # No repeated stage represents the others: their tables have the means.
         leads=[] if any(stage.cell for stage in stages.values()) else _leads(records),
         tables=list(tables_of(stages, records)),
         failures=[
@@ -68,7 +68,7 @@ def _stage_row(stage: StageFacts, folder: RunFolder, record: StageRecord | None)
 
 
 def _link(folder: RunFolder, path: str) -> str | None:
-    """Relative to the page where it can be, so that the folder may be moved."""
+    """Make a path relative to the page if possible, so that the folder can be moved."""
     if stores.is_url(path):
         return None
     try:
@@ -79,7 +79,7 @@ def _link(folder: RunFolder, path: str) -> str | None:
 
 
 def _leads(records: Mapping[str, StageRecord]) -> list[tuple[str, str, str]]:
-    """The noise rate if there is one, then the first figure of the last stages that have one."""
+    """Return the noise rate if there is one, then the first figures of the last stages with any."""
     leads = [
         ("noise rate", record.figures["noise rate"], name)
         for name, record in records.items()

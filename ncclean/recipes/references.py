@@ -1,4 +1,4 @@
-"""`${name}` in the values of a recipe: a variable, an earlier stage, or an option of one."""
+"""Resolve `${name}` in the values of a recipe: a variable, an earlier stage, or its option."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def names_in(value: Any) -> list[str]:
 
 
 def fill(value: Any, meaning: Callable[[str], Any]) -> Any:
-    """The value with every reference replaced by its meaning.
+    """Replace every reference in a value by its meaning.
 
-    A string that is nothing but a reference becomes what it stands for, number or list; inside a
-    longer string it becomes text. Raises `InputError` there for true, false and null: `no` and `on`
-    are two of these in YAML, and no text.
+    A string that is only a reference becomes its meaning, number or list; inside a longer string it
+    becomes text. There, raises `InputError` for true, false and null: YAML reads `no` and `on` as
+    such, not as text.
     """
     if isinstance(value, dict):
         return {key: fill(inner, meaning) for key, inner in value.items()}
@@ -45,7 +45,7 @@ def fill(value: Any, meaning: Callable[[str], Any]) -> Any:
 
 
 def check_size(value: Any) -> None:
-    """Raise `InputError` if variables of variables have made a value too large to be meant."""
+    """Raise `InputError` if variables of variables have made a value absurdly large."""
     waiting, count = [value], 0
     while waiting:
         inner = waiting.pop()
@@ -75,5 +75,5 @@ def _text(value: str, meaning: Callable[[str], Any]) -> str:
 
 
 def written(name: str) -> str:
-    """The reference as it stands in a recipe."""
+    """Return the reference as written in a recipe."""
     return "${" + name + "}"

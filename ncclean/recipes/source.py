@@ -1,4 +1,4 @@
-"""A YAML file as plain values that remember the line they were written in."""
+"""Read a YAML file as plain values that remember their lines."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class RecipeError(InputError):
 class Source:
     """The values of a recipe, where each came from, and the text for the record.
 
-    `lines` are counted from 1, by the keys that lead to a value; `changed` are those that were
-    given beside it, with the option that a person knows: `--set model.epochs`, or `--model`.
-    `cells` are filled by `matrix.expand`: of a repeated stage, its name in the file and its values.
-    `axes` are the names of `for`, `arms` those to run of a stage, `left_out` the names that are
-    null, and `chosen` has what the recipe says about the value of each choice.
+    `lines` are counted from 1, by the keys that lead to a value; `changed` are those given outside
+    it, with the option that a person knows: `--set model.epochs`, or `--model`. `cells` are filled
+    by `matrix.expand`: of a repeated stage, its name in the file and its values. `axes` are the
+    names of `for`, `arms` those of a stage to run, `left_out` the null names, and `chosen` has the
+    recipe's description of each chosen value.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Source:
     chosen: dict[str, str] = field(default_factory=dict)
 
     def error(self, where: Sequence[str | int], sentence: str) -> RecipeError:
-        """Build the error for a value; it begins with the line of that, or of what holds it."""
+        """Build the error for a value; it begins with the line of the value or its container."""
         at = tuple(where)
         while at and at not in self.lines and at not in self.changed:
             at = at[:-1]
@@ -52,7 +52,7 @@ class Source:
         return RecipeError(f"{self.name}, line {self.lines.get(at, 1)}: {sentence}")
 
     def follow(self, old: Path_, new: Path_) -> None:
-        """Note that what is at `new` is written, or was changed, at `old`."""
+        """Note that the value at `new` is written, or was changed, at `old`."""
         count = len(old)
         self.lines |= {
             (*new, *at[count:]): line for at, line in self.lines.items() if at[:count] == old
@@ -64,8 +64,8 @@ class Source:
     def change(self, assignment: str, given_as: str | None = None) -> None:
         """Apply one `--set KEY=VALUE`; the value is YAML.
 
-        `given_as` is what errors call it, `--set KEY` if left out. Raises `RecipeError` for a stage
-        or a variable that the recipe does not have, and `InputError` for what is not YAML.
+        `given_as` is its name in errors, by default `--set KEY`. Raises `RecipeError` for an
+        unknown stage or variable, and `InputError` for invalid YAML.
         """
         key, equals, text = assignment.partition("=")
         if not equals or not key:
@@ -76,11 +76,10 @@ class Source:
     def assign(self, key: str, value: Any, *, declares: bool = False) -> Path_:
         """Set a value, and return the keys that lead to it in `values`.
 
-        `name` is a variable, or of `for`: a list repeats stages, a single value does not.
+        `name` is a variable, or a name of `for`: a list repeats stages, a single value does not.
         `stage.option` is an option of a stage or an arm, `stage.arms` the names of the arms to run
-        (null for all), `stage` what stands in its place. Null leaves out a name and what refers to
-        it. With `declares`, a variable may be new. Raises `RecipeError` for a name that is not
-        there.
+        (null for all), `stage` its replacement. Null removes a name and everything that refers to
+        it. With `declares`, a variable may be new. Raises `RecipeError` for an unknown name.
         """
         first, _, rest = key.partition(".")
         if rest and first == "engine":
@@ -130,7 +129,7 @@ class Source:
 
 
 def read_source(path: Path) -> Source:
-    """Raises `RecipeError` if the file is not there, is not YAML, or repeats a key."""
+    """Read a recipe's file. Raises `RecipeError` if it is missing, invalid, or repeats a key."""
     try:
         text = read_text(path)
     except InputError as error:
@@ -155,7 +154,7 @@ def parse(text: str, name: str) -> Source:
 
 
 def _number(node: yaml.Node, at: Path_, lines: dict[Path_, int], name: str) -> None:
-    """Note the line of every value. PyYAML takes the last of two equal keys, we neither."""
+    """Note the line of every value. PyYAML takes the last of two equal keys; we refuse them."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             inner = (*at, key.value)

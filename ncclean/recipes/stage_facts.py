@@ -11,8 +11,8 @@ from typing import Any
 class StageFacts:
     """A stage by its name, the name of its command, and what the recipe says `about` it.
 
-    `model` is what results call the model that it makes, None if it makes none. Of a stage that is
-    repeated, `base` is its name in the file, and `cell` has the values that it stands for.
+    `model` is the results' name for the model that it makes, None if it makes none. For a repeated
+    stage, `base` is its name in the file, and `cell` has its values.
     """
 
     name: str

@@ -11,7 +11,7 @@ from ncclean.recipes.folder import StageRecord
 from ncclean.recipes.stage_facts import StageFacts
 
 MODEL_COMMANDS = tuple(f"evaluate {name}" for name in ("zeroshot", "retrieval", "linear-probe"))
-# What is shown of each task; all of it is in the results.
+# Figures shown for each task; the results have all.
 _LEADING = ("acc1", "lp_acc1", "image_retrieval_recall@1", "text_retrieval_recall@1", "rsum")
 KIND_NAMES = {
     ALL: "all noise",
