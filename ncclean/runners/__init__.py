@@ -1,1 +1,1 @@
-"""Runners: this process, several, or a Ray cluster call functions as tasks."""
+"""Runners: call functions as tasks in this process, in several, or on a Ray cluster."""

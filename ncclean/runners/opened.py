@@ -1,4 +1,4 @@
-"""Opens the runner of a command's tasks: this process, several, or a Ray cluster."""
+"""Open the runner of a command's tasks: this process, several, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ncclean.runners.runner import Runner
 
 @contextlib.contextmanager
 def open_runner(options: TaskOptions, processes: int) -> Iterator[Runner]:
-    """The runner that the options ask for; locally with as many `processes`.
+    """Return the requested runner; locally with this number of `processes`.
 
     Raises `InputError` if there is no cluster at the address.
     """

@@ -18,23 +18,23 @@ from ncclean.runners.runner import InProcess, Tasks
 
 T = TypeVar("T")
 
-# Processes take seconds to start; less than this is done sooner by one.
+# Processes take seconds to start; one does less work than this sooner.
 _BYTES_WORTH_A_PROCESS = 64 << 20
 
 
 def processes_worth(workers: int | None, shards: Sequence[ShardRef]) -> int:
-    """The number of processes: as asked for, else one a core, but fewer for little work."""
+    """Return the number of processes: as requested, else one per core; fewer for little work."""
     worth = sum(shard.size for shard in shards) // _BYTES_WORTH_A_PROCESS
     return min(workers or min(usable_cores(), max(worth, 1)), len(shards))
 
 
 def clock_share(tasks: int, workers: int) -> float:
-    """The share of the time of equal tasks that a clock shows: a task is one worker's."""
+    """Return the elapsed share of the time of equal tasks: a task runs on one worker."""
     return math.ceil(tasks / workers) / tasks
 
 
 class Processes:
-    """Calls functions in so many processes of one thread each, or in this one if it is one."""
+    """Calls functions in several processes of one thread each, or in this one if only one."""
 
     is_remote = False
 
@@ -52,7 +52,7 @@ class Processes:
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, function: Callable[..., T], tasks: Tasks) -> Iterator[tuple[int, T]]:
-        """Results with the number of their task, as they come; few tasks exist at a time."""
+        """Yield results with their task's number, as they arrive; few tasks exist at a time."""
         if self._pool is None:
             yield from InProcess().map(function, tasks)
             return
@@ -71,7 +71,7 @@ class Processes:
 
 def _begin_process() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
-    os.environ["OMP_NUM_THREADS"] = "1"  # of libraries that a task is the first to load
+    os.environ["OMP_NUM_THREADS"] = "1"  # from libraries that a task loads first
 
 
 def _in_one_thread(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:

@@ -1,4 +1,4 @@
-"""The Ray cluster: connecting to it, the nodes that are alive, and the size of a worker."""
+"""Connect to a Ray cluster, watch its nodes, and size its workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ncclean.errors import InputError, NccleanError
 
 logger = logging.getLogger(__name__)
 
-Resources = Mapping[str, float]  # as Ray names them: CPU, GPU, memory
+Resources = Mapping[str, float]  # in Ray's names: CPU, GPU, memory
 
 _CONNECT_SECONDS = 10.0
 _RESTART = (
@@ -36,12 +36,12 @@ _CONNECT_HINT = (
     "machine; if the cluster was started with RAY_AUTH_MODE=token, this command needs that "
     "variable and the token, too"
 )
-# Workers that die one after the other, without an answer of any in between, end a run then.
+# This many consecutive deaths of workers, without an answer, end a run.
 SILENT_SECONDS = 120.0
-# Ray itself ends a driver whose head has been silent for 60 seconds, with a stack of C++. Leaving
-# the cluster takes 15 of them.
+# Ray ends a driver whose head has been silent for 60 seconds, with a C++ stack. Leaving the cluster
+# takes 15 of them.
 HEAD_SECONDS = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60")) / 4  # noqa: SIM112
-# An autoscaler that can bring a node with a GPU has begun to within this time.
+# An autoscaler that can add a GPU node has started within this time.
 _AUTOSCALER_SECONDS = 20.0
 _CPUS_PER_CPU_WORKER = 4
 TICK_SECONDS = 1.0
@@ -51,8 +51,8 @@ SAY_SECONDS = 30.0
 def connect(address: str | None) -> bool:
     """Connect to the cluster or start one here. Returns whether this call did either.
 
-    Without an address the one that runs on this machine is taken, if there is one; of a process
-    that is connected already, its cluster.
+    Without an address, uses the cluster on this machine, if any, or the one that the process is
+    already connected to.
     """
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -84,7 +84,7 @@ def _check_answers(address: str, seconds: float) -> None:
 def _local_address() -> str | None:
     """None: Ray looks for a cluster here; "local" if what it would find is dead.
 
-    A cluster that was killed leaves its address in a file, and Ray would wait for it for minutes.
+    A killed cluster leaves its address in a file, and Ray would wait for it for minutes.
     """
     left = None if os.environ.get("RAY_ADDRESS") else read_ray_address()
     if not left:
@@ -116,7 +116,7 @@ class Watch:
         self._workers_silent_since: float | None = None
 
     def nodes(self) -> dict[str, Resources]:
-        """Resources of each node that is alive, by its id, as of a tick ago at most.
+        """Resources of each live node, by its id, at most a tick old.
 
         Raises `InputError` if the head or the node of this process has died.
         """
@@ -136,7 +136,7 @@ class Watch:
         return self._head_silent_since is not None
 
     def _ask_head(self) -> None:
-        """Raises `InputError` if the head has been silent for too long."""
+        """Ask the head. Raises `InputError` if it has been silent for too long."""
         now = time.monotonic()
         try:
             if self._head is not None:
@@ -158,9 +158,9 @@ class Watch:
         self._workers_silent_since = None
 
     def died(self, error: BaseException) -> bool:
-        """Note that a worker died; returns whether it is the first since the last answer.
+        """Note that a worker died; return whether it is the first since the last answer.
 
-        Raises `InputError` where none can be expected to answer any more.
+        Raises `InputError` if no answer can be expected any more.
         """
         self.nodes()
         now = time.monotonic()
@@ -176,11 +176,11 @@ class Watch:
 
 
 def worker_size(cluster: ClusterOptions, device: str) -> tuple[float, float]:
-    """GPUs and CPUs of a worker: as asked for, else a GPU and its share of the cores, or 4 cores.
+    """Return GPUs and CPUs of a worker: as requested, else a GPU and its cores, or 4 cores.
 
-    Waits until a node has what a worker needs; it may join later, or be brought by an autoscaler.
-    Only where `device` is `auto`, and no autoscaler brings a GPU, CPUs take the place of GPUs.
-    Raises `InputError` if the cluster has died.
+    Waits until a node has what a worker needs; it may join later, or be added by an autoscaler.
+    Only if `device` is `auto`, and no autoscaler adds a GPU, do CPUs replace GPUs. Raises
+    `InputError` if the cluster has died.
     """
     gpus, cpus = cluster.gpus_per_worker, cluster.cpus_per_worker
     if gpus is None:
@@ -202,9 +202,9 @@ def worker_size(cluster: ClusterOptions, device: str) -> tuple[float, float]:
 
 
 def _first_node(needs: Resources, only_if_it_comes: bool = False) -> Resources | None:
-    """The resources of the largest node that has what is needed; waits for one to join.
+    """Return the resources of the largest node that has what is needed; wait for one to join.
 
-    None with `only_if_it_comes`, if there is none and no autoscaler begins to start any.
+    Returns None with `only_if_it_comes`, if there is none and no autoscaler starts any.
     """
     watch, demand = Watch(), None
     begun, said = time.monotonic(), 5.0
@@ -232,13 +232,13 @@ def _first_node(needs: Resources, only_if_it_comes: bool = False) -> Resources |
 
 
 def _nothing() -> None:
-    """Takes the resources of a worker for a moment."""
+    """Occupy the resources of a worker for a moment."""
 
 
 def _starts_nodes() -> bool | None:
     """Whether an autoscaler is starting nodes; None in a cluster that has none.
 
-    Ray's two autoscalers report in two ways; what reports in neither may do so yet.
+    Ray's two autoscalers report differently; one that reports in neither way may do so yet.
     """
     report = _internal_kv_get("__autoscaling_status")
     if report is None:
@@ -253,7 +253,7 @@ def _starts_nodes() -> bool | None:
 
 
 def room(nodes: Iterable[Resources], needs: Resources) -> int:
-    """The number of workers that nodes have room for; at least one."""
+    """Return the number of workers that fit on the nodes; at least one."""
     return max(1, sum(_times(has, needs) for has in nodes))
 
 
