@@ -1,4 +1,4 @@
-"""The best fraction of a DuckDB relation by its column `goodness`, exact and in bounded memory.
+"""Find the best fraction of a DuckDB relation by `goodness`, exactly and in bounded memory.
 
 Ties are broken by uid, then by place. Sorting the relation, or an exact quantile, would hold the
 column in memory, so values are counted in equal buckets, then exactly in one of them.
@@ -19,7 +19,7 @@ _BUCKETS = 1 << 16
 
 @dataclass(frozen=True)
 class BestFraction:
-    """Conditions in SQL: the best pairs, the best pairs with all ties, and the ties left out."""
+    """SQL conditions: the best pairs, the best pairs with all ties, and the omitted ties."""
 
     exactly: str
     or_equal: str
@@ -61,7 +61,7 @@ def find_best_fraction(
 def _bound(
     connection: duckdb.DuckDBPyConnection, relation: str, wanted: int, low: float, high: float
 ) -> tuple[float, int, int]:
-    """The `wanted`-th best value, and the numbers of values above it and equal to it."""
+    """Return the `wanted`-th best value, and the numbers of values above it and equal to it."""
     if low == high:
         return low, 0, int(_one(connection, f"SELECT count(*) FROM {relation}")[0])
     bucket = (

@@ -1,8 +1,8 @@
-"""Steps of a selection that compare pairs with one another: each makes a table of pairs by place.
+"""Selection steps that compare pairs with one another: each makes a table of pairs by place.
 
-A place is that of the row in the input, see `JoinedScores.prepare`. Shard, row and number of the
-caption would not do: shards of several tables have the same names. `chain` is SQL for the
-candidates with the `reason` why each is dropped, null for those that are left by then.
+A place is the row's in the input, see `JoinedScores.prepare`. Shard, row and caption number would
+not do: shards of several tables may share names. `chain` is SQL for the candidates with the
+`reason` why each is dropped, null for those still kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def among(table: str) -> str:
 
 
 def image_of(candidate: str = "") -> str:
-    """SQL for what tells the image of a candidate from all others: its captions have it alike."""
+    """Return SQL that identifies the image of a candidate: all its captions share it."""
     names = ("place >> 40", "shard", "row", "uid")
     return ", ".join(f"{candidate}{name}" for name in names)
 
@@ -45,7 +45,7 @@ def find_duplicates(connection: duckdb.DuckDBPyConnection, policy: Policy) -> bo
             f"--dedup takes the table of `ncclean neighbours`: this one lacks uid or {group}"
         )
     number = "caption_number" if "caption_number" in there else "NULL"
-    # Of near-duplicate images, all captions of the best one stay.
+    # For near-duplicate images, all captions of the best one stay.
     kept = f"({image_of('c.')})" if group == _GROUPS["image"] else "c.place"
     connection.execute(
         f"""CREATE TEMP TABLE duplicates AS
@@ -65,7 +65,7 @@ def find_duplicates(connection: duckdb.DuckDBPyConnection, policy: Policy) -> bo
 
 
 def find_worse_captions(connection: duckdb.DuckDBPyConnection, chain: str) -> bool:
-    """Create the table `worse_captions`, all but each image's best; true if it has rows."""
+    """Create the table `worse_captions`, all but each image's best; return whether it has rows."""
     connection.execute(
         f"""CREATE TEMP TABLE worse_captions AS
         SELECT place FROM ({chain}) WHERE reason IS NULL
@@ -92,7 +92,7 @@ def find_over_cap(connection: duckdb.DuckDBPyConnection, chain: str, policy: Pol
 
 
 def draw_pairs(connection: duckdb.DuckDBPyConnection, chain: str, policy: Policy) -> int:
-    """Create the table `draws`: drawn row places with their counts; returns the sum of counts.
+    """Create the table `draws`: drawn row places with their counts; return the sum of counts.
 
     Raises `InputError` if there is no pair to draw from.
     """

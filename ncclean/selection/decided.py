@@ -1,4 +1,4 @@
-"""The decisions of people in a selection: of several files, the latest about each pair."""
+"""Combine people's decisions for a selection: from several files, the latest about each pair."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DROPPED = "decision"  # the reason of a pair that a person dropped
 
 @dataclass(frozen=True)
 class Conflict:
-    """A pair about which files differ: what each says, and who says it. The last one counts."""
+    """A pair on which files differ: each decision and its author; the last one counts."""
 
     uid: str
     caption_number: int
@@ -26,7 +26,7 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Decisions:
-    """The decision that counts for each pair, and the pairs about which files differ."""
+    """The decision that counts for each pair, and the pairs on which files differ."""
 
     by_pair: dict[Pair, Decision]
     conflicts: int = 0
@@ -36,8 +36,8 @@ class Decisions:
     def read(cls, paths: Sequence[str], has_notes: bool = False) -> Decisions:
         """Read files of decisions, and the journals of reviews beside them.
 
-        Where files differ about a pair, the later decision counts, whatever the order of the files.
-        With `has_notes`, pairs with a note alone are among them.
+        If files differ about a pair, the later decision counts, whatever the order of the files.
+        With `has_notes`, pairs with only a note are included.
         """
         all_of: dict[Pair, list[Decision]] = {}
         for path in dict.fromkeys(paths):
@@ -55,7 +55,7 @@ class Decisions:
         return cls(by_pair, len(conflicts), tuple(conflicts[:_LISTED]))
 
     def counts(self, connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, int], int]:
-        """Numbers by decision of those in the view `pairs` of a connection, and of all others."""
+        """Count decisions by kind, for pairs in the view `pairs` of a connection and for others."""
         self.create_table(connection)
         found = connection.execute(
             "SELECT decision, count(*) FROM decided SEMI JOIN pairs ON uid = decided_uid "

@@ -9,11 +9,11 @@ from ncclean.errors import InputError
 if TYPE_CHECKING:
     import duckdb
 
-# Of the table.
+# Columns of the table.
 COLUMNS = ("text", "part_starts", "part_noise_probabilities")
 # Whether a caption has several parts, with probabilities.
 HAS_PARTS = "(len(part_starts) > 1 AND list_any_value(part_noise_probabilities) IS NOT NULL)"
-# The kept parts of a caption put together; null if they are all.
+# The kept parts of a caption joined; null if all are kept.
 _MENDED = """CASE WHEN len(kept_parts) < len(part_starts) THEN trim(array_to_string(
     list_transform(kept_parts, lambda part: substring(text, part_starts[part] + 1,
     coalesce(part_starts[part + 1], length(text)) - part_starts[part])), ''),
@@ -23,16 +23,16 @@ _MENDED = """CASE WHEN len(kept_parts) < len(part_starts) THEN trim(array_to_str
 def part_columns(threshold: float | None, noise: str) -> str:
     """The columns `kept_parts`, `parts`, `caption` and `noise_probability` of a candidate.
 
-    Parts with at least `threshold` as their noise probability go; with None captions stay whole.
+    Parts with a noise probability of at least `threshold` go; with None captions stay whole.
     `kept_parts` are numbers from 1, and null for whole captions. `noise` is the probability of the
-    pair; where parts stay it becomes that of the worst of them.
+    pair; if parts stay, it becomes that of the worst of them.
     """
     if threshold is None:
         return (
             "NULL::BIGINT[] AS kept_parts, NULL::BIGINT AS parts, NULL::VARCHAR AS caption, "
             f"{noise} AS noise_probability"
         )
-    # Of what cannot be told, nothing is dropped.
+    # If the model cannot tell, nothing is dropped.
     is_kept = f"coalesce(part_noise_probabilities[part] < {threshold!r}, true)"
     kept = "list_transform(kept_parts, lambda part: part_noise_probabilities[part])"
     return (
@@ -44,7 +44,7 @@ def part_columns(threshold: float | None, noise: str) -> str:
 
 
 def check_parts(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raise `InputError` if the captions are not there, or no part has a probability."""
+    """Raise `InputError` if the captions are missing, or no part has a probability."""
     several, texts, told = connection.execute(
         "SELECT count(*), count(text), "
         "count(*) FILTER (list_any_value(part_noise_probabilities) IS NOT NULL) "

@@ -1,8 +1,8 @@
-"""A selection under the decisions of `ncclean explain`, which shift captions back.
+"""Apply the decisions of `ncclean explain`, which shift captions back, to a selection.
 
-The view `selected` has the selection, the view `fixes` the decisions, with shard and key. Captions
-that were shifted look wrong, so most policies drop their pairs: those that get the right caption
-are in the selection whatever the policy says, as with `select --decisions`.
+The view `selected` has the selection, the view `fixes` the decisions, with shard and key. Shifted
+captions look wrong, so most policies drop their pairs: those that get the right caption are
+selected whatever the policy says, as with `select --decisions`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import duckdb
 from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, MENDED
 from ncclean.errors import InputError
 
-# Beyond that of every caption that was selected.
+# Above the rank of every selected caption.
 _LAST_RANK = 30_000
 
 
 def fixed_selection(columns: Collection[str]) -> str:
-    """SQL for the selection with the decisions; `columns` are those that the selection has.
+    """Return SQL for the selection with the decisions; `columns` are the selection's.
 
-    Pairs whose caption is lost are left out; pairs that come back have weight 1, and the caption's
-    rank is after those of the other captions of their image.
+    Pairs whose caption is lost are dropped; returning pairs have weight 1, and the caption ranks
+    after the other captions of their image.
     """
     kept = [name for name in (CAPTION_NUMBER, CAPTION_RANK) if name in columns]
     own = "".join(f", selected.{name}" for name in kept)
@@ -44,9 +44,9 @@ def fixed_selection(columns: Collection[str]) -> str:
 def check_fixes(
     connection: duckdb.DuckDBPyConnection, columns: Collection[str], selection: str
 ) -> None:
-    """Raise `InputError` if the fixes are those of another corpus, or say two things of a pair.
+    """Raise `InputError` if the fixes are another corpus's, or contradict each other on a pair.
 
-    Also if the selection already has other captions for shifted pairs. img2dataset calls the
+    Also raises if the selection already has other captions for shifted pairs. img2dataset calls the
     first shard of every corpus 00000, and its first pair 000000000: their uids differ.
     """
     (several,) = connection.execute(

@@ -8,8 +8,8 @@ A policy is a chain of filters. The first one that a pair fails drops it:
 4. the rule of `method` flags it;
 5. no part of its caption is left (`drop_parts`);
 6. its score has no value, or misses `threshold`;
-7. another caption of its image that is left by then has a better score (`best_caption`);
-8. it is not among the best `keep_fraction` of the pairs that are left by then;
+7. another caption of its image, still kept, has a better score (`best_caption`);
+8. it is not among the best `keep_fraction` of the pairs still kept;
 9. its value of `balance_by` has `cap` better pairs;
 10. it is not drawn (`sample`).
 """
@@ -39,17 +39,16 @@ class Policy(Options):
 
     `method` is `osa` (weight above 0), `ncu` (the retain set), `disncl` (mutual best matches) or
     `noise-probability` (below `threshold`, .5 if not given). `score` is a column, or SQL over the
-    columns, to compare with `threshold` or to take the best `keep_fraction` by. More is cleaner,
-    but for columns of which `ncclean.base.schema` says otherwise; `lowest` says so of any other.
+    columns, to compare with `threshold` or to take the best `keep_fraction` by. Higher is cleaner,
+    unless `ncclean.base.schema` says otherwise for a column, or `lowest` for any other score.
     `rank(x)` in `score` and `where` is the percent rank of x over the scored pairs. `weights` names
     the column of the weights; the default is 1, and `osa_weight` for `osa`. `with_forget` also
-    keeps NCU's forget set, marked in `split`. `best_caption` keeps one
-    caption of each image, the best by `score`, or by `similarity` without one. `balance_by` keeps
-    at most `cap` pairs of each value, the best by `score`, or random ones without one; pairs
-    without a value are kept. `drop_parts` leaves out the parts of captions whose noise probability
-    is `part_threshold` or more; `noise-probability` then says nothing of captions that have such
-    parts, which are dropped if all of them are. `sample` draws `size` pairs by `score`, with
-    repeats; see `ncclean.selection.soft_cap`.
+    keeps NCU's forget set, marked in `split`. `best_caption` keeps one caption of each image, the
+    best by `score`, or by `similarity` without one. `balance_by` keeps at most `cap` pairs of each
+    value, the best by `score`, or random ones without one; pairs without a value are kept.
+    `drop_parts` removes caption parts whose noise probability is `part_threshold` or more; captions
+    with such parts are then dropped only if all parts are, not by `noise-probability`. `sample`
+    draws `size` pairs by `score`, with repeats; see `ncclean.selection.soft_cap`.
     """
 
     where: Annotated[
@@ -154,7 +153,7 @@ class Policy(Options):
             object.__setattr__(self, "balance_by", balance_by)
 
     def _check_range(self) -> None:
-        """A CLIP score of 30, which is a cosine of .3 times 100, would keep nothing."""
+        """Refuse a CLIP score of 30, a cosine of .3 times 100, which would keep nothing."""
         column = self.score or "noise_probability"
         facts = _facts(column)
         if self.threshold is None or facts is None or facts.range is None:
@@ -224,7 +223,7 @@ class Policy(Options):
     def goodness(self, value: str | None = None) -> str | None:
         """SQL for the policy's score, turned so that higher is cleaner; null for NaN.
 
-        `value` is the SQL of the score, if it is not the name of a column.
+        `value` is the SQL of the score, if it is not a column's name.
         """
         if self.score is None:
             return None
@@ -244,7 +243,7 @@ class Policy(Options):
         return "1.0" if column is None else identifier(column)
 
 
-# Arrow is not needed to declare the options, only to apply them.
+# Declaring the options does not need Arrow, only applying them does.
 
 
 def _facts(score: str) -> ScoreFacts | None:

@@ -1,6 +1,6 @@
 """Apply a policy to a score table: the selection file, and counts of kept and dropped pairs.
 
-All work is done inside DuckDB. Its limit bounds the memory, and no rows pass through Python.
+DuckDB does all the work. Its limit bounds the memory, and no rows pass through Python.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class SelectionSummary:
     """The pairs that a policy kept and dropped.
 
     `dropped_by_reason` counts each dropped pair under the first filter it failed, in the order of
-    the chain. `expected_mismatched_*` are sums of `noise_probability`, under `drop_parts` of that
-    of the worst sentence that a caption keeps; None where the table has none. They leave out pairs
-    that have no scores. `joined` counts the rows of the scores that have a partner in each joined
-    table. `drawn` are the rows that were written where pairs are drawn, some several times.
-    `measured_noise_kept` is the share of mismatched pairs among the kept by the answers of an
-    audit. `captions_mended` lost `parts_dropped` of all `parts` of the kept pairs' captions, None
-    without `drop_parts`. `decided` counts the pairs of the table that people decided about, by
-    decision, None without decisions; `decided_elsewhere` are decisions on pairs that the table
-    lacks, `decided_alike` pairs that share a decision because they share a uid, `conflicts` pairs
-    about which files differ, the first of them in `conflicting`.
+    the chain. `expected_mismatched_*` are sums of `noise_probability`, under `drop_parts` of the
+    worst sentence that a caption keeps; None if the table has none. They exclude pairs without
+    scores. `joined` counts the rows of the scores with a match in each joined table. `drawn` counts
+    the rows written when pairs are drawn, some several times. `measured_noise_kept` is the share of
+    mismatched pairs among the kept by the answers of an audit. `captions_mended` lost
+    `parts_dropped` of all `parts` of the kept pairs' captions, None without `drop_parts`. `decided`
+    counts the pairs of the table that people decided about, by decision, None without decisions;
+    `decided_elsewhere` are decisions on pairs that the table lacks, `decided_alike` pairs that
+    share a decision because they share a uid, `conflicts` pairs about which files differ, the first
+    of them in `conflicting`.
     """
 
     rows: int
@@ -78,18 +78,17 @@ def select(
 
     `out` is Parquet with the columns `uid, shard, key, weight, split` and, where the scores have
     them, those of `ncclean.data.samples.Place`, in the order of the input. With `drop_parts` it has
-    `caption`, the mended caption, null where nothing was left out; a corrected caption of
-    `decisions` is there too. `decisions` are files of `ncclean review`: what a person keeps, drops
-    or corrects does not depend on the policy, but for pairs without scores, and for `sample`, which
-    draws from what is left.
+    `caption`, the mended caption, null if unchanged; it also has corrected captions of `decisions`.
+    `decisions` are files of `ncclean review`: a person's decision overrides the policy, except for
+    pairs without scores, and for `sample`, which draws from the rest.
 
-    Where images have several captions, `caption_number` and `caption_rank` come after these.
-    `dedup` is a table of `ncclean neighbours`; of each group of near-duplicates the best pair by
-    the policy's score (else by `similarity`) is kept. `join` are tables whose columns the policy
-    may read, each `PATH` or `NAME=PATH`; see `ncclean.storage.joined`. Ties are broken by uid, then
-    by the order of the input. Raises `InputError` for columns that the table lacks, SQL that DuckDB
-    rejects, tables that cannot be joined, weights that are negative, or a rule by noise
-    probabilities that tell nothing.
+    If images have several captions, `caption_number` and `caption_rank` follow. `dedup` is a table
+    of `ncclean neighbours`; of each group of near-duplicates the best pair by the policy's score
+    (else by `similarity`) is kept. `join` are tables whose columns the policy may read, each `PATH`
+    or `NAME=PATH`; see `ncclean.storage.joined`. Ties are broken by uid, then by the order of the
+    input. Raises `InputError` for columns that the table lacks, SQL that DuckDB rejects, tables
+    that cannot be joined, weights that are negative, or a rule by noise probabilities that tell
+    nothing.
     """
     if policy.dedup_by is not None and dedup is None:
         raise InputError("--dedup-by needs --dedup")
@@ -124,7 +123,7 @@ def _read_by(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _raise_if_unknown(paths: Sequence[str]) -> None:
-    """Raise `InputError` if the noise rate of a table may be anything, and nobody audited it."""
+    """Raise `InputError` if a table's noise rate may be anything, and nobody audited it."""
     for path in paths:
         metadata = table_metadata(path)
         if "audited" in metadata:

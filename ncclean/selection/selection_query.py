@@ -1,4 +1,4 @@
-"""The query of a selection: the reason why each pair is dropped, and what is counted of it."""
+"""The query of a selection: the reason why each pair is dropped, and its counts."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import PLACE, PLACED, JoinedScores
 from ncclean.storage.quoting import identifier, quoted
 
-# Of the table, where it has them: what the summary counts, what duplicates are compared by, and
-# what the selection carries on.
+# Optional columns of the table: those counted by the summary, used to compare duplicates, and kept
+# in the selection.
 _READ_IF_THERE = (
     "noise_probability", "ncu_split", "similarity", "caption_number", *PLACE_COLUMNS
 )  # fmt: skip
@@ -69,7 +69,7 @@ class SelectionQuery:
         read = [name for name in columns.values() if name is not None]
         scores.prepare([*read, *_READ_IF_THERE], expressions, is_placed=True)
         self._kind = columns_of(self._connection, "scores")
-        # Tables that were written before 0.4 lack them.
+        # Tables written before 0.4 lack them.
         self._places = "".join(f", {name}" for name in PLACE_COLUMNS if name in self._kind)
         (decisions or Decisions({})).create_table(self._connection)
         self._create_candidates()
@@ -95,7 +95,7 @@ class SelectionQuery:
         return found.fetchone() is not None
 
     def write(self, aside: Path, recorded: Mapping[str, str]) -> dict[str, Any]:
-        """COPY the kept pairs to `aside`; returns the fields of the summary except `out`.
+        """COPY the kept pairs to `aside`; return the fields of the summary except `out`.
 
         Fields that are `recorded` go to its metadata.
         """
@@ -127,7 +127,7 @@ class SelectionQuery:
 
     @staticmethod
     def _refuse(option: str, name: str, scores: JoinedScores) -> None:
-        """Raise `InputError` for a column that is not there."""
+        """Raise `InputError` for a missing column."""
         there = scores.names.types
         if {"weight", "split"} <= set(there):
             raise InputError(
@@ -177,7 +177,7 @@ class SelectionQuery:
         return identifier(name) if name in self._kind else f"NULL::{kind}"
 
     def _chain(self, with_ties: bool = False) -> str:
-        """SQL: the candidates with the reason why each is dropped, null for the kept.
+        """Return SQL for the candidates with the reason why each is dropped, null for the kept.
 
         `with_ties` keeps all pairs equal to the last one of a fraction, which reads no uids.
         """
@@ -214,19 +214,19 @@ class SelectionQuery:
             FROM candidates"""
 
     def _find_best(self) -> BestFraction | None:
-        """The best `keep_fraction` of the pairs that the filters before it leave."""
+        """Find the best `keep_fraction` of the pairs that earlier filters leave."""
         fraction = self._policy.keep_fraction
         if fraction is None:
             return None
         columns = "uid, place, goodness"
-        # What a person keeps is no part of the fraction.
+        # Pairs kept by a person are not part of the fraction.
         left = (
             f"(SELECT {columns} FROM ({self._chain()}) WHERE reason IS NULL AND decision IS NULL)"
         )
         return find_best_fraction(self._connection, left, fraction)
 
     def _summary(self) -> dict[str, Any]:
-        # What comes after the fraction depends on which of the ties are left out.
+        # Later filters depend on which of the ties are omitted.
         with_ties = not self._over_cap and self._drawn is None
         rows = self._connection.execute(
             "SELECT reason, count(*), sum(noise_probability), sum(weight), min(weight), "
@@ -310,11 +310,10 @@ class SelectionQuery:
 
 
 def _with_decisions() -> str:
-    """SQL for the candidates beside what people decided.
+    """Return SQL for the candidates with people's decisions.
 
-    A pair that a person keeps has a weight, its whole caption or the corrected one, nothing to be
-    forgotten, and no noise to be expected. One that a person drops is not the best of its
-    near-duplicates.
+    A pair kept by a person has a weight, its whole or corrected caption, no forget mark, and no
+    expected noise. A dropped one is not the best of its near-duplicates.
     """
     return """SELECT * REPLACE (
           coalesce(corrected, CASE WHEN NOT is_kept THEN caption END) AS caption,

@@ -1,13 +1,13 @@
-"""Soft cap sampling: draws by score, of which each makes the next draw of the pair less likely.
+"""Soft cap sampling: draw by score, each draw making the pair's next one less likely.
 
 Shechter and Carmon 2025, "Filter Like You Test": pairs are drawn with probabilities softmax(score),
 and each draw lowers the score of its pair by a penalty, so that the best are repeated and none too
 often. They draw batches of 100,000 at a time; here each draw counts at once.
 
-Drawing one after the other is a race of independent clocks: the k-th draw of pair i follows its
-draw before after an exponential time of rate exp(score_i - (k - 1) penalty), and the first `size`
-draws of all clocks are the sample. So a pair's times depend on its uid alone, a sample of a larger
-corpus is consistent with that of a smaller one, and it takes a few passes instead of one a draw.
+Sequential drawing is a race of independent clocks: the k-th draw of pair i follows its previous one
+after an exponential time of rate exp(score_i - (k - 1) penalty), and the first `size` draws of all
+clocks are the sample. So a pair's times depend on its uid alone, a sample of a larger corpus is
+consistent with that of a smaller one, and it takes a few passes instead of one a draw.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def soft_cap_draws(
     if not size:
         return np.zeros(len(scores), dtype=np.int64)
     relative = np.asarray(scores, dtype=np.float64) - np.max(scores)
-    # Times are logarithms: those of the last draws may be too late for a number.
+    # Times are logarithms: the last draws' may exceed the range of a number.
     high = float(np.log(size) - np.log(np.exp(relative).sum()))
     low, step = high, 1.0
     counts = _counts(relative, keys, high, penalty)
@@ -81,7 +81,7 @@ def _counts(relative: np.ndarray, keys: np.ndarray, time: float, penalty: float)
 
 
 def _exponential(keys: np.ndarray, draw: int) -> np.ndarray:
-    """Exponential numbers of rate 1 by key and draw: splitmix64, whose state is the key."""
+    """Return exponential numbers of rate 1 by key and draw: splitmix64, whose state is the key."""
     with np.errstate(over="ignore"):
         state = keys + _GOLDEN * np.uint64(draw + 1)
         state = (state ^ (state >> np.uint64(30))) * _MIX_1
