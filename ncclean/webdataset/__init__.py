@@ -1,11 +1,11 @@
-"""A selection in anybody's training loop: webdataset pipelines, PyTorch, Hugging Face's datasets.
+"""Use a selection in any training loop: webdataset pipelines, PyTorch, Hugging Face's datasets.
 
     import ncclean.webdataset
     import webdataset as wds
 
     pairs = wds.WebDataset(urls).compose(ncclean.webdataset.select("clean.parquet"))
 
-Each sample that is left has its `weight`, a float, and the caption that it was selected with.
+Each remaining sample has its `weight`, a float, and the caption with which it was selected.
 """
 
 from ncclean.webdataset.pairs import SelectedPairs

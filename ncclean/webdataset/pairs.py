@@ -1,4 +1,4 @@
-"""The pairs of a selection as an IterableDataset of PyTorch, from any layout that ncclean reads."""
+"""The pairs of a selection as a PyTorch IterableDataset, from any layout that ncclean reads."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ logger = logging.getLogger(__name__)
 
 
 class SelectedPairs(IterableDataset[dict[str, Any]]):
-    """Iterates over the selected pairs of tars, folders, tables or Parquet, as webdataset has them.
+    """Iterates over selected pairs of tars, folders, tables or Parquet, in webdataset's form.
 
     Each is a dict of `__key__` (the uid of the pair), `jpg` (the bytes of the image file, whatever
     format it has), `txt` (the caption in UTF-8) and `weight` (a float): `wds.DataPipeline` takes
     this as its first stage. Without `selection`, all usable samples have the weight 1.
 
     The shards in random order form one sequence, of which each of `world_size` ranks has an equal
-    piece, the same as in `finetune` with this `seed`; within a shard the order stays, so shuffle
-    what comes. `rank` and `world_size` are those of `torch.distributed` where they are left out.
-    The workers of a DataLoader share the piece of their rank. In place of a pair that cannot be
-    read another one is shown twice, so that ranks stay equally long, and the log says so.
+    piece, the same as in `finetune` with this `seed`; order within a shard is kept, so shuffle the
+    output. `rank` and `world_size` default to those of `torch.distributed`. The workers of a
+    DataLoader share the piece of their rank. An unreadable pair is replaced by showing another one
+    twice, so that ranks stay equally long, and the log says so.
 
     `source` are options of the sources: `image_root`, `image_key`, `split`, `class_template`.
-    `caption_key` and `image_key` are those that a selection was scored with. Raises `InputError`
-    for sources that are not there, and a selection of other shards, captions or pictures.
+    `caption_key` and `image_key` are those with which a selection was scored. Raises `InputError`
+    for missing sources, and a selection of other shards, captions or images.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
         return self._source.length
 
     def set_epoch(self, epoch: int, batches: int = 0, batch_size: int = 1) -> None:
-        """Choose the epoch to iterate over next, after `batches` of it that have been seen.
+        """Choose the next epoch to iterate over, skipping `batches` of it already seen.
 
         `batch_size` is that of the DataLoader: its workers take turns with whole batches.
         """
@@ -110,7 +110,7 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
 def _without_gaps(
     pairs: Iterator[RawSample | Unusable | None], on_unusable: Callable[[Unusable], None]
 ) -> Iterator[RawSample]:
-    """The pairs, with the next one in place of each that there is not, or else the one before."""
+    """Yield the pairs, replacing each missing one by the next, or else the previous."""
     gaps = 0
     shown: RawSample | None = None
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""The rows of a table that a selection keeps, for `filter` and `map` of Hugging Face's datasets."""
+"""The rows of a table that a selection keeps, for `filter` and `map` of Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class SelectedRows:
         pairs = load_dataset("parquet", data_files="photos/train-*.parquet", split="train")
         pairs = pairs.filter(rows.keep, with_indices=True).map(rows.weigh, with_indices=True)
 
-    `sources` are what was scored, in the order that the data set has its files in; `total` is the
-    number of their rows. Of a row with several captions the best one counts. Raises `InputError`
-    for a selection of other sources, with captions mended in a column that is not known, and for
-    sources whose rows cannot be told apart to the last.
+    `sources` are what was scored, in the data set's order of files; `total` is their number of
+    rows. For a row with several captions the best one counts. Raises `InputError` for a selection
+    of other sources, with captions mended in an unknown column, and for sources whose rows cannot
+    all be identified.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class SelectedRows:
         return len(self._kept)
 
     def keep(self, row: Any, index: int) -> bool:
-        """Whether the row of this number is selected: for `filter(..., with_indices=True)`."""
+        """Check whether the row of this number is selected: `filter(..., with_indices=True)`."""
         return index in self._selected
 
     def weigh(self, row: dict[str, Any], index: int) -> dict[str, Any]:
         """The `weight` of a row of the filtered data set, and its caption where that was mended.
 
-        Raises `InputError` for a row that is not the one that was selected, as its `uid` shows.
+        Raises `InputError` for a row that, by its `uid`, is not the selected one.
         """
         pair = self._selected[self._kept[index]]
         if str(row.get("uid", pair.uid)) != pair.uid:

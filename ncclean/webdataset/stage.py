@@ -23,11 +23,11 @@ from ncclean.storage.tables import local_tables
 
 logger = logging.getLogger(__name__)
 
-_DECODED = b"decoded"  # in place of an image that a stage before has decoded
+_DECODED = b"decoded"  # replaces an image that an earlier stage has decoded
 
 
 def open_selection(path: str, captions: Literal["all", "best"] = "all") -> SelectionReader:
-    """Open a selection, of a store, too, and check its weights. Raises `InputError`."""
+    """Open a selection, local or in a store, and check its weights. Raises `InputError`."""
     reader = SelectionReader(path, captions, local_tables([path]))
     reader.has_weights()
     return reader
@@ -40,28 +40,27 @@ def select(
     caption_key: CaptionKeys = None,
     image_key: str | None = None,
 ) -> Stage:
-    """A stage for `wds.WebDataset(urls).compose(...)` that drops, weighs and mends pairs.
+    """Return a stage for `wds.WebDataset(urls).compose(...)` that drops, weighs and mends pairs.
 
-    `selection` is a file of `ncclean select`, made from these shards. Of the samples that pass,
-    those that it does not name are dropped; each other one gets `weight`, a float, and its caption
-    as the member `txt`. An image with several captions is yielded once for each that is selected,
-    or once with the `best`. `caption_key` and `image_key` are those that the pairs were scored
-    with, which the selection knows.
+    `selection` is a file of `ncclean select`, made from these shards. Samples that it does not name
+    are dropped; each other one gets `weight`, a float, and its caption as the member `txt`. An
+    image with several captions is yielded once for each selected caption, or once with the `best`.
+    `caption_key` and `image_key` are those used for scoring, which the selection knows.
 
     Compose it before `shuffle`, and best before `decode(..., partial=True)`: without `partial`,
-    webdataset decodes bytes alone, and a weight is none. Ranks and workers are split by the
+    webdataset decodes only bytes, which a weight is not. Ranks and workers are split by the
     pipeline, as its shards are. Raises `InputError` if the file is no selection, or names none of
     the shards, or another `caption_key` is given than the selection has, or all samples of a shard
-    have other uids; pairs of a shard that are selected and do not come are logged as a warning.
+    have other uids; selected pairs of a shard that do not arrive are logged as a warning.
     """
     return Stage(selection, captions, caption_key, image_key)
 
 
 @dataclass
 class _Visit:
-    """One reading of a shard: its pairs by key, as far as their samples have not come.
+    """One reading of a shard: its pairs by key whose samples have not arrived.
 
-    `name` is that of the shard in the selection, `other` what is wrong where a uid is another one.
+    `name` is the shard's in the selection, `other` the error if a uid differs.
     """
 
     url: str
@@ -72,7 +71,7 @@ class _Visit:
     is_same: bool = False
 
     def take(self, sample: Sample, selection: str) -> Sequence[SelectedSample]:
-        """The waiting pairs of a sample; a uid of another one is noted."""
+        """Return the waiting pairs of a sample; note a uid of another one."""
         waiting, uid = self.waiting[sample.key], own_uid(sample.metadata)
         pairs = selected_of(waiting, sample, self.name)
         self.is_same = self.is_same or bool(pairs and uid)
@@ -82,7 +81,7 @@ class _Visit:
         return pairs
 
     def end(self) -> None:
-        """Log the selected pairs that have not come. Raises `InputError` if all are others."""
+        """Log the selected pairs that did not arrive. Raises `InputError` if all are others."""
         if self.other is not None and not self.is_same:
             raise self.other
         lacking = sum(map(len, self.waiting.values()))
@@ -97,7 +96,7 @@ class _Visit:
 
 @dataclass
 class Stage:
-    """A callable that `select` makes; processes that load data may be given copies of it."""
+    """A callable made by `select`; data loading processes may receive copies of it."""
 
     selection: str
     captions: Literal["all", "best"] = "all"
@@ -147,7 +146,7 @@ class Stage:
             usable = [(pair, raw) for pair, raw in pairs if isinstance(raw, RawSample)]
             if not usable:
                 continue
-            # Of samples that share a key, the first one counts; others of it may be elsewhere.
+            # Among samples that share a key, the first one counts; others of it may be elsewhere.
             waiting[key] = [pair for pair in waiting[key] if pair not in chosen]
             if not waiting[key]:
                 del waiting[key]
@@ -157,7 +156,7 @@ class Stage:
                 yield {**part, "txt": text, "weight": float(pair.weight)}
 
     def _read(self, sample: Mapping[str, Any]) -> Sample:
-        """The image and the captions of a sample, by the rules that it was scored by."""
+        """Return the image and the captions of a sample, by the rules of its scoring."""
         contents = Contents(0, sample["__key__"], self.caption_key, self.image_key)
         contents.members = {
             name: json.dumps(value).encode() if isinstance(value, dict | list) else value
@@ -175,7 +174,7 @@ class Stage:
 def samples_of_keys(
     sample: Mapping[str, Any], keys: Mapping[str, object]
 ) -> Iterator[Mapping[str, Any]]:
-    """The sample, or those that it falls apart into if `keys` end at the last dot of names.
+    """Return the sample, or those into which it splits if `keys` end at the last dot of names.
 
     `shop.de.0001.jpg` has the key `shop` in webdataset, and may have been scored as
     `shop.de.0001`.
@@ -194,9 +193,9 @@ def samples_of_keys(
 
 
 def shard_name(url: str, names: Collection[str]) -> str | None:
-    """The name that a selection has for the shard at `url`, which may be the command of a pipe.
+    """Return the selection's name for the shard at `url`, which may be the command of a pipe.
 
-    Names carry as many folders as it took to tell the shards of the scoring run apart. None if no
+    Names carry as many folders as distinguished the shards of the scoring run. Returns None if no
     name fits. Raises `InputError` if several do.
     """
     words = [word.strip("'\"") for word in url.removeprefix("pipe:").split()]
