@@ -1,1 +1,1 @@
-"""Processes that do what may abort, never end or take all memory; and what they hand over."""
+"""Processes for work that may abort, never end or exhaust memory; and how they return results."""

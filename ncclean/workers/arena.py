@@ -1,4 +1,4 @@
-"""Memory that processes share: blocks of images, written in one and read in another."""
+"""Share memory between processes: blocks of images, written in one and read in another."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ncclean.workers.memory import shared_memory
 class Arena:
     """`blocks` blocks of (images, 3, height, width) uint8, as tensors on the same memory.
 
-    It is no file of `/dev/shm`, which containers keep small. A block takes memory once it is used.
+    It is not a file in `/dev/shm`, which containers keep small. A block takes memory once used.
     """
 
     def __init__(
         self, blocks: int, shape: tuple[int, int, int, int], descriptor: int | None = None
     ) -> None:
-        """Take memory, or with a `descriptor` that of another process."""
+        """Allocate memory, or map that of another process with a `descriptor`."""
         images = shape[0] * shape[1] * shape[2] * shape[3]
         if descriptor is None:
             descriptor = shared_memory(blocks * images)
@@ -29,5 +29,5 @@ class Arena:
         self.blocks = whole.view(blocks, *shape)
 
     def close(self) -> None:
-        """Give the descriptor back; the memory goes with the last tensor on it."""
+        """Close the descriptor; the memory is freed with the last tensor on it."""
         os.close(self.descriptor)

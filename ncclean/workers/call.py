@@ -1,4 +1,4 @@
-"""Iterates over what a function yields in a worker process, behind its wall."""
+"""Iterate over what a function yields in a worker process, within its limits."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class WorkerFailed(ShardError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a worker: bytes of memory, and seconds of a processor without progress."""
+    """Limits of a worker: bytes of memory, and CPU seconds without progress."""
 
     memory: int = worker.MEMORY_BYTES
     seconds: float = 6.0
 
 
 _LIMITS = Limits()
-# What callers tell apart; others may not be pickled.
+# Errors that callers distinguish; others may not be picklable.
 _AS_THEY_ARE = (NccleanError, pa.ArrowException, FileNotFoundError, PermissionError, MemoryError)
 
 
 def contained(
     function: Callable[..., Iterator[T]], *arguments: Any, limits: Limits = _LIMITS
 ) -> Iterator[T]:
-    """Iterate over what a function of a module yields, in a process of its own.
+    """Iterate over what a function of a module yields, in a separate process.
 
     Arrays of numpy and Arrow arrive in memory that both processes share. Raises `WorkerFailed` if
     that process ends without an answer, and what the function raises; of libraries that panic,
@@ -72,16 +72,16 @@ def contained(
 
 
 def contained_once(function: Callable[..., Iterator[T]], *arguments: Any) -> Iterator[T]:
-    """Iterate as `contained` does, or here if this process is behind a wall already."""
+    """Iterate as `contained` does, or here if this process is already a worker."""
     if worker.is_behind_wall():
         return function(*arguments)
     return contained(function, *arguments)
 
 
 def main(connection: Connection, descriptors: Sequence[int]) -> None:
-    """Send what the function yields that the parent names."""
+    """Send what the function named by the parent yields."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries say hundreds of lines before they end
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries log hundreds of lines before they end
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         function, arguments, limits = connection.recv()
         worker.limit_this_process(limits.memory)
@@ -118,7 +118,7 @@ def _send(connection: Connection, item: object) -> None:
 
 
 def _received(connection: Connection, sizes: Sequence[int]) -> Iterator[memoryview]:
-    """The buffers of an item, in shared memory that goes with the last array on it."""
+    """Return the buffers of an item, in shared memory freed with the last array on it."""
     if not sizes:
         return
     descriptor = recv_handle(connection)

@@ -2,7 +2,7 @@
 
 A fork of this process would copy its threads' locks and its GPU. The server has one thread, is
 started by a clean command line that does not run the user's script again, and ends with this
-process, whatever ends it; so do its children.
+process, however that ends; so do its children.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _STATUS = struct.Struct("i")
 _PR_SET_PDEATHSIG = 1
 _ATTEMPTS = 3
 _END_SECONDS = 1.0
-# Packages of which decoders and tokenizers need a part: each takes one to three seconds as a whole.
+# Packages that decoders and tokenizers need in part: each takes one to three seconds as a whole.
 _IN_PARTS = ("torchvision", "open_clip")
-# Threads of one process that wait for one another do so actively, and take the cores from others.
+# A process's threads wait actively for one another, and take the cores from others.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 class ForkServer:
-    """The server of this process. A fork or the end of the server makes it start a new one."""
+    """The server of this process; a fork or the end of the server makes a new one start."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class ForkServer:
         self._owner = 0
 
     def imports(self, *modules: str) -> None:
-        """Have modules imported, so that the next forks have them; does not wait."""
+        """Import modules ahead, so that the next forks have them; do not wait."""
         with self._lock:
             self._send({"import": modules}, [])
 
@@ -94,7 +94,7 @@ class ForkServer:
         self._process, self._socket, self._owner = process, here, os.getpid()
 
     def _end(self) -> None:
-        """End the server, so that what the workers computed counts as this process's children's."""
+        """End the server, so that its workers' computing counts as this process's children's."""
         if self._process is not None and self._socket is not None and self._owner == os.getpid():
             self._socket.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -105,7 +105,7 @@ SERVER = ForkServer()
 
 
 def exit_status(descriptor: int) -> int | None:
-    """The status of a process that `SERVER` forked, as `os.waitstatus_to_exitcode` gives it.
+    """Return the status of a process that `SERVER` forked, as `os.waitstatus_to_exitcode` does.
 
     Waits for its end. None if the server has ended as well.
     """
@@ -135,7 +135,7 @@ def main() -> None:
             message, descriptors, _, _ = socket.recv_fds(server, _LONGEST_REQUEST, 64)
             if not message:
                 _reap(statuses)
-                os._exit(0)  # libraries take their time to end, and complain
+                os._exit(0)  # libraries end slowly, and complain
             for request in map(json.loads, message.splitlines()):
                 if "import" in request:
                     with contextlib.suppress(ImportError):  # the fork that needs it will tell
@@ -147,7 +147,7 @@ def main() -> None:
 
 
 def _import_in_parts(package: str) -> None:
-    """Have modules of a package imported without it, until anything else of it is asked for."""
+    """Import modules of a package without it, until anything else of it is needed."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.loader is None:
         return
@@ -198,11 +198,11 @@ def _fork(
 
 
 def _be_like(environment: dict[str, str], path: list[str], folder: str) -> None:
-    """Take over what may have changed in the parent since the server was started."""
+    """Take over what may have changed in the parent since the server started."""
     os.environ.clear()
     os.environ.update(environment | _ONE_THREAD)
     sys.path[:] = [place for place in path if place]
-    with contextlib.suppress(OSError):  # it is gone
+    with contextlib.suppress(OSError):  # it has ended
         os.chdir(folder)
 
 
@@ -224,8 +224,8 @@ def _reap(statuses: dict[int, int]) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel end this process with its parent; be the first that memory is taken from."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux alone has these
+    """Have the kernel end this process with its parent, and kill it first if memory runs out."""
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has these
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         with open("/proc/self/oom_score_adj", "w") as score:
             score.write("1000")

@@ -7,7 +7,7 @@ import tempfile
 
 
 def shared_memory(size: int) -> int:
-    """A descriptor of so many bytes that processes may share. It is no file of `/dev/shm`."""
+    """Return a descriptor of `size` bytes that processes may share, not a file in `/dev/shm`."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("ncclean")
     else:

@@ -1,4 +1,4 @@
-"""A worker process behind a wall: bounded memory, bounded time, and a sentence for its end."""
+"""A worker process with bounded memory, bounded time, and a sentence for its end."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ncclean.workers.fork_server import SERVER, exit_status
 
 T = TypeVar("T")
 
-# Beside what a worker has imported. An ordinary shard takes some hundred megabytes of it.
+# In addition to what a worker has imported. An ordinary shard uses some hundred megabytes of it.
 MEMORY_BYTES = 2 << 30
 
 
 class WorkerDied(Exception):
-    """A worker has ended without an answer; the text is a sentence that says how.
+    """A worker ended without an answer; the text is a sentence that says how.
 
     `is_innocent` if another process may have been the reason.
     """
@@ -41,7 +41,7 @@ class Worker:
         self.connection, self._pid, self._status = SERVER.fork(module, list(inherited))
 
     def send(self, message: Any) -> None:
-        """Send a message. One to a worker that has died is lost."""
+        """Send a message; one to a dead worker is lost."""
         with contextlib.suppress(OSError):
             self.connection.send(message)
 
@@ -105,7 +105,7 @@ class Parent(logging.Handler):
 
 
 def how_it_ended(status: int | None) -> str:
-    """A sentence without a subject for the exit status of a process that gave no answer."""
+    """Return a sentence without a subject for the exit status of a process that gave no answer."""
     if status == -signal.SIGPROF:
         return "came to no end within the seconds that it may compute"
     if status == -signal.SIGKILL:
@@ -118,26 +118,26 @@ def how_it_ended(status: int | None) -> str:
 
 
 def limit_this_process(memory: int = MEMORY_BYTES) -> None:
-    """Let this process take so many bytes more than it has; what needs more fails."""
+    """Limit this process to this many bytes more than it has; larger requests fail."""
     limit_memory(_data_bytes() + memory)
     trust(True)
 
 
 def trust(is_trusted: bool) -> None:
-    """Let this process do what may end it, or have that done by others again."""
+    """Let this process do what may end it, or undo that."""
     global _is_trusted
     _is_trusted = is_trusted
 
 
 def is_behind_wall() -> bool:
-    """Whether this process may do what may end it: its parent goes on without it."""
+    """Check whether this process may do what may end it: its parent continues without it."""
     return _is_trusted
 
 
 def limit_seconds(seconds: float) -> None:
-    """Let this process compute so long without another call; 0 stands for any time.
+    """Limit this process's computing until the next call; 0 stands for any time.
 
-    Seconds of a processor, of all threads. The kernel ends it then, whatever it is in.
+    Counts CPU seconds of all threads. Then the kernel ends the process, whatever it is doing.
     """
     global _seconds
     _seconds = seconds
@@ -145,7 +145,7 @@ def limit_seconds(seconds: float) -> None:
 
 
 def progress() -> None:
-    """Note that something has come to an end: the seconds of `limit_seconds` begin anew."""
+    """Note that something has finished: the seconds of `limit_seconds` start again."""
     if _seconds or signal.getitimer(signal.ITIMER_PROF)[0]:
         signal.setitimer(signal.ITIMER_PROF, _seconds)
 
@@ -157,7 +157,7 @@ _is_trusted = False
 def in_a_fork(work: Callable[[], T], seconds: float) -> T:
     """Call a function in a fork of this process, which must have one thread.
 
-    Raises `WorkerDied` if it does not live to answer, and what the function raises.
+    Raises `WorkerDied` if it dies before answering, and whatever the function raises.
     """
     reads, writes = os.pipe()
     if pid := os.fork():
@@ -185,7 +185,7 @@ def in_a_fork(work: Callable[[], T], seconds: float) -> T:
 
 
 def _data_bytes() -> int:
-    """Bytes that count for the limit of memory so far."""
+    """Return the bytes that count for the memory limit so far."""
     with contextlib.suppress(OSError), open("/proc/self/status") as status:
         for line in status:
             if line.startswith("VmData:"):
