@@ -1,6 +1,6 @@
-"""Columns of one's own in the score table: `ncclean score --columns package.module:function`.
+"""Add your own columns to the score table: `ncclean score --columns package.module:function`.
 
-A function gets the pairs of a batch and gives values for each:
+A function receives the pairs of a batch and returns values for each:
 
     import pyarrow as pa
     from ncclean.columns import PairBatch, columns
@@ -27,10 +27,10 @@ _ATTRIBUTE = "ncclean_columns"
 
 @dataclass(frozen=True)
 class PairBatch:
-    """n pairs that can be scored.
+    """n scorable pairs.
 
     `captions` are n texts, `image` their images' float32 (n, d) embeddings of length 1, on the
-    device of the model. `pixels` are uint8 (n, 3, H, W), the crops that the model sees; None where
+    device of the model. `pixels` are uint8 (n, 3, H, W), the crops that the model sees; None if
     embeddings are scored. `metadata` has the fields of each pair's json, or the further columns of
     its table.
     """
@@ -50,7 +50,7 @@ class PairBatch:
         return self.encode_text()
 
     def only(self, row: int) -> PairBatch:
-        """A batch with nothing but the pair at this place."""
+        """Return a batch of only the pair at this place."""
         return PairBatch(
             self.captions[row : row + 1],
             self.image[row : row + 1],
@@ -78,8 +78,8 @@ def columns(version: str = "1", **types: pa.DataType) -> Callable[[F], F]:
 
     The function takes a `PairBatch` and returns n values for each name: an Arrow or numpy array, a
     tensor, or a list with None for missing values. It must not depend on which pairs are in one
-    batch. `version` is part of a run's identity: change it with the function, so that no run goes
-    on with values of both.
+    batch. `version` is part of a run's identity: change it with the function, so that no run mixes
+    values of both.
     """
     declared = Declared(dict(types), version)
 

@@ -19,13 +19,13 @@ class InputError(NccleanError):
 
 
 class ModelError(NccleanError):
-    """The estimator cannot be built or its weights cannot be had."""
+    """The estimator cannot be built or its weights cannot be obtained."""
 
 
 class ResumeError(NccleanError):
     """The output holds results of another input, model or set of options.
 
-    `difference` says which; the message goes on with what to do about it.
+    `difference` says which; the message says what to do about it.
     """
 
     def __init__(self, difference: str, advice: str = "") -> None:

@@ -199,8 +199,7 @@ class Problem:
         return self._mean_of(self._full(theta))
 
     def balanced(self, weights: np.ndarray) -> np.ndarray:
-        """Return (B, C J) thetas of the largest likelihood with sum w theta = 0; w has both
-        signs."""
+        """Return (B, C J) thetas of largest likelihood with sum w theta = 0; w has both signs."""
         weights = self.thetas_weights(weights)
         scale = self.scale(weights)
 
