@@ -1,4 +1,4 @@
-"""`ncclean adapt`: an estimator warmed up on the strictly clean pairs of a scored corpus."""
+"""`ncclean adapt`: warm up an estimator on the strictly clean pairs of a scored corpus."""
 
 from __future__ import annotations
 

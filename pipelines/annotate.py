@@ -1,4 +1,4 @@
-"""`ncclean annotate`: columns of a score table into the Lance data set that was scored."""
+"""`ncclean annotate`: write columns of a score table into the Lance data set that was scored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ncclean audit`: a sample of a corpus to judge, and what the answers say."""
+"""`ncclean audit`: draw a sample of a corpus to judge, and measure by the answers."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Audit(Command):
         )
 
     def _judge(self, progress: Progress) -> Result[Judged] | Result[JudgePlan]:
-        """Have a model judge the sample, or say what that would take."""
+        """Have a model judge the sample, or estimate the cost."""
         from ncclean.data.sources import resolve_pairs
         from ncclean.judging.run import JudgeSample
 

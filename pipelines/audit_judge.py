@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def plan_lines(plan: JudgePlan) -> Iterator[Shown]:
-    """Lines for what a judge would be asked, and what that takes."""
+    """Return lines on what a judge would be asked, and the cost."""
     yield facts(
         (
             ("pairs", f"{plan.pairs:,}"),
@@ -28,7 +28,7 @@ def plan_lines(plan: JudgePlan) -> Iterator[Shown]:
 
 
 def judged_lines(judged: Judged) -> Iterator[Shown]:
-    """Lines for what a judge has answered."""
+    """Return lines on a judge's answers."""
     answers = ", ".join(f"{count:,} {kind}" for kind, count in judged.answers.items() if count)
     speed = judged.pairs_per_second
     pace = f", {speed:,.1f} pairs/s" if speed is not None else ""

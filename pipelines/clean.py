@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .recipe.plan import PlannedStage
     from .recipe.run import RunSummary
 
-# Of the whole, though stages have them too; on a cluster only the scoring runs.
+# Options of the whole, though stages have them, too; on a cluster only the scoring runs.
 _OF_CLEAN = {"out", "dry_run", "price_per_hour", "layout", "embeddings"}
 _OF_SCORING = {"engine", "ray_address"}
 
@@ -112,7 +112,7 @@ class Clean(Command):
         from .recipe.plan import plan
         from .recipe.run import run
 
-        # The first tells; a mixture is an error of `score`, which resolves them all.
+        # The first source decides; a mixture is an error of `score`, which resolves all.
         first = resolve_sources(self.source[:1], "auto", self.source_options)
         if any(shard.layout == Folder.name for shard in first):
             _check_outside(self.out, self.source)
@@ -201,7 +201,7 @@ class Clean(Command):
 
 
 def _size_of_embeddings(stages: Sequence[PlannedStage]) -> Iterator[str]:
-    """Say how large the embeddings become, unless they are there."""
+    """Say how large the embeddings become, unless they exist."""
     from ncclean.execution.cost import embedding_bytes
 
     for stage in stages:
@@ -213,7 +213,7 @@ def _size_of_embeddings(stages: Sequence[PlannedStage]) -> Iterator[str]:
 
 
 def _check_outside(out: str, sources: Sequence[str]) -> None:
-    """Raise `InputError` for results in a folder of pictures, whose subfolders are read, too."""
+    """Raise `InputError` for results in a folder of images, whose subfolders are also read."""
     for source in sources:
         if Path(out).resolve().is_relative_to(Path(source).resolve()):
             raise InputError(
@@ -223,7 +223,7 @@ def _check_outside(out: str, sources: Sequence[str]) -> None:
 
 
 def _targets() -> Iterator[tuple[str, str]]:
-    """Yield each option with its place in the recipe: every stage that has one of its name."""
+    """Yield each option with its place in the recipe: every stage with an option of its name."""
     yield "source", "source"
     for stage in (Score, Select, Report, Export):
         others = _OF_CLEAN if stage is Score else _OF_CLEAN | _OF_SCORING

@@ -34,9 +34,9 @@ S = TypeVar("S")
 class Result(Generic[S]):
     """The result of a command.
 
-    `summary` is what the library returned, `values` all of it as `--json` prints it, `figures` the
-    key ones as text, `made` the files and folders written, and `failures` what could not be done,
-    with reasons. `shown` is what the command line prints.
+    `summary` is the library's result, `values` all of it as `--json` prints it, `figures` the key
+    ones as text, `made` the files and folders written, and `failures` what failed, with reasons.
+    `shown` is what the command line prints.
     """
 
     command: str
@@ -46,10 +46,10 @@ class Result(Generic[S]):
     made: tuple[str, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
     shown: Iterable[Shown] = ()
-    is_empty: bool = False  # nothing came of it, such as no pair with scores: exit code 1
+    is_empty: bool = False  # no result, such as no pair with scores: exit code 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shown", tuple(self.shown))  # for who looks at it twice
+        object.__setattr__(self, "shown", tuple(self.shown))  # for a second look at it
 
     def __getitem__(self, name: str) -> Any:
         """One of the `values`."""
@@ -86,7 +86,7 @@ class Command(Options):
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for lists
-    resume_hint: ClassVar[str | None] = None  # said when a person interrupts it
+    resume_hint: ClassVar[str | None] = None  # printed when a person interrupts it
     is_stage: ClassVar[bool] = True  # whether a recipe can have it as a stage
     makes_model: ClassVar[bool] = False  # whether `out` is a model folder
     has_record: ClassVar[bool] = False  # whether `out` tells what made it, and is resumed
@@ -134,7 +134,7 @@ class Command(Options):
         worker_hours: float,
         values: Mapping[str, Any] | None = None,
     ) -> Result[S]:
-        """The result of `--dry-run`, with the cost of the hours of all workers, where asked for."""
+        """Return the result of `--dry-run`, optionally with the cost of all workers' hours."""
         result = self.result(plan, shown, values=values)
         price = getattr(self, "price_per_hour", None)
         if price is None:
@@ -150,7 +150,7 @@ class Command(Options):
 
 
 def lists_tables_once(run: Callable[[C, Progress], R]) -> Callable[..., R]:
-    """Decorate `run` of a command that reads tables: each in a store is listed once."""
+    """Decorate `run` of a command that reads tables: list each table in a store once."""
 
     @functools.wraps(run)
     def listing_once(self: C, progress: Progress = SILENT) -> R:

@@ -1,4 +1,4 @@
-"""`ncclean demo`: the bundled recipe `demo`, with what is shown of it."""
+"""`ncclean demo`: run the bundled recipe `demo`, and show its results."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Demo(Command):
 
 
 def _noise(summary: RunSummary) -> dict[str, Any]:
-    """The summary of scoring, and what was found of the noise.
+    """Return the summary of scoring, and how much of the noise was found.
 
     `auroc[score][kind]` and `caught[rule][kind]`; `false_alarms[rule]` is the share of clean pairs
     that the rule flags.

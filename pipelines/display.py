@@ -1,4 +1,4 @@
-"""Results as plain data for people: the command line, notebooks and pages draw it."""
+"""Results as plain data for people, rendered by the command line, notebooks and pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def failure_notes(
 
 
 def _none_scored(failures: Mapping[str, int], fields: Sequence[str] = ()) -> Note:
-    """A note for a run that scored nothing, often because the wrong column was named."""
+    """Return a note for a run that scored nothing, often because the wrong column was named."""
     if not failures:
         return Note("no pair could be scored: no shard could be read", "error")
     most = max(failures, key=lambda status: failures[status])

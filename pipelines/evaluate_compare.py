@@ -1,4 +1,4 @@
-"""`ncclean evaluate compare`: the results of two models on the same data."""
+"""`ncclean evaluate compare`: compare the results of two models on the same data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ncclean evaluate disentanglement`: what the halves of DisNCL's embeddings share."""
+"""`ncclean evaluate disentanglement`: show what the halves of DisNCL's embeddings share."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class EvaluateDisentanglement(Command):
     overwrite: Overwrite = False
 
     def run(self, progress: Progress = SILENT) -> Result[list[Disentanglement]]:
-        """Embed in both spaces, compare the halves, and draw them if asked to."""
+        """Embed in both spaces, compare the halves, and draw them on request."""
         from ncclean.base.figure_files import write_figure
         from ncclean.base.output_mark import check_free
         from ncclean.evaluation.disentanglement import measure_disentanglement

@@ -1,4 +1,4 @@
-"""`ncclean evaluate judgements`: scores against people's judgements of captions."""
+"""`ncclean evaluate judgements`: compare scores with people's judgements of captions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ncclean evaluate zeroshot`, `retrieval` and `linear-probe`: models on evaluation sets."""
+"""`ncclean evaluate zeroshot`, `retrieval`, `linear-probe`: measure models on evaluation sets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ncclean.evaluation.results import Evaluation
     from ncclean.models.request import ModelRequest
 
-# The one figure of each task that stands for it.
+# The figure that represents each task.
 LEADING_METRICS = ("acc1", "lp_acc1", "rsum")
 
 
@@ -85,9 +85,9 @@ class ModelOptions(Command):
 
     @property
     def named_models(self) -> list[tuple[str, str | None, str | None]]:
-        """Models with their tags and what they are preprocessed as.
+        """Return models with their tags and preprocessing.
 
-        Raises `InputError` if these are neither one for all nor one for each.
+        Raises `InputError` unless these are one for all or one for each.
         """
         pretrained = self._one_each("pretrained", self.pretrained)
         return list(
@@ -134,7 +134,7 @@ class ModelEvaluation(ModelOptions):
 
     @property
     def expected_sets(self) -> Sequence[str]:
-        """Names of sets that options speak of."""
+        """Names of sets that options mention."""
         return ()
 
     def run(self, progress: Progress = SILENT) -> Result[list[Evaluation]]:
@@ -247,11 +247,11 @@ class EvaluateLinearProbe(ModelEvaluation):
             raise InputError("--set-epochs is for --solver adamw")
         if bool(self.scores) != (self.weights is not None):
             raise InputError("--weights names a column of --scores: give both")
-        _ = self.epochs_by_set  # refuses what is not a number
+        _ = self.epochs_by_set  # refuses non-numbers
 
     @cached_property
     def epochs_by_set(self) -> dict[str, int]:
-        """Epochs by the name of the set. Raises `InputError` for what is not `set=number`."""
+        """Return epochs by set name. Raises `InputError` for anything but `set=number`."""
         return numbers_by_name("--set-epochs takes set=number", self.set_epochs, int, least=1)
 
     @property

@@ -1,4 +1,4 @@
-"""`ncclean evaluate noise`: scores and rules of a table against the truth in it."""
+"""`ncclean evaluate noise`: compare scores and rules of a table with its truth."""
 
 from __future__ import annotations
 
@@ -125,13 +125,13 @@ class EvaluateNoise(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.thresholds  # refuses what is not a number
+        _ = self.thresholds  # refuses non-numbers
         if self.inject is None:
             check_unset(self, tuple(parameters(TrialOptions)), "needs --inject")
 
     @cached_property
     def thresholds(self) -> dict[str, float]:
-        """Thresholds by column. Raises `InputError` for what is not `column=number`."""
+        """Return thresholds by column. Raises `InputError` for anything but `column=number`."""
         return numbers_by_name("--threshold takes column=number", self.threshold, float)
 
     def run(self, progress: Progress = SILENT) -> Result[NoiseEvaluation]:
@@ -244,7 +244,7 @@ def _summary(evaluation: NoiseEvaluation, files: Sequence[str]) -> Iterator[Show
     if evaluation.unknown:
         yield f"{evaluation.unknown:,} pairs without a truth are left out"
     kind_names = [kind.kind for kind in evaluation.scores[0].kinds]
-    # Of a single kind the figures are those of all noise.
+    # With a single kind, its figures are those of all noise.
     for number in range(1 if len(kind_names) == 2 else len(kind_names)):
         yield _detection_table(evaluation.scores, number)
         if number == 0:

@@ -1,4 +1,4 @@
-"""`ncclean evaluate similarity`: how far matched pairs stand above mismatched ones."""
+"""`ncclean evaluate similarity`: show how far matched pairs stand above mismatched ones."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class EvaluateSimilarity(ModelOptions):
 
     @property
     def models(self) -> Sequence[str]:
-        """The models to compare, that of `--against` last."""
+        """The models to compare, with that of `--against` last."""
         return self.model if self.against is None else [*self.model, self.against]
 
     def run(self, progress: Progress = SILENT) -> Result[list[ModelSimilarity]]:
-        """Compare the models' cosines of matched and mismatched pairs, and plot them if asked to.
+        """Compare the models' cosines of matched and mismatched pairs, and plot them on request.
 
         Raises `InputError` if the data cannot be read or holds fewer than two images.
         """

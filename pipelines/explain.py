@@ -1,4 +1,4 @@
-"""`ncclean explain`: the causes of noise in a corpus."""
+"""`ncclean explain`: find the causes of noise in a corpus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ncclean.explaining.explain_scores import Explained
 
 _LONGEST = 60  # characters of a group's name
-_MOST = 10  # groups that are no causes, in the summary
+_MOST = 10  # groups in the summary that are not causes
 
 
 @dataclass(frozen=True, kw_only=True)

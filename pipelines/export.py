@@ -1,4 +1,4 @@
-"""`ncclean export`: a selection to shards of the selected samples, or to a uid file."""
+"""`ncclean export`: write the samples of a selection as shards, or their uids to a file."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Export(Command):
         )
 
     def _fixes(self) -> tuple[str | None, int | None]:
-        """The decisions of --fix, and how many captions they shift back."""
+        """Return the decisions of --fix, and how many captions they shift back."""
         if self.causes is None:
             return None, None
         from ncclean.explaining.fixes import read_fixes
@@ -197,7 +197,7 @@ class Export(Command):
         return shards
 
     def _captions(self, fixes: str | None) -> CaptionKeys:
-        """The keys of the captions that the tables are about. Raises `InputError` for others."""
+        """Return the keys of the tables' captions. Raises `InputError` for others."""
         from ncclean.storage.same_corpus import captions_as_scored
 
         tables = [self.selection, *self.scores, *([fixes] if fixes else [])]

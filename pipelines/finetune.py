@@ -1,4 +1,4 @@
-"""`ncclean finetune`: a model trained on selected pairs with one of the objectives."""
+"""`ncclean finetune`: train a model on selected pairs with one of the objectives."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Finetune(Command):
 
     @classmethod
     def check_given(cls, values: Mapping[str, Any]) -> None:
-        """Raise `OptionError` for an option of another training method, which would do nothing."""
+        """Raise `OptionError` for another training method's option, which would have no effect."""
         method = values["method"]
         for name in values:
             parameter = parameters(cls)[name]
@@ -129,7 +129,7 @@ class Finetune(Command):
 
     @property
     def is_frozen(self) -> bool:
-        """Whether only the heads train, on features that are computed once."""
+        """Whether only the heads train, on features computed once."""
         return self.method == "disncl" and self.objective.disncl.freeze_towers
 
     @property

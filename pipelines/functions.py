@@ -1,4 +1,4 @@
-"""The commands as functions of the package: `ncclean.score(...)`, made from the declarations."""
+"""The commands as functions of the package, `ncclean.score(...)`, made from the declarations."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ FUNCTIONS: dict[str, type[Command]] = {
 def function(name: str) -> Callable[..., Any]:
     """The Python function of a command by name. Raises `KeyError` for another name.
 
-    `progress` is an object with `say` and `advance`, or a function that is called with a `Report`
-    each time, such as `print`; without one, a notebook shows a bar. Raises `InputError` for values
-    that options do not take, and Python's `TypeError` for other names.
+    `progress` is an object with `say` and `advance`, or a function called with each `Report`, such
+    as `print`; without one, a notebook shows a bar. Raises `InputError` for values that options do
+    not take, and Python's `TypeError` for other names.
     """
     if name == "evaluate":
         return evaluate
@@ -71,7 +71,7 @@ def _watched(
 def _with_files(
     kind: type[Command], arguments: Mapping[str, Any], progress: Progress
 ) -> tuple[dict[str, Any], list[str]]:
-    """The arguments with the paths of files in place of objects that hold pairs, and these."""
+    """Replace objects that hold pairs by paths of files; return the arguments, and these files."""
     from ncclean.data.objects import is_paths, write_pairs
 
     files, written = dict(arguments), []
@@ -85,7 +85,7 @@ def _with_files(
 
 
 def _options_text(kind: type[Command]) -> str:
-    """The options as `help()` shows them: what each one does, below its name."""
+    """Return the options as `help()` shows them: the meaning of each below its name."""
     listed = (one for one in parameters(kind).values() if one.option.is_listed)
     return "Options:\n" + "\n".join(
         textwrap.fill(_meaning(one), 88, initial_indent=f"  {one.name}: ",

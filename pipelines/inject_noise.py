@@ -1,4 +1,4 @@
-"""`ncclean inject-noise`: shards to the same shards with known noise."""
+"""`ncclean inject-noise`: copy shards, with known noise."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class InjectNoise(Command):
 
     @cached_property
     def rates(self) -> dict[str, float]:
-        """The rates by kind. Raises `InputError` for kinds and rates that do not fit."""
+        """Return the rates by kind. Raises `InputError` if kinds and rates do not match."""
         from ncclean.data.noise import check_rates, parse_rates
 
         noise = self.noise

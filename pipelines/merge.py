@@ -1,4 +1,4 @@
-"""`ncclean merge`: scoring runs over parts of a corpus to one run over all of it."""
+"""`ncclean merge`: merge scoring runs over parts of a corpus into one run."""
 
 from __future__ import annotations
 

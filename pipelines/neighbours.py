@@ -1,4 +1,4 @@
-"""`ncclean neighbours`: near-duplicates, better matches and agreement with the neighbours."""
+"""`ncclean neighbours`: find near-duplicates, better matches and agreement with neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who watches a command: a log, a callable, both, or a stage of a recipe."""
+"""Observers of a command: a log, a callable, both, or a stage of a recipe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LINE_EVERY_SECONDS, _DRAWN_EVERY_SECONDS = 10.0, 0.2
 class Report:
     """One report for a callable: `print` shows it as a line.
 
-    `text` is what was said; where it is empty, `done` of `total` units are done.
+    `text` is the message; if it is empty, `done` of `total` units are done.
     """
 
     text: str = ""
@@ -50,7 +50,7 @@ class Calls:
 
 
 class Lines:
-    """Lines for logs: what is said, and every ten seconds how far it is, how fast, how long yet."""
+    """Lines for logs: messages and, every ten seconds, progress, speed and remaining time."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Lines:
         *,
         with_time: bool = False,
     ) -> None:
-        """`with_time` begins each line with the date and the time of day."""
+        """Set up the log; `with_time` begins each line with date and time."""
         self._stream, self._clock, self._with_time = stream, clock, with_time
         self._pace, self._last = Pace(clock), clock()
 
@@ -90,7 +90,7 @@ def default_progress() -> Iterator[Progress]:
 
 
 class NotebookBar:
-    """A bar and the last line that was said, in the output of a notebook's cell."""
+    """A bar and the last message, in the output of a notebook's cell."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._handle: Any = None
@@ -109,7 +109,7 @@ class NotebookBar:
             self._draw(line, f"<progress value='{done}' max='{total or 1}'></progress> ")
 
     def close(self) -> None:
-        """Leave what was said last, without a bar."""
+        """Leave the last message, without a bar."""
         self._draw(self._said, "")
 
     def _draw(self, text: str, bar: str) -> None:
@@ -123,7 +123,7 @@ class NotebookBar:
 
 
 class Both:
-    """Hands the same reports to two."""
+    """Passes the same reports to two."""
 
     def __init__(self, first: Progress, second: Progress) -> None:
         self._receivers = first, second

@@ -1,4 +1,4 @@
-"""`ncclean query`: one SELECT over score tables."""
+"""`ncclean query`: run one SELECT over score tables."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class QueryResult(Result["duckdb.DuckDBPyRelation"]):
 
 
 class _Rows(Mapping[str, Any]):
-    """`columns` and `rows`; the rows become Python values only where somebody asks for them."""
+    """`columns` and `rows`; rows become Python values only on request."""
 
     def __init__(self, relation: duckdb.DuckDBPyRelation) -> None:
         self._relation = relation
@@ -101,7 +101,7 @@ class _Rows(Mapping[str, Any]):
 
 
 def _python_rows(relation: duckdb.DuckDBPyRelation) -> list[tuple[Any, ...]]:
-    """All rows, times with a zone as text: for their values DuckDB needs pytz."""
+    """Return all rows, with zoned times as text: for their values DuckDB needs pytz."""
     columns = [
         f"#{number}::{str(kind).replace(_ZONED, 'VARCHAR')}"
         if _ZONED in str(kind)

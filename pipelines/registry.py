@@ -1,4 +1,4 @@
-"""All commands, those that run recipes among them, in the order of docs/cli.md."""
+"""All commands, including those that run recipes, in the order of docs/cli.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .stages import COMMANDS as SINGLE
 _ALL: tuple[type[Command], ...] = (Clean, Run, *SINGLE, Demo)
 COMMANDS: dict[str, type[Command]] = {kind.name: kind for kind in _ALL}
 
-# What people come for, and the commands that do it, as `ncclean --help` lists them.
+# People's purposes, and the commands for each, as listed by `ncclean --help`.
 PURPOSES: dict[str, tuple[str, ...]] = {
     "All in one": ("clean", "run", "demo"),
     "Score a corpus": ("score", "merge", "annotate", "neighbours"),

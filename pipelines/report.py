@@ -1,4 +1,4 @@
-"""`ncclean report`: a score table, and the shards for pictures, as one HTML file."""
+"""`ncclean report`: render a score table, with images from shards, as one HTML file."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Review(Command):
         )
 
     def _next(self) -> Iterator[str]:
-        """The commands that use the decisions."""
+        """Return the commands that use the decisions."""
         words = ["ncclean", "select", *self.scores, "--method", "noise-probability"]
         words += ["--decisions", self.out, "--out", "selection.parquet"]
         yield f"next: {shlex.join(words)}"

@@ -1,4 +1,4 @@
-"""`ncclean run`: the stages of a recipe, from raw shards to a repaired model."""
+"""`ncclean run`: run the stages of a recipe, from raw shards to a repaired model."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def result_of(command: Command, summary: RunSummary) -> Result[RunSummary]:
 def planned(
     command: Command, stages: list[PlannedStage], about: str | None = None
 ) -> Result[list[PlannedStage]]:
-    """The result of a command that only shows which stages of a recipe would run."""
+    """Return the result of a command that only shows which stages of a recipe would run."""
     values = {"about": about, "stages": [dataclasses.asdict(stage) for stage in stages]}
     hours = sum(stage.hours or 0 for stage in stages)
     return command.planned(stages, _plan(stages, about), hours, values)

@@ -1,4 +1,4 @@
-"""`ncclean score`: every pair of a corpus into a calibrated score table."""
+"""`ncclean score`: score every pair of a corpus into a calibrated table."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Score(Command):
             return score_result(self, scored)
         from ncclean.data.sources import resolve_sources
 
-        # Before torch is loaded, which takes seconds: a wrong path is named at once.
+        # Before torch is loaded, which takes seconds: a wrong path is reported at once.
         shards = resolve_sources(self.shards, self.format, self.source_options)
         request = self._request(shards)
         if self.dry_run:
@@ -187,7 +187,7 @@ class Score(Command):
 
     @property
     def _cluster(self) -> ClusterOptions | None:
-        """The Ray cluster: `auto` takes one with an address, or where several GPUs are visible."""
+        """Return the Ray cluster: `auto` uses one with an address, or with several GPUs visible."""
         if self.engine != "auto":
             return self.cluster if self.engine == "ray" else None
         if self.cluster == ClusterOptions():
@@ -203,7 +203,7 @@ class Score(Command):
         from ncclean.workers.fork_server import SERVER
 
         if not are_embeddings(shards) and self._cluster is None:
-            # Meanwhile: to load the model takes this process as long.
+            # Meanwhile: loading the model takes this process as long.
             SERVER.imports("ncclean.execution.shard_reader", "open_clip")
         from ncclean.execution.embedding_encoder import EmbeddingRequest
         from ncclean.execution.image_encoder import ImageRequest
@@ -319,7 +319,7 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
 def within_captions(
     fields: Mapping[str, Any], words: Estimate, parts: Estimate
 ) -> Iterator[tuple[str, str]]:
-    """How many captions have a wrong word or sentence, from the fields of a summary or its JSON."""
+    """Return how many captions have a wrong word or sentence, from a summary's fields or JSON."""
     from ncclean.scoring.vague_rate import is_usable
 
     for name, rate, of_which, is_asked in (
@@ -338,7 +338,7 @@ def within_captions(
 
 
 def noticed(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What scoring did to captions and pictures, or passed over, from the same fields."""
+    """Report what scoring did to captions and images, or skipped, from the same fields."""
     if cut := fields["captions_cut"]:
         length = fields["context_length"]
         yield "captions cut", f"{cut:,} ({share(cut / fields['ok'])}), at {length} tokens"
@@ -356,7 +356,7 @@ def noticed(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _cut_note(part: float, context: int) -> Iterator[Note]:
-    """Say so if the model has not read many captions to their end."""
+    """Say if the model has not read many captions to their end."""
     if part > _MANY_CUT:
         yield Note(
             f"the model reads the first {context} tokens of a caption, and {share(part)} of the "
@@ -365,7 +365,7 @@ def _cut_note(part: float, context: int) -> Iterator[Note]:
 
 
 def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:
-    """The largest groups first."""
+    """Return the largest groups first."""
     largest = sorted(scored.groups, key=lambda one: -one.pairs)
     return tuple(
         (

@@ -1,4 +1,4 @@
-"""`ncclean select`: a policy over a score table to a selection file."""
+"""`ncclean select`: apply a policy to a score table, and write a selection file."""
 
 from __future__ import annotations
 
@@ -76,8 +76,7 @@ class Select(Command):
     def run(self, progress: Progress = SILENT) -> Result[SelectionSummary]:
         """Select pairs and write the selection; see `ncclean.selection.select.select`.
 
-        Raises `InputError` if it would take the place of a table that it reads, or of a file that
-        another command wrote.
+        Raises `InputError` if it would replace a table that it reads, or another command's file.
         """
         from ncclean.base import stores
         from ncclean.base.output_mark import check_free
@@ -189,7 +188,7 @@ def mended_line(captions: int, dropped: int, parts: int) -> str:
 
 
 def decision_lines(selected: SelectionSummary) -> Iterator[Shown]:
-    """Say how many pairs people decided about, and about which they differ."""
+    """Say how many pairs people decided about, and on which they differ."""
     counts = selected.decided or {}
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     yield f"{counted(sum(counts.values()), 'pair')} decided by people" + (kinds and f": {kinds}")

@@ -1,4 +1,4 @@
-"""The commands that do one thing each. Recipes are made of those that are stages.
+"""The commands that do one thing each; those that are stages make up recipes.
 
 A new command is a module beside this one, and a line here.
 """

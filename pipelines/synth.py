@@ -1,4 +1,4 @@
-"""`ncclean synth`: a rendered corpus with known noise, and held-out sets to evaluate on."""
+"""`ncclean synth`: render a corpus with known noise, and held-out sets to evaluate on."""
 
 from __future__ import annotations
 

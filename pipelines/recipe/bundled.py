@@ -1,4 +1,4 @@
-"""The recipes that come with ncclean. Imports nothing heavy: listing them is instant."""
+"""Find the recipes that come with ncclean. Imports nothing heavy: listing them is instant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bundled_recipes() -> dict[str, str]:
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe: a path, or the name of a bundled one. Raises `RecipeError`."""
+    """Return the file of a recipe: a path, or the name of a bundled one. Raises `RecipeError`."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         if not path.is_file():

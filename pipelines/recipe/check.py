@@ -1,6 +1,7 @@
-"""Are the inputs of a recipe there, and do the tables have the columns that stages ask for?
+"""Check that the inputs of a recipe exist, and that tables have the columns that stages need.
 
-Both before anything is started: a mistake in the last stage must not show after days of scoring.
+Both are checked before the start: a mistake in the last stage must not appear after days of
+scoring.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .load import Recipe, Stage
 
 
 def check_inputs(recipe: Recipe) -> None:
-    """Raise `RecipeError`, with the line, for an input that is not there."""
+    """Raise `RecipeError`, with the line, for a missing input."""
     for stage in recipe.stages.values():
         is_random = isinstance(stage.command, Finetune) and stage.command.is_from_scratch
         for option, reads, value in inputs_of(stage):
@@ -42,8 +43,8 @@ def check_inputs(recipe: Recipe) -> None:
 def check_columns(recipe: Recipe, *, look: bool = True) -> None:
     """Raise `RecipeError`, with the line, for a column that no stage produces.
 
-    Tables from outside are asked for their columns, unless `look` is false; then what is read
-    from them is not checked.
+    External tables are inspected unless `look` is false; then what is read from them is not
+    checked.
     """
     for stage in recipe.stages.values():
         for name, parameter in parameters(type(stage.command)).items():
@@ -62,7 +63,7 @@ def check_columns(recipe: Recipe, *, look: bool = True) -> None:
 
 
 def inputs_of(stage: Stage) -> Iterator[tuple[str, Reads, str]]:
-    """The inputs from outside: option, what it is, and the path or name."""
+    """Return the external inputs: option, kind, and path or name."""
     for name, parameter in parameters(type(stage.command)).items():
         if parameter.option.reads is None:
             continue
@@ -113,7 +114,7 @@ def _scores_named(stage: Stage) -> list[str]:
 
 
 def _names(recipe: Recipe, stage: Stage, tables: Sequence[str], look: bool) -> ColumnNames | None:
-    """The columns of the tables that a stage reads; None if those of one cannot be known."""
+    """Return the columns of the tables that a stage reads; None if those of one are unknown."""
     scores: dict[str, str] = {}
     joined: list[tuple[JoinedFile, dict[str, str]]] = []
     for option in tables:
@@ -129,7 +130,7 @@ def _names(recipe: Recipe, stage: Stage, tables: Sequence[str], look: bool) -> C
 
 
 def _columns(recipe: Recipe, text: str, path: str, look: bool) -> dict[str, str] | None:
-    """Names and types of the columns of a table of an earlier stage, or one from outside."""
+    """Return names and types of the columns of an earlier stage's table, or an external one."""
     for name in names_in(text):
         maker = recipe.stages.get(name.split(".")[0])
         produced = maker.command.table_columns() if maker is not None else None

@@ -1,4 +1,4 @@
-"""The stages that have to run, and why."""
+"""Decide which stages have to run, and why."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .load import Recipe, Stage
 
 
 class Start(Enum):
-    """The way in which a stage begins."""
+    """How a stage starts."""
 
     NEW = "new"  # this run has not begun it before
     RESUME = "resume"  # it was interrupted, and is still the same
-    CHANGED = "changed"  # its options or inputs are others than before
-    AGAIN = "again"  # it was asked to run again
+    CHANGED = "changed"  # its options or inputs have changed
+    AGAIN = "again"  # a person asked for it
 
     @property
     def is_anew(self) -> bool:
-        """Whether what is there is of no use."""
+        """Whether existing results are useless."""
         return self in (Start.CHANGED, Start.AGAIN)
 
 
@@ -47,7 +47,7 @@ class Decision:
 def decide(
     stage: Stage, folder: RunFolder, upstream: Mapping[str, str | None], is_forced: bool
 ) -> Decision:
-    """Decide about a stage; `upstream` has the run ids of those before, None if yet to run."""
+    """Decide about a stage; `upstream` has the run ids of earlier ones, None if yet to run."""
     record = folder.record(stage.name)
     waiting = [name for name in stage.uses if upstream[name] is None]
     now = None
@@ -75,7 +75,7 @@ def decide(
 
 
 def decide_all(recipe: Recipe, folder: RunFolder, start_from: str | None) -> list[Decision]:
-    """The plan of a run, before any of it: what runs makes what uses it run."""
+    """Plan a run in advance: a stage that runs makes those that use it run."""
     upstream: dict[str, str | None] = {}
     decisions = []
     forced = recipe.forced_from(start_from)

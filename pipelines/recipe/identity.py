@@ -17,11 +17,11 @@ from .load import Stage
 
 
 def stage_identity(stage: Stage, upstream: Mapping[str, str]) -> dict[str, Any]:
-    """A stage's options, a digest of each input from outside, and the runs of what it uses.
+    """Return a stage's options, digests of external inputs, and the runs of stages it uses.
 
     `upstream` identifies the runs of earlier stages (`StageRecord.run_id`): one that ran again
-    makes those that use it run again. Options that change no result are left out, and paths that
-    depend on the folder of the run count as they are written, so that a run may be moved.
+    makes those that use it run again. Options that change no result are excluded, and paths in the
+    folder of the run count as written, so that a run can be moved.
     """
     declared = parameters(type(stage.command))
     inputs: dict[str, list[Any]] = {}

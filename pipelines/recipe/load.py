@@ -1,6 +1,6 @@
-"""A recipe file to stages that are ready to run: references filled in, every option checked.
+"""Load a recipe file into stages ready to run: references filled in, every option checked.
 
-Nothing is run, and of the inputs nothing is looked at here (`check` does that).
+Nothing is run here, and no input is inspected (`check` does that).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ..stages import STAGES
 class Stage(StageFacts):
     """A stage: its command, ready to run, and its options as text that names other stages.
 
-    `values` are the options that it was given, `symbolic` the same with references to stages left
-    in. `uses` are the earlier stages that it refers to, `elsewhere` the places outside of the run's
-    folder that it writes to. `pairs_per_second` is the stated speed.
+    `values` are the given options, `symbolic` the same with references to stages kept. `uses` are
+    the earlier stages that it refers to, `elsewhere` the places outside the run's folder that it
+    writes to. `pairs_per_second` is the stated speed.
     """
 
     command: Command
@@ -71,9 +71,9 @@ class Recipe:
         return any(stage.cell for stage in self.stages.values())
 
     def forced_from(self, start_from: str | None) -> frozenset[str]:
-        """The stages to run again: one, and all after it in the file.
+        """Return the stages to run again: one, and all after it in the file.
 
-        Raises `InputError` for a stage that is not there.
+        Raises `InputError` for an unknown stage.
         """
         bases = list(dict.fromkeys(stage.base for stage in self.stages.values()))
         if start_from is None:
@@ -105,8 +105,8 @@ def load_recipe(
 ) -> Recipe:
     """Read and check a recipe for a run in `folder`; `changes` are `--set` assignments.
 
-    `given_as` has the options by which a person gave them, by the key of the assignment.
-    Raises `RecipeError`, with the line, for whatever is wrong with it.
+    `given_as` maps the key of an assignment to the option that a person used. Raises `RecipeError`,
+    with the line, for any mistake.
     """
     source = read_source(path)
     choices = check_recipe(source).choices
@@ -120,7 +120,7 @@ def load_recipe(
 
 
 def run_name(path: Path, changes: Sequence[str]) -> str:
-    """The name of a recipe's run: `ncu-cc12m-repair`, as each choice is a run of its own."""
+    """Return the name of a recipe's run, as `ncu-cc12m-repair`: each choice is its own run."""
     choices = check_recipe(read_source(path)).choices
     picks = dict(change.partition("=")[::2] for change in changes)
     names = (picks.get(choice, next(iter(values))) for choice, values in choices.items())
@@ -153,13 +153,13 @@ def resolve(source: Source, name: str, folder: Path) -> Recipe:
 
 
 def _required(command: str) -> set[str]:
-    """The options that a command cannot do without."""
+    """Return the required options of a command."""
     declared = parameters(STAGES[command]) if command in STAGES else {}
     return {name for name, parameter in declared.items() if parameter.is_required}
 
 
 def _variables(source: Source, stated: Mapping[str, Any], stages: list[str]) -> dict[str, Any]:
-    """The variables; one may refer to those before it."""
+    """Return the variables; each may refer to earlier ones."""
     variables: dict[str, Any] = {}
     for name, value in stated.items():
         where = ("vars", name)
@@ -252,7 +252,7 @@ def _filled(
 
 
 def _check_code(source: Source, where: tuple[str, ...], kind: type[Command], value: Any) -> None:
-    """Refuse a function of Python that the recipe names by itself: whoever runs it must say so."""
+    """Refuse a Python function that the recipe itself names: whoever runs it must say so."""
     option = parameters(kind).get(where[-1])
     if option is None or not option.option.names_code or not value or where in source.changed:
         return
@@ -267,7 +267,7 @@ def _check_code(source: Source, where: tuple[str, ...], kind: type[Command], val
 
 
 def _accepted(kind: type[Command], filled: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """The options in their types; paths that are left to the stage lie in its folder, `place`."""
+    """Return the options in their types; default paths are in the stage's folder, `place`."""
     declared = {name: p for name, p in parameters(kind).items() if p.option.in_recipes}
     named = renamed(filled, declared)
     check_known(named, declared, kind.name)
@@ -291,10 +291,10 @@ def _elsewhere(
     values: Mapping[str, Any],
     folder: Path,
 ) -> Iterator[str]:
-    """The outputs of a stage outside of the run's folder.
+    """Return the outputs of a stage outside the run's folder.
 
-    Raises `RecipeError` for one that is not stated as absolute: a recipe from somebody else must
-    not write where its reader does not expect it.
+    Raises `RecipeError` for one that is not stated as absolute: somebody else's recipe must not
+    write where its reader does not expect it.
     """
     for option, parameter in parameters(kind).items():
         place = values.get(option)
@@ -307,7 +307,7 @@ def _elsewhere(
             yield target
             continue
         text = str(symbolic.get(option))
-        # Of `${stage}/x`, the stage has stated it; `${stage}/../x` is another place.
+        # For `${stage}/x`, the stage has stated it; `${stage}/../x` is another place.
         is_stated = os.path.isabs(text) or ".." not in text.split("/")
         if not is_url(place) and not (os.path.isabs(place) and is_stated):
             raise source.error(
@@ -319,7 +319,7 @@ def _elsewhere(
 
 
 def _check_outputs(source: Source, stages: Mapping[str, Stage]) -> None:
-    """Two stages must not write to one place: each would take the other's for its own."""
+    """Refuse two stages with one output: each would mistake the other's files for its own."""
     writers: dict[str, str] = {}
     for name, stage in stages.items():
         place = stage.out.rstrip("/") if is_url(stage.out) else os.path.abspath(stage.out)
@@ -370,7 +370,7 @@ def _meaning(reference: str, before: Mapping[str, Stage], folder: Path) -> Any:
 
 
 def _blamed(message: str, values: Mapping[str, Any]) -> str | None:
-    """The option that a complaint about several of them begins with."""
+    """Return the option at the start of a complaint about several."""
     named = [word.replace("-", "_") for word in re.findall(r"--([a-z][a-z-]*)", message)]
     words = [*named, *message.replace("-", "_").split()]
     return next((word for word in words if word in values), None)

@@ -1,9 +1,9 @@
-"""The plan of a run and its hours: `ncclean run --dry-run`.
+"""Plan a run and its hours: `ncclean run --dry-run`.
 
-Only what takes hours is estimated: `score` and `finetune`. Pairs are counted where they are known,
-and estimated from the shards or handed on from the stages before. The speed is that of one batch of
-the model on this machine; the recipe's `pairs_per_second`, which may be another machine's, stands
-in for it on Ray, and for a model that cannot be tried.
+Only `score` and `finetune`, which take hours, are estimated. Pairs are counted if known, estimated
+from the shards, or passed on from earlier stages. The speed is that of one batch of the model on
+this machine; the recipe's `pairs_per_second`, which may be another machine's, replaces it on Ray,
+and for a model that cannot be tried.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .run import check
 _STEP_PER_FORWARD = 3.0
 _SLOWER = {"ncu": 1.4}
 _PROBED_BATCH = 64
-# Options that name sources beside the pairs that a stage goes through.
+# Options that name sources besides the pairs that a stage processes.
 _COMPARED_WITH = ("reference", "donors")
 
 
@@ -71,7 +71,7 @@ def plan(
 ) -> list[PlannedStage]:
     """Plan a run. Without `probe` only stated speeds are used, and no model is loaded.
 
-    Raises what `run` raises before it starts anything.
+    Raises what `run` raises before starting anything.
     """
     check(recipe, start_from)
     amounts: dict[str, _Amount] = {}
@@ -156,12 +156,12 @@ def _hours(stage: Stage, taken: _Amount, probe: bool) -> tuple[float | None, str
 
 
 def _probed(stage: Stage) -> tuple[float | None, str]:
-    """The speed of one batch on this machine, and what was measured."""
+    """Return the speed of one batch on this machine, and what was measured."""
     command = stage.command
     assert isinstance(command, Score | Finetune)
     if names_in(stage.symbolic.get("model", "")):
         return None, "the model is not made yet: state pairs_per_second"
-    # Weights do not change the speed, and may be a download: a stated speed is not worth one.
+    # Weights do not affect the speed, and may need a download, which a stated speed avoids.
     model = command.model, command.preprocess, command.precision, command.device
     speed, why = _speed(*model, None, True)
     if speed is None and stage.pairs_per_second is None:
@@ -183,7 +183,7 @@ def _speed(
     pretrained: str | None,
     is_random: bool,
 ) -> tuple[float | None, str]:
-    """Pairs per second of a model, with random weights on request, or why it cannot be tried."""
+    """Return a model's pairs per second, with random weights on request, or why not."""
     try:
         estimator = Estimator.load(
             model,
@@ -199,7 +199,7 @@ def _speed(
 
 
 def _into(stage: Stage, amounts: Mapping[str, _Amount]) -> _Amount:
-    """The pairs that a stage goes through: those of its selection, its table, or its shards."""
+    """Return the pairs that a stage processes: those of its selection, its table, or its shards."""
     for option in ("selection", "scores", "embeddings", "shards"):
         names = names_in(stage.symbolic.get(option))
         made_by = [name.split(".")[0] for name in names if name != "run"]  # where a stage writes
@@ -221,7 +221,7 @@ def _into(stage: Stage, amounts: Mapping[str, _Amount]) -> _Amount:
 
 
 def _out_of(stage: Stage, taken: _Amount, record: StageRecord | None) -> _Amount:
-    """The pairs that a stage hands on: as recorded if it is done, else at most what it takes."""
+    """Return the pairs that a stage passes on: as recorded if done, else at most its input."""
     if record is not None:
         for key in ("kept", "samples", "rows", "pairs"):
             if isinstance(record.result.get(key), int):

@@ -1,4 +1,4 @@
-"""A recipe run: each stage in turn, skipped where nothing has changed since it was done."""
+"""Run a recipe: each stage in turn, skipped if nothing has changed since it was done."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .load import Recipe
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The records of all stages, those that `ran` in this start, and the tables of results."""
+    """The records of all stages, those that `ran` in this start, and the result tables."""
 
     recipe: str
     folder: str
@@ -65,7 +65,7 @@ class RunSummary:
 
 
 def check(recipe: Recipe, start_from: str | None = None) -> None:
-    """Raise `RecipeError` for an input that is not there or a column that nothing produces."""
+    """Raise `RecipeError` for a missing input or a column that nothing produces."""
     recipe.forced_from(start_from)  # refuses a stage that is not there
     check_inputs(recipe)
     check_columns(recipe)
@@ -74,9 +74,9 @@ def check(recipe: Recipe, start_from: str | None = None) -> None:
 def run(recipe: Recipe, progress: Progress = SILENT, start_from: str | None = None) -> RunSummary:
     """Run what has to be run, in the folder of the recipe.
 
-    `start_from` runs that stage and all after it again. Raises `InputError` before anything
-    starts if the recipe or its inputs are wrong, and whatever a stage raises, named after it; the
-    same call goes on from there.
+    `start_from` runs that stage and all after it again. Raises `InputError` before anything starts
+    if the recipe or its inputs are wrong, and whatever a stage raises, with its name; the same call
+    resumes there.
     """
     check(recipe, start_from)
     forced = recipe.forced_from(start_from)
@@ -136,7 +136,7 @@ def _run_stage(
         lines.say(f"{stage.name}: {stage.command.name}, {decision.reason}")
         begin = time.monotonic()
         try:
-            # Commands without a record of their own: killed at any moment, what is there is listed.
+            # Commands without their own record: if killed, existing files are listed.
             listing = nullcontext() if stage.command.has_record else reported(opened.made)
             with listing:
                 result = execute(stage.command, start, Both(progress, lines))
@@ -163,10 +163,10 @@ def _run_stage(
 
 
 def execute(command: Command, start: Start, progress: Progress) -> Result[Any]:
-    """Run a stage's command where an earlier start of the stage may have left something.
+    """Run a stage's command after a possible earlier start of the stage.
 
-    A command with a record of its own knows best what is still good: of a score table of another
-    shift, all parts are. It is told to start over where it finds that nothing is. One without
+    A command with its own record knows best what remains valid: of a score table with another
+    shift, all parts are. It is told to start over if it finds nothing valid. A command without one
     replaces what it wrote, and nothing else.
     """
     if "overwrite" not in parameters(type(command)):
@@ -184,7 +184,7 @@ def execute(command: Command, start: Start, progress: Progress) -> Result[Any]:
 
 
 def _write_start(recipe: Recipe, folder: RunFolder) -> None:
-    """Record recipe and versions. Raises `InputError` for files of something else in the way."""
+    """Record recipe and versions. Raises `InputError` for unrelated files in the way."""
     plain = values_without_secrets(json.loads(json.dumps(recipe.resolved())))
     resolved = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     ran_with = {"made_by": mark("run"), **versions()}
