@@ -1,4 +1,4 @@
-"""`python -m ncclean_cli`, which launchers such as torchrun want."""
+"""Run `python -m ncclean_cli`, which launchers such as torchrun need."""
 
 from .app import main
 

@@ -27,7 +27,7 @@ _WIDTH = 100
 
 
 class ByPurpose(TyperGroup):
-    """The commands, listed by what people do with them."""
+    """The commands, listed by purpose."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each purpose."""
@@ -53,7 +53,7 @@ _GROUPS = {
 
 
 def typer_command(kind: type[Command]) -> Callable[..., None]:
-    """The function that Typer makes a command of: its signature is the declaration's."""
+    """Return the function that Typer makes a command of, with the declaration's signature."""
     declared = parameters(kind)
     assumed = {
         name: parameter.option.typed_default
@@ -64,7 +64,7 @@ def typer_command(kind: type[Command]) -> Callable[..., None]:
     @one_sentence(kind.resume_hint)
     def run(context: typer.Context, json_: bool, quiet: bool, **values: Any) -> None:
         settings = values.pop("set_", None) if kind.takes_settings else None
-        # What was not typed is left to the declaration, whose defaults need not be Typer's.
+        # Untyped options are left to the declaration, whose defaults need not be Typer's.
         typed = {
             name: parsed(declared[name], value) if name in declared else value
             for name, value in values.items()
@@ -133,7 +133,7 @@ def _add_commands(kinds: Sequence[type[Command]]) -> None:
 
 
 def _with_help(kind: type[Command]) -> type[TyperCommand]:
-    """A command that explains itself as docs/cli.md does, whatever the version of Typer."""
+    """Make a command explain itself as docs/cli.md does, whatever the version of Typer."""
 
     class Explained(TyperCommand):
         def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -165,13 +165,13 @@ def common(
 
 
 def main() -> None:
-    # Decoding threads and the model share the cores. OpenMP's workers wait for one another by
-    # spinning, for so long that on a busy machine they take most of the time from those they
-    # wait for (measured: 3 to 12 times slower). Read when torch is loaded, hence here.
+    # Decoding threads and the model share the cores. OpenMP's workers spin while waiting for one
+    # another, and on a busy machine take most of the time from those they wait for (measured: 3 to
+    # 12 times slower). torch reads this when loaded, hence here.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     arguments = sys.argv[1:]
-    if "--debug" in arguments:  # wherever it was written
+    if "--debug" in arguments:  # wherever it was typed
         arguments.remove("--debug")
         sys.argv[1:] = ["--debug", *arguments]
     app()

@@ -1,4 +1,4 @@
-"""The text of `--help`, which docs/cli.md shows too."""
+"""The text of `--help`, which docs/cli.md also shows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command_help(kind: type[Command], width: int) -> str:
 
 
 def about(kind: type[Command], width: int, *, brief: bool = False) -> str:
-    """Describe what a command does; briefly, in one sentence with an example."""
+    """Describe a command; briefly, in one sentence with an example."""
     first, *more, example = help_text(kind).replace("`", "").split("\n\n")
     return "\n\n".join(
         textwrap.fill(" ".join(p.split()), width, initial_indent="  ", subsequent_indent="  ")
@@ -55,13 +55,13 @@ def entries(title: str, labelled: list[tuple[str, str]], width: int) -> str:
 
 def switch(info: Any) -> tuple[str, str]:
     """Label and meaning of a flag that only the command line has, such as `--json`."""
-    # Typer takes the first name for a default until the option is used.
+    # Typer treats the first name as a default until the option is used.
     names = ", ".join(sorted([info.default, *(info.param_decls or ())], key=len))
     return f"{names} {info.metavar or ''}".rstrip(), info.help.replace("`", "")
 
 
 def label(parameter: Parameter, *, brief: bool = False) -> str:
-    """The flags of an option and what they take, briefly without its type; an argument's name."""
+    """Return an option's flags and argument, briefly without its type; or an argument's name."""
     if parameter.option.argument:
         return parameter.option.metavar
     names = [name for flag in flags_of(parameter) for name in flag.split("/")]
@@ -72,20 +72,20 @@ def label(parameter: Parameter, *, brief: bool = False) -> str:
 
 
 def _is_repeatable(parameter: Parameter) -> bool:
-    """Whether the command line takes it several times, for a value each."""
+    """Check whether the command line takes it several times, once for each value."""
     option = parameter.option
     return parameter.is_list and not (option.argument or option.commas)
 
 
 def _is_needed(parameter: Parameter) -> bool:
-    """Whether the command line wants it."""
+    """Check whether the command line requires it."""
     return parameter.is_required and parameter.option.typed_default is None
 
 
 def meaning(parameter: Parameter, *, brief: bool = False) -> str:
-    """The help of an option, and its bounds and default; briefly, the default alone.
+    """Return the help of an option, its bounds and default; briefly, only the default.
 
-    Briefly, it does not name the methods of `finetune` that read it either: they are its heading.
+    Briefly, the methods of `finetune` that read it are also omitted: they are its heading.
     """
     option, facts = parameter.option, []
     text = option.help.replace("`", "")

@@ -1,7 +1,7 @@
 """Exit codes, and errors as one sentence.
 
-0 done; 1 finished, but some shard failed, or no pair was scored or kept; 2 wrong usage or input;
-130 interrupted.
+0: done; 1: finished, but some shard failed, or no pair was scored or kept; 2: wrong usage or input;
+130: interrupted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def one_sentence(resume_hint: str | None = None) -> Callable[[Callable[P, R]], C
             has_come = threading.Event()
 
             def stop(number: int, frame: FrameType | None) -> None:
-                # DuckDB runs this while it computes, and raises an error of its own then.
+                # DuckDB runs this while computing, and then raises its own error.
                 has_come.set()
                 signal.default_int_handler(number, frame)
 
@@ -62,7 +62,7 @@ def one_sentence(resume_hint: str | None = None) -> Callable[[Callable[P, R]], C
             except (typer.Exit, typer.Abort, typer.BadParameter):
                 raise
             except (Exception, KeyboardInterrupt) as error:
-                # A query that is interrupted may raise before Python's own handler does.
+                # An interrupted query may raise before Python's own handler runs.
                 if isinstance(error, KeyboardInterrupt) or has_come.is_set():
                     hint = f": {resume_hint}" if resume_hint else ""
                     _say(f"interrupted{hint}")
@@ -79,7 +79,7 @@ def one_sentence(resume_hint: str | None = None) -> Callable[[Callable[P, R]], C
 
 @contextlib.contextmanager
 def _queries_end_by_signals(has_come: threading.Event) -> Iterator[None]:
-    """Interrupt DuckDB when a signal comes: Python's own handler waits until a query has ended."""
+    """Interrupt DuckDB on a signal: Python's own handler waits until a query has ended."""
     read, write = os.pipe()
     os.set_blocking(write, False)
 
@@ -127,14 +127,14 @@ def _sentence(error: Exception) -> str:
 
 
 def _is_of_memory(error: Exception) -> bool:
-    """Whether memory could not be had, or a library not be mapped into it."""
+    """Check whether memory was unavailable, or a library could not be mapped into it."""
     return isinstance(error, MemoryError) or any(
         words in str(error) for words in ("failed to map segment", "Cannot allocate memory")
     )
 
 
 def _is_of_torchvision(error: Exception) -> bool:
-    """Whether torchvision could not be imported, as one built for another torch cannot."""
+    """Check whether torchvision failed to import, as when built for another torch."""
     if not isinstance(error, ImportError | RuntimeError | AttributeError | OSError):
         return False
     frames = traceback.extract_tb(error.__traceback__)

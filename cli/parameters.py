@@ -1,4 +1,4 @@
-"""Options of a declaration as those of a command line."""
+"""Convert options of a declaration to those of a command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from ncclean.base.options import Parameter, union_members
 
-# What every command takes, besides its own options.
+# Options of every command, besides its own.
 JSON = typer.Option("--json", help="Print the result as one JSON object on stdout.")
 QUIET = typer.Option("--quiet", "-q", help="Print neither progress nor a summary.")
 SET = typer.Option(
@@ -50,7 +50,7 @@ def typer_parameter(parameter: Parameter) -> inspect.Parameter:
 
 
 def former_parameter(parameter: Parameter) -> inspect.Parameter:
-    """The option under its former name, which the help does not show."""
+    """Return the option under its former name, which the help omits."""
     option = dataclasses.replace(parameter.option, flags=(), is_listed=False)
     return typer_parameter(dataclasses.replace(parameter, name=option.former, option=option))
 
@@ -68,7 +68,7 @@ def typed_as(parameter: Parameter) -> Any:
     """The Python type that Typer parses an option as: text, a number, a switch, or a list."""
     if parameter.is_mapping:
         return list[str]
-    if parameter.option.commas:  # and also given several times: the last one alone would count
+    if parameter.option.commas:  # also given several times: otherwise only the last one would count
         return list[str]
     members = [kind for kind in union_members(parameter.takes) if kind is not type(None)]
     kind = members[0]

@@ -1,6 +1,6 @@
-"""Results on stdout: tables and lines for people, one JSON object for programs.
+"""Print results on stdout: tables and lines for people, one JSON object for programs.
 
-What a file can name, such as a caption, is printed with its control characters made visible.
+Text from files, such as a caption, is printed with its control characters made visible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ncclean.base.formats import Table
 
 _LEAST_PROSE = 24
-_END = re.compile(r"(?:\s|\x1b\[[0-9;]*m)+$")  # blanks and the codes of styles between them
+_END = re.compile(r"(?:\s|\x1b\[[0-9;]*m)+$")  # blanks and style codes between them
 _STYLES = {"warning": "yellow", "error": "red", "aside": "dim", "strong": "bold"}
 
 
@@ -86,19 +86,19 @@ def _print_table(console: Console, shown: Table) -> None:
         drawn.add_column(Text(head), justify=justify, width=width, overflow="fold")
     for row in table.rows:
         drawn.add_row(*map(Text, row))
-    # Lines that the terminal breaks, rather than figures cut off.
+    # Let the terminal break lines rather than cut figures off.
     terminal = console.width
     console.width = max(terminal, sum(widths) + separator * len(widths))
     with console.capture() as printed:
         console.print(drawn)
     console.width = terminal
-    # Blanks at the end of a short line would be a line of their own.
+    # Blanks at the end of a short line would become a separate line.
     for line in printed.get().splitlines():
         console.file.write(_END.sub(lambda end: "".join(end[0].split()), line) + "\n")
 
 
 def column_widths(heads: Sequence[str], table: Table, available: int, separator: int) -> list[int]:
-    """The width of each column: heads may break between words, cells only in a column of prose."""
+    """Return the width of each column: heads may break between words, cells only in prose."""
     from rich.cells import cell_len
 
     cells = [[line for row in table.rows for line in row[n].split("\n")] for n in range(len(heads))]

@@ -30,7 +30,7 @@ def shown_progress() -> Iterator[Progress]:
 
 
 class Bar:
-    """A progress bar; what is said stays as lines above it."""
+    """A progress bar; messages stay as lines above it."""
 
     def __init__(self) -> None:
         from rich.console import Console
