@@ -185,6 +185,8 @@ def test_what_is_expected_is_no_more_certain_than_the_table_says(table, tmp_path
         (Estimate(value - 0.01, value - 0.04, value + 0.02), None),
         (Estimate(value + 0.03, value + 0.01, value + 0.05), "more"),
         (Estimate(value - 0.03, value - 0.05, value - 0.01), "less"),
+        (Estimate(value + 0.03, value + 0.02, value + 0.08), "more"),  # by the half between them
+        (Estimate(value - 0.03, value - 0.08, value - 0.02), "less"),
         (Estimate(value + 0.01), "more"),
     ):
         sentences = dataclasses.replace(audit, expected=expected).disagreements

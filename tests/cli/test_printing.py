@@ -5,12 +5,14 @@ import json
 import re
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import rich.console
 import typer
 from ncclean_cli import app as cli
 from ncclean_cli.errors import _say
+from ncclean_cli.parameters import parsed
 from ncclean_cli.printing import print_json, print_shown
 from ncclean_cli.progress import Bar, shown_progress
 from ncclean_pipelines.command import Result
@@ -20,6 +22,7 @@ from ncclean_pipelines.score import Score
 from typer.testing import CliRunner
 
 from ncclean.base.formats import Table, by_name, facts, file_size, hours
+from ncclean.base.options import Option
 
 WIDE = Table(
     "Figures",
@@ -204,6 +207,11 @@ def test_what_a_file_can_name_moves_no_cursor(capsys):
     assert "\x07" not in printed.out + printed.err
     assert printed.out.count("⟨U+001B⟩]0;owned") >= 5
     assert printed.err.count("⟨U+001B⟩]0;owned") == 2
+
+
+def test_a_list_with_commas_may_be_given_in_several_options():
+    option = SimpleNamespace(option=Option("Names.", commas=True))
+    assert parsed(option, ["a, b", "c"]) == ["a", "b", "c"]
 
 
 def test_small_amounts_are_not_said_to_be_nothing():

@@ -31,13 +31,6 @@ def test_every_layout_gives_the_same_pairs(layout, tmp_path):
     assert [sample.row for sample in samples] == list(range(len(PAIRS)))
 
 
-def test_folders_are_read_in_the_order_of_their_names(tmp_path):
-    for name in ("b", "a/e", "a/d"):
-        write_files([(name.replace("/", ""), JPEG, "a cat")], tmp_path / "s" / name)
-    samples, _ = read(tmp_path / "s")
-    assert [sample.key.rpartition("/")[2] for sample in samples] == ["ad", "ae", "b"]
-
-
 def test_a_row_that_repeats_key_and_picture_is_a_duplicate(tmp_path):
     """Another picture under the same key is another sample: a table may be made of several."""
     rows = [{"key": "7", "image": b"one"}, {"key": "8", "image": b"two"}]

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from ncclean_pipelines.inject_noise import InjectNoise
 
 from ncclean.data.images import json_list
 from ncclean.data.images.json_list import JsonList
@@ -46,6 +47,14 @@ def test_a_split_is_read_alone(source, monkeypatch, named, numbers, rows):
     assert [sample.row for sample in samples] == [place % rows for place in range(len(numbers))]
     assert [sample.image for sample in samples] == [b"image %d" % number for number in numbers]
     assert [sample.caption for sample in samples] == [f"caption {number}" for number in numbers]
+
+
+def test_noise_is_injected_into_a_split_alone(source, tmp_path):
+    options = {"source_options": SourceOptions(split=["val"]), "noise": {"ncr": 0.5}}
+    assert (
+        InjectNoise(shards=[str(source)], out=str(tmp_path / "n"), **options).run().summary.pairs
+        == 10
+    )
 
 
 def test_units_of_other_splits_are_other_versions(source):

@@ -63,9 +63,11 @@ def test_equal_file_names_are_told_apart_by_folder(tmp_path):
 def test_version_changes_with_the_file(folder):
     import os
 
-    before = resolve_shards([str(folder / "00000.tar")])[0]
-    os.utime(folder / "00000.tar", ns=(1, 1))
-    assert resolve_shards([str(folder / "00000.tar")])[0].version != before.version
+    versions = set()
+    for later in (0, 1, 400_000_000):  # nanoseconds
+        os.utime(folder / "00000.tar", ns=(10**18, 10**18 + later))
+        versions.add(resolve_shards([str(folder / "00000.tar")])[0].version)
+    assert len(versions) == 3
 
 
 @pytest.mark.parametrize(

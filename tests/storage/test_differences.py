@@ -20,6 +20,7 @@ LABELS = {"rates": "--noise", "model.fingerprint": "the weights' fingerprint"}
         ({}, {"caption_key": "alt"}, ["--caption-key was not set, is alt"]),
         ({"caption_key": "alt"}, {}, ["--caption-key was alt, is not set"]),
         ({"columns": ["a", "b"]}, {"columns": []}, ["--columns was a, b, is not set"]),
+        ({"batch_size": 0}, {"batch_size": None}, ["--batch-size was 0, is not set"]),
         ({"rates": {"ncr": 0.2}}, {"rates": {"ncr": 0.3}}, ["--noise ncr was 0.2, is 0.3"]),
         ({"rates": {"ncr": 0.2}}, {"rates": {}}, ["--noise ncr was 0.2, is not set"]),
         ({"rates": None}, {"rates": {"ncr": 0.2}}, ["--noise ncr was not set, is 0.2"]),

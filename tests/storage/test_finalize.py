@@ -174,6 +174,7 @@ def test_the_shift_of_shuffled_pairs_is_the_mean_of_the_mismatches(tmp_path, ref
     assert shuffled.shift == pytest.approx(0.1, abs=1e-5)
     assert shuffled.shift_source == "shuffled"
     assert calibrate(run, 0.3).shift == 0.3
+    assert calibrate(run, 0.0).shift_source == "given"
     refused(calibrate, run, "noise")
     run.record_noise_shift(0.22)
     assert calibrate(run, "noise").shift == 0.22

@@ -2,10 +2,15 @@
 
 import os
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ncclean.base.options import Reads
+from ncclean.errors import InputError
+from ncclean.storage.file_digests import content_digest, footer_digest
 from ncclean.storage.inputs import stamps
+from ncclean.storage.tables import check_apart
 
 
 @pytest.mark.parametrize(
@@ -28,3 +33,22 @@ def test_a_file_that_is_written_again_has_another_stamp(tmp_path, reads, value, 
         os.utime(place, ns=(second, second + later))
         found.append(list(stamps(reads, value.format(tmp_path))))
     assert found == [[(str(place), 12, str(second + later))] for later in (0, 1_000_000)]
+
+
+@pytest.mark.parametrize("digest", [content_digest, footer_digest])
+@pytest.mark.parametrize("changed", ["a", "b"])
+def test_a_digest_is_of_all_files_of_a_table(tmp_path, digest, changed):
+    paths = [str(tmp_path / f"{name}.parquet") for name in "ab"]
+    for path in paths:
+        pq.write_table(pa.table({"x": [1]}), path)
+    before = digest(paths)
+    pq.write_table(pa.table({"x": [2]}), tmp_path / f"{changed}.parquet")
+    assert digest(paths) != before
+
+
+def test_an_output_is_told_from_its_inputs_by_more_than_their_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_apart("other.parquet", ["scores.parquet"])
+    for name in ("scores.parquet", "./scores.parquet", str(tmp_path / "scores.parquet")):
+        with pytest.raises(InputError, match="would overwrite"):
+            check_apart(name, ["scores.parquet"])

@@ -8,9 +8,17 @@ from ncclean.training.objectives.base import Objective, whole_model
 from ncclean.training.objectives.ncu_prompt import NegativePrefixes, NegativePrompt
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.registry import METHODS, make_objective
+from ncclean.training.objectives.similarity import cosines
 from ncclean.training.run_files import read_results
 from ncclean.training.transport import masked_sinkhorn
 from tests.training.batches import FixedBatches, tiny_estimator, train
+
+
+def test_cosines_are_float32_under_autocast():
+    first, second = torch.nn.functional.normalize(torch.randn(2, 8, 64), dim=-1)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = cosines(first, second)
+    assert torch.equal(found, first @ second.T)
 
 
 def encoded(objective, estimator):
