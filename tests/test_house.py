@@ -19,7 +19,7 @@ STATEMENTS = {
     "ncclean": 70,
     "ncclean/auditing": 1120,
     "ncclean/base": 1600,
-    "ncclean/data": 7420,
+    "ncclean/data": 7460,
     "ncclean/evaluation": 1830,
     "ncclean/execution": 2940,
     "ncclean/explaining": 1560,
@@ -33,12 +33,12 @@ STATEMENTS = {
     "ncclean/runners": 330,
     "ncclean/scoring": 1470,
     "ncclean/selection": 610,
-    "ncclean/storage": 3060,
+    "ncclean/storage": 3070,
     "ncclean/training": 2530,
     "ncclean/webdataset": 260,
     "ncclean/workers": 400,
     "pipelines": 3260,
-    "tests": 35480,
+    "tests": 35730,
     "tests/benchmarks": 6210,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
