@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from ncclean.errors import InputError
-from ncclean.report.figures import FIGURES, cosine_distribution, rule_overlap, threshold_curve
+from ncclean.report.figures import (
+    FIGURES,
+    cosine_distribution,
+    rule_overlap,
+    shard_noise_rates,
+    threshold_curve,
+)
 from ncclean.report.measurements import measure
 from tests.report.tables import graded, write_scores
 
@@ -31,6 +37,15 @@ def test_heat_map_has_the_jaccard_indices(numbers):
     texts = [text.get_text() for text in rule_overlap(numbers).axes[0].texts]
     assert texts[0] == f"{numbers.overlap.both(0, 0):,}"
     assert texts[1] == f"{numbers.overlap.jaccard(0, 1):.2f}"
+
+
+def test_noise_rates_of_shards_have_their_95_percent_intervals(numbers):
+    [shard] = numbers.shards.rows
+    [bars] = shard_noise_rates(numbers).axes[0].containers
+    ((_, low), (_, high)) = bars.lines[2][0].get_segments()[0]
+    rate = shard.noise_rate
+    assert (low + high) / 2 == pytest.approx(rate)
+    assert high - rate == pytest.approx(1.96 * (rate * (1 - rate) / shard.ok) ** 0.5)
 
 
 @pytest.mark.parametrize("name", FIGURES)

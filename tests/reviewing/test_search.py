@@ -15,7 +15,7 @@ from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.models.estimator import Estimator
 from ncclean.reviewing.search import CAPTION, IMAGE, Search, Task, proposed
 from ncclean.reviewing.table import Request, ReviewTable
-from ncclean.reviewing.vector_search import Query, WordSearch
+from ncclean.reviewing.vector_search import PairVectors, Query, WordSearch
 from tests.conftest import write_model
 from tests.models.test_estimator import ARCHITECTURES
 from tests.reviewing.served import served
@@ -144,6 +144,18 @@ def test_words_are_not_searched_in_another_space_of_the_same_width(tmp_path):
     try:
         search = WordSearch(Task.of(shards, None, table, "400MB", "demo", None))
         assert "not those of" in search.answer(Query(words="a dog"))["error"]
+    finally:
+        table.close()
+
+
+def test_of_several_vectors_of_one_name_the_first_counts(tmp_path):
+    images, facts = unit(4, 1), {"uid": ["u0", "u1", "u1", "u2"]}
+    shards = write_embeddings(tmp_path / "e", "datacomp", images, unit(4, 2), facts)
+    table = table_of(tmp_path / "s.parquet", range(3))
+    try:
+        vectors = PairVectors(Task.of(shards, None, table, "400MB", None, None))
+        for place, row in enumerate((0, 1, 3)):
+            assert np.allclose(vectors.image_of(place), images[row], atol=1e-3)
     finally:
         table.close()
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ncclean.errors import NccleanError
-from ncclean.runners.process_runner import Processes, clock_share
+from ncclean.runners.process_runner import Processes
 
 SCRIPT = """
 print("the script runs")
@@ -23,10 +23,6 @@ def test_a_script_without_a_guard_runs_once(tmp_path):
     said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert said.stdout == "the script runs\n[(0, 0), (1, 1), (2, 2), (3, 3)]\n"
     assert said.stderr == ""
-
-
-def test_the_last_round_of_tasks_leaves_workers_idle():
-    assert [clock_share(3, workers) for workers in (1, 2, 3)] == [1, 2 / 3, 1 / 3]
 
 
 def test_a_process_that_is_killed_has_a_sentence():
