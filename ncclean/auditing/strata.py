@@ -20,7 +20,8 @@ _FLOOR = 0.05
 BINS_PER_LOGIT = 8
 _LARGEST_LOGIT = 16
 FIRST_BIN, LAST_BIN = (sign * BINS_PER_LOGIT * _LARGEST_LOGIT for sign in (-1, 1))
-# p = .047, .5 and .953: the unsure are a stratum of their own, and the rule at one half is a bound.
+# p = .047, .5 and .953: uncertain pairs are a separate stratum, and the rule at one half is a
+# bound.
 _ALWAYS_CUT = (-3 * BINS_PER_LOGIT, 0, 3 * BINS_PER_LOGIT)
 _ODDS = np.array([0.25, 4.0, 1.0])  # of a mismatch, for a judge's match, mismatch, neither
 _FEWEST = 3  # answers of a stratum, if there are enough to give

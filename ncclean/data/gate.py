@@ -41,7 +41,7 @@ class Gate:
 
 
 class PixelGate(Gate):
-    """Gate for decoding images, as large as the largest image or a few for each core.
+    """Gate for decoding images: as many pixels as the largest may have, or a few for each core.
 
     A decoder takes about eight bytes for each pixel: one image of the largest kind at a time is
     enough.

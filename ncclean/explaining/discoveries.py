@@ -44,7 +44,7 @@ def heterogeneity(excess: np.ndarray, variance: np.ndarray) -> float:
         """Return the median ratio by which groups differ more than this variance explains."""
         return float(np.median(squares / (variance + tau2 + _TINY**2))) - _MEDIAN
 
-    # Of numbers from -1 to 1, half are within 1 of the median.
+    # Half of the numbers from -1 to 1 are within 1 of the median.
     return float(brentq(spread, 0.0, 3.0, xtol=1e-18)) if spread(0.0) > 0 else 0.0
 
 

@@ -32,8 +32,8 @@ SHAPE = (
 # Longer captions have more possibly wrong tokens, shorter ones lower cosines.
 LENGTHS = ((0, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 40), (41, None))
 LENGTH = "length of the caption"
-# Signs of `score --signals text`: a caption with one rarely describes an image. Of Flickr8k's
-# 39,995 captions none repeats more than three in ten pairs of words.
+# Signs of `score --signals text`: a caption with one rarely describes an image. None of Flickr8k's
+# 39,995 captions repeats more than three in ten pairs of words.
 TEXT_SIGNS = {
     "a URL": ("text_url", "text_url"),
     "a file name": ("text_file_name", "text_file_name"),

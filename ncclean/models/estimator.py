@@ -304,7 +304,7 @@ class Estimator:
         return self.encode_tokenized(tokens, batch_size), counts
 
     def encode_tokenized(self, tokens: Tokens, batch_size: int = 256) -> torch.Tensor:
-        """Embed captions that have been tokenized -> (m, d), as `encode_text` does."""
+        """Embed tokenized captions as (m, d), like `encode_text`."""
         if not len(tokens.ids):
             return torch.empty(0, self.embed_dim, device=self.device)
         ids = torch.from_numpy(tokens.ids)
@@ -319,7 +319,7 @@ class Estimator:
         return encoded[self._on_device(order.argsort()[tokens.places])]
 
     def _lengths(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The (N,) lengths at which (N, L) token ids are encoded."""
+        """Return the (N,) lengths at which (N, L) token ids are encoded."""
         if not self.trims_text:
             return torch.full((len(tokens),), tokens.shape[1])
         if self._compiled is not None:
@@ -339,7 +339,7 @@ class Estimator:
 
     @property
     def portable_batch_tokens(self) -> BatchTokens | None:
-        """`batch_tokens`, if another process can have the tokenizer."""
+        """Return `batch_tokens`, if another process can have the tokenizer."""
         return self.batch_tokens if self.tokenize.is_portable else None
 
     def count_tokens(self, captions: Sequence[str]) -> list[int | None]:
@@ -347,10 +347,10 @@ class Estimator:
         return self.tokenize.counted(captions)[1]
 
     def cut(self, counts: Sequence[int | None]) -> dict[str, Any]:
-        """`captions_cut` and `context_length` for token counts of captions.
+        """Return `captions_cut` and `context_length` for token counts of captions.
 
-        Nothing where the tokenizer cannot count; where it can, an unknown count is that of a
-        caption that is too long to be read whole.
+        Returns nothing if the tokenizer cannot count; otherwise an unknown count is that of a
+        caption too long to be read whole.
         """
         if self.count_tokens([""]) == [None]:
             return {}
@@ -369,8 +369,8 @@ class Estimator:
     def fit_batch(self, batch_size: int | None) -> int:
         """Choose how many images a run encodes at a time, before its first batch.
 
-        None is 256, and on a GPU the power of two that is measured to be fastest there. Compiled
-        towers take so many from then on.
+        None means 256, or on a GPU the power of two measured to be fastest there. Compiled towers
+        use this size from then on.
         """
         if batch_size is None and self.device.type == "cuda":
             batch_size = fastest_batch(self._seconds_per_images)

@@ -277,7 +277,7 @@ def get(reference: Any) -> Any:
 
 
 def one_line(error: BaseException, last: int = 1) -> str:
-    """An error on one line; Ray's tracebacks are shortened to their first and `last` lines."""
+    """Return an error on one line; shorten Ray's tracebacks to their first and `last` lines."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [" ".join(line.split()) for line in plain.splitlines() if line.strip(" ^~\t")]
     if len(lines) < 2:

@@ -1,7 +1,7 @@
-"""Functions as tasks of a Ray cluster: where a task is run again after any failure.
+"""Run functions as tasks of a Ray cluster, which repeats a task after any failure.
 
-Each call publishes what it makes whole and sends back little, so that Ray may run it again on
-another node when a worker or a node dies.
+Each call publishes its output whole and sends back little, so Ray may rerun it on another node when
+a worker or a node dies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RayTasks:
 
     @property
     def workers(self) -> int:
-        """The number of tasks at a time: as asked for, or one for each core of the cluster now."""
+        """The number of concurrent tasks: as requested, or one per core of the cluster now."""
         return self._asked_for or max(self._cores, 1)
 
     @property
@@ -58,9 +58,9 @@ class RayTasks:
             self._connected = False
 
     def map(self, function: Callable[..., T], tasks: Tasks) -> Iterator[tuple[int, T]]:
-        """Results with the number of their task, as they come; few tasks exist at a time.
+        """Yield results with the number of their task, as they arrive; few tasks exist at a time.
 
-        Raises what a task raises, and `InputError` for one that ended its worker again and again.
+        Raises what a task raises, and `InputError` for one that repeatedly ended its worker.
         """
         remote: Any = ray.remote(num_cpus=1, max_retries=_RETRIES)(function)
         waiting = iter(tasks)
@@ -87,15 +87,15 @@ class RayTasks:
                 ray.cancel(reference, force=True)
 
     def everywhere(self, function: Callable[[], None]) -> None:
-        """Call `function` on each node that is alive; one that leaves meanwhile is passed over."""
-        remote: Any = ray.remote(num_cpus=0)(_call)  # of functions alone, not of methods
+        """Call `function` on each live node; skip one that leaves meanwhile."""
+        remote: Any = ray.remote(num_cpus=0)(_call)  # of functions only, not of methods
         places = [NodeAffinitySchedulingStrategy(one, soft=False) for one in self._watch.nodes()]
         for called in [remote.options(scheduling_strategy=one).remote(function) for one in places]:
             with contextlib.suppress(RayError):
                 get(called)
 
     def _room(self) -> int:
-        """Tasks at a time: one more than run, so that no core waits for the driver."""
+        """Number of concurrent tasks: one more than run, so that no core waits for the driver."""
         return self._asked_for or self.workers + 1
 
 

@@ -1,4 +1,4 @@
-"""Who runs the tasks of a command: this process, several, or the workers of a cluster."""
+"""The protocol that runs a command's tasks: in this process, in several, or on a cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
-Tasks = Iterable[tuple[int, tuple[Any, ...]]]  # a number, and what the function is called with
+Tasks = Iterable[tuple[int, tuple[Any, ...]]]  # a number, and the function's arguments
 
 
 class Runner(Protocol):
@@ -23,7 +23,8 @@ class Runner(Protocol):
         ...
 
     def map(self, function: Callable[..., T], tasks: Tasks) -> Iterator[tuple[int, T]]:
-        """Results with the number of their task, as they come; few tasks exist at a time."""
+        """Yield results with the number of their task, as they arrive; few tasks exist at a
+        time."""
         ...
 
     def everywhere(self, function: Callable[[], None]) -> None:

@@ -205,7 +205,7 @@ def kept_table(path: UPath, columns: list[str] | None = None) -> pa.Table | None
 class NoiseSummary:
     """Counts of a finished injection.
 
-    Of `pairs` scorable pairs, `planned` were drawn per kind and `noisy` came out noisy: the rest
+    Among `pairs` scorable pairs, `planned` were drawn per kind and `noisy` became noisy: the rest
     were left in place by the permutation (`left_in_place`) or got an equal value (`unchanged`).
     `shortage` is how many fewer than the rates were drawn. `already_noisy` pairs were noisy in the
     input and left alone.

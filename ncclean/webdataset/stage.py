@@ -49,9 +49,9 @@ def select(
 
     Compose it before `shuffle`, and best before `decode(..., partial=True)`: without `partial`,
     webdataset decodes only bytes, which a weight is not. Ranks and workers are split by the
-    pipeline, as its shards are. Raises `InputError` if the file is no selection, or names none of
-    the shards, or another `caption_key` is given than the selection has, or all samples of a shard
-    have other uids; selected pairs of a shard that do not arrive are logged as a warning.
+    pipeline, as its shards are. Raises `InputError` if the file is not a selection, or names none
+    of the shards, or another `caption_key` is given than the selection has, or all samples of a
+    shard have other uids; selected pairs of a shard that do not arrive are logged as a warning.
     """
     return Stage(selection, captions, caption_key, image_key)
 

@@ -50,8 +50,8 @@ def contained(
     """Iterate over what a function of a module yields, in a separate process.
 
     Arrays of numpy and Arrow arrive in memory that both processes share. Raises `WorkerFailed` if
-    that process ends without an answer, and what the function raises; of libraries that panic,
-    which is no `Exception`, a `ShardError` as well.
+    that process ends without an answer, and whatever the function raises; for libraries that panic,
+    which is not an `Exception`, also a `ShardError`.
     """
     SERVER.imports(function.__module__)
     process = Worker(__name__)

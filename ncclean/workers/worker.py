@@ -124,7 +124,7 @@ def limit_this_process(memory: int = MEMORY_BYTES) -> None:
 
 
 def trust(is_trusted: bool) -> None:
-    """Let this process do what may end it, or undo that."""
+    """Let this process do what may end it, or have others do that again."""
     global _is_trusted
     _is_trusted = is_trusted
 

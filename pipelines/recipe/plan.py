@@ -44,9 +44,12 @@ _COMPARED_WITH = ("reference", "donors")
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage of a plan. `action` is `run`, `resume` or `skip`; `pairs` and `hours` are None where
-    they are not known; `basis` says where the hours come from, or why there are none. `elsewhere`
-    are the places outside of the run's folder that it writes to, `about` is of the recipe."""
+    """A stage of a plan.
+
+    `action` is `run`, `resume` or `skip`; `pairs` and `hours` are None if unknown; `basis` says
+    where the hours come from, or why there are none. `elsewhere` are its outputs outside the run's
+    folder, `about` is the recipe's text.
+    """
 
     name: str
     command: str

@@ -146,7 +146,7 @@ def _run_stage(
                 where = f"{recipe.name}, stage {stage.name!r}"
                 raise type(error)(f"{where}: {error}") from error
             raise
-        if not stage.command.has_record:  # else it lists what it wrote by itself
+        if not stage.command.has_record:  # otherwise it lists what it wrote itself
             opened.made(*single_files(result.made))
         record = folder.finish(
             opened,
@@ -165,8 +165,8 @@ def _run_stage(
 def execute(command: Command, start: Start, progress: Progress) -> Result[Any]:
     """Run a stage's command after a possible earlier start of the stage.
 
-    A command with its own record knows best what remains valid: of a score table with another
-    shift, all parts are. It is told to start over if it finds nothing valid. A command without one
+    A command with its own record knows best what remains valid: all parts of a score table with
+    another shift do. It is told to start over if it finds nothing valid. A command without one
     replaces what it wrote, and nothing else.
     """
     if "overwrite" not in parameters(type(command)):
