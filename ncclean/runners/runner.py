@@ -23,8 +23,7 @@ class Runner(Protocol):
         ...
 
     def map(self, function: Callable[..., T], tasks: Tasks) -> Iterator[tuple[int, T]]:
-        """Yield results with the number of their task, as they arrive; few tasks exist at a
-        time."""
+        """Yield results with their task's number, as they arrive; few tasks exist at a time."""
         ...
 
     def everywhere(self, function: Callable[[], None]) -> None:
