@@ -386,6 +386,16 @@ def test_answers_on_another_picture_are_not_taken(scored, corpus, tmp_path):
             auditing(tmp_path, corpus, tmp_path, judge).run()
 
 
+def test_answers_to_another_text_of_a_prompt_are_not_taken(scored, corpus, tmp_path):
+    prompt = tmp_path / "mine.yaml"
+    prompt.write_text("system: Judge.\nuser: 'The caption: {caption}'\n")
+    with serving(lambda asked: says("match")) as judge:
+        auditing(scored, corpus, tmp_path, judge, judge_prompt=str(prompt)).run()
+        prompt.write_text(prompt.read_text().replace("Judge.", "Judge strictly."))
+        with pytest.raises(ResumeError, match=r"--judge-prompt was mine\.yaml"):
+            auditing(scored, corpus, tmp_path, judge, judge_prompt=str(prompt)).run()
+
+
 def test_a_file_of_another_program_is_in_the_way(scored, corpus, tmp_path):
     (tmp_path / "judge.parquet").write_text("mine")
     with serving(lambda asked: says("match")) as judge, pytest.raises(InputError, match="the way"):

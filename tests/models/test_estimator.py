@@ -152,6 +152,14 @@ def test_bf16_is_close_to_fp32(demo_estimator):
     assert estimator.identity.fingerprint == demo_estimator.identity.fingerprint
 
 
+def test_buffers_count_for_the_fingerprint_of_weights():
+    """A model with other statistics of BatchNorm gives other embeddings."""
+    model = torch.nn.BatchNorm1d(3)
+    before = weights_fingerprint(model)
+    model.running_mean += 1
+    assert weights_fingerprint(model) != before
+
+
 def test_a_bare_checkpoint_finds_its_architecture(tmp_path):
     torch.manual_seed(0)
     model = open_clip.create_model("ViT-S-32-alt", pretrained=None)

@@ -97,6 +97,8 @@ def test_pairs_without_usable_vectors_are_left_out(tmp_path):
     assert found.left_out == 1
     assert found.facts.column("uid").to_pylist() == ["u0", "u2"]
     assert len(found.image) == len(found.text) == 2
+    write(tmp_path, "1")
+    assert read(tmp_path).left_out == 1  # of a block of two shards
 
 
 def test_vectors_of_another_length_are_normalised(tmp_path):

@@ -109,6 +109,12 @@ def test_recalls_are_those_of_the_sample(done, direction):
     assert found.facts["_to_".join(names) + "_recall"] == pytest.approx(recall, abs=5e-4)
 
 
+def test_the_recall_of_near_duplicates_is_that_of_queries_that_have_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "GROUPING_EFFORT", 1)
+    _, found = searched(tmp_path)
+    assert found.facts["text_duplicate_recall"] == 1  # of the nearest of all texts, .74
+
+
 @pytest.mark.parametrize(
     ("whiten", "linkage"),
     [
