@@ -1,7 +1,10 @@
 """Sets to embeddings: what is skipped is counted, what is wrong is named."""
 
+from io import BytesIO
+
 import pytest
 import torch
+from PIL import Image
 
 from ncclean.data.images.resolve import resolve_images
 from ncclean.data.shards import resolve_shards
@@ -38,6 +41,22 @@ def test_several_captions_an_image(demo_estimator, tmp_path):
     assert embedded.skipped == {"image_corrupt": 1, "caption_missing": 1}
     assert torch.equal(embedded.text[1], embedded.text[3])
     torch.testing.assert_close(embedded.image.norm(dim=1), torch.ones(2))
+
+
+def test_images_lie_as_they_are_stored(demo_estimator, tmp_path):
+    """Published figures are of images as open_clip decodes them, which ignores EXIF."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    on_its_side = BytesIO()
+    hostile.photo(seed=1).save(on_its_side, "JPEG", exif=exif)
+    plain = BytesIO()
+    hostile.photo(seed=1).save(plain, "JPEG")
+    images = [("a.jpg", plain.getvalue()), ("b.jpg", on_its_side.getvalue())]
+    members = [*images, ("a.txt", b"one"), ("b.txt", b"one")]
+    embedded = embed_dataset(
+        demo_estimator, shards(tmp_path / "s", *sorted(members)), EmbeddingOptions()
+    )
+    assert torch.equal(embedded.image[0], embedded.image[1])
 
 
 def test_batch_size_and_threads_change_nothing(demo_estimator, tmp_path):

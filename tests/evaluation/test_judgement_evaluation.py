@@ -75,3 +75,5 @@ def test_pairs_of_a_table_by_the_key_that_tells_them_apart(tmp_path):
     assert found.values["similarity"].tolist() == [0.5, 0.25, 0.75]
     with pytest.raises(InputError, match=r"1.jpg may be a/1 or b/1"):
         scores_of_table([path], judged("1.jpg", "2.jpg"))
+    twice = scores_of_table([path], judged("2.jpg", "2.jpg"))  # by two captions, or two judges
+    assert twice.values["similarity"].tolist() == [0.75, 0.75]

@@ -1,6 +1,7 @@
 """Columns beside the scores: functions, heads and signals, through resume and merge."""
 
 import json
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -224,6 +225,20 @@ def test_embeddings_have_columns_too(scored, head, tmp_path, refused):
         out=str(tmp_path / "i.parquet"),
         options=ScoreOptions(signals=["image"]),
     )
+
+
+def test_a_pair_without_a_vector_moves_no_column(scored, tmp_path):
+    source = shutil.copytree(scored[0] / "embeddings", tmp_path / "e")
+    file = sorted((source / "img_emb").glob("*.npy"))[0]
+    vectors = np.load(file)
+    vectors[1] = np.nan
+    np.save(file, vectors)
+    options = ScoreOptions(columns=[f"{__name__}:of_embeddings"])
+    Score(shards=[str(source)], out=str(tmp_path / "s.parquet"), options=options).run()
+    table = pq.read_table(tmp_path / "s.parquet")
+    rows = ok(table)
+    assert len(rows) == len(table) - 1
+    assert rows["length"].to_pylist() == [len(text) for text in rows["text"].to_pylist()]
 
 
 @pytest.mark.slow

@@ -121,6 +121,19 @@ def test_columns_rules_and_thresholds_of_the_user(scores, tmp_path):
     assert found.rules[-1].noise_caught == {"all": 1 / 3, "ncr": 0, "hard": 1}
 
 
+def test_a_threshold_flags_itself_and_a_rule_only_where_it_is_known(tmp_path):
+    path = write(
+        tmp_path / "s.parquet",
+        clean_posterior=[0.2, 0.2, 0.9, 0.9],
+        width=pa.array([50, None, 200, None], pa.int32()),
+        is_noisy=[True, False, False, True],
+    )
+    found = run(path, threshold=["clean_posterior=0.2"], rule=["width < 100"])
+    assert found.scores[0].flags == "clean_posterior <= 0.2"
+    assert found.scores[0].kinds[0].report.recall == 0.5
+    assert found.rules[-1].noise_caught["all"] == 1
+
+
 @pytest.mark.parametrize(
     "options",
     [
