@@ -85,11 +85,11 @@ def test_an_array_of_somebody_is_not_ours(tmp_path):
 def test_uids_can_be_mapped_and_say_who_wrote_them(tmp_path):
     uids = [f"{n:032x}" for n in (3, 1, 2)]
     columns = {
-        "uid": uids,
-        "shard": ["a"] * 3,
-        "key": uids,
-        "weight": [1.0] * 3,
-        "split": ["train"] * 3,
+        "uid": [*uids, uids[0]],  # one entry finds all samples of a uid
+        "shard": ["a"] * 4,
+        "key": [*uids, "again"],
+        "weight": [1.0] * 4,
+        "split": ["train"] * 4,
     }
     pq.write_table(pa.table(columns), tmp_path / "s.parquet")
     path = str(tmp_path / "u.npy")
