@@ -8,7 +8,7 @@ import pytest
 from ncclean.explaining import aggregates
 from ncclean.explaining.aggregates import STRATA, Totals, group_sums
 from ncclean.explaining.kinds import PAIR, Kind
-from ncclean.explaining.outcomes import outcomes_of
+from ncclean.explaining.outcomes import OUTCOMES, outcomes_of
 from ncclean.explaining.pairs import Values
 
 KIND = Kind("host", PAIR, "host", ("host",), str)
@@ -57,6 +57,13 @@ def test_evidence_shows_what_it_differs_by_between_wrong_and_right_pairs():
         ["a"] * 1000, [0] * 1000, [1.0] * 300 + [0.0] * 700, [0.8] * 300 + [0.2] * 700
     )
     assert Totals.read(connection, values).shown == pytest.approx([1.0, 0.6], rel=1e-6)
+
+
+def test_a_caption_of_one_part_is_no_evidence_of_a_wrong_sentence():
+    [gap] = OUTCOMES[-1].evidence
+    rows = "(VALUES (1, 0.5, 0.5), (2, 0.5, 0.25))"
+    found = duckdb.sql(f"SELECT {gap.sql} FROM {rows} t({', '.join(gap.columns)})").fetchall()
+    assert [value and float(value) for (value,) in found] == [None, 0.25]
 
 
 def many(seed=0):

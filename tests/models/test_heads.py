@@ -65,6 +65,8 @@ def test_an_estimator_in_each_space(run):
         estimator = Estimator.load(run.as_posix(), precision="fp32", device="cpu", space=space)
         with torch.no_grad():
             expected = [joined(*halves, space) for halves in (heads.image(image), heads.text(text))]
+            alone = estimator.model.encode_image(estimator.normalized(pixels))
+        assert torch.allclose(alone, expected[0], atol=1e-5)  # normalised by the model itself
         assert torch.allclose(estimator.encode_image(pixels), expected[0], atol=1e-5)
         assert torch.allclose(estimator.encode_text(captions), expected[1], atol=1e-5)
         assert estimator.trims_text
