@@ -144,6 +144,12 @@ def test_a_merged_run_goes_on_with_more_shards(shards, once, pieces, tmp_path):
     assert_same(read(out), once(shards))
 
 
+def test_a_merged_table_has_the_weights_that_are_asked_for(pieces, tmp_path):
+    options = ("--shift", "shuffled", "--osa-function", "linear")
+    ncclean("merge", *pieces["contiguous"][:2], "--out", tmp_path / "s.parquet", *options)
+    assert pq.read_schema(tmp_path / "s.parquet").metadata[b"osa_function"] == b"linear"
+
+
 def test_other_options_are_refused_as_in_resuming(shards, pieces, tmp_path):
     command(shards[:1], tmp_path / "other.parquet", block_size=100, seed=3).run()
     words = [tmp_path / "other.parquet", pieces["contiguous"][1], "--out", tmp_path / "s.parquet"]
