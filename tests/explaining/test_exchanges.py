@@ -1,6 +1,7 @@
 """Words that stand for each other: found by what all their pairs tell, and only then."""
 
 import re
+from functools import partial
 
 import duckdb
 import numpy as np
@@ -15,6 +16,7 @@ from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
+from ncclean.explaining import explain_scores
 from ncclean.explaining.exchanges import Exchanges, _significant, _Statistics, _statistics
 from ncclean.explaining.options import ExplainOptions
 from ncclean.selection.policy import Policy
@@ -166,10 +168,20 @@ def exchanged(tmp_path_factory):
     return folder, scores, embeddings
 
 
-def test_exchanged_words_are_a_cause(exchanged):
+def test_exchanged_words_are_a_cause(exchanged, monkeypatch):
     folder, scores, embeddings = exchanged
     out = str(folder / "causes.parquet")
+    compared = []
+
+    def counted(compare, *given):
+        compared.append(compare(*given))
+        return compared[-1]
+
+    for name in ("find_exchanges", "candidates_of"):
+        monkeypatch.setattr(explain_scores, name, partial(counted, getattr(explain_scores, name)))
     explained = Explain(scores=[scores], out=out, embeddings=[embeddings]).run().summary
+    assert explained.tested == sum(one.tested for one in compared)  # pairs of words, and groups
+    assert all(one.tested for one in compared)
     (cause,) = explained.causes
     assert (cause.kind, cause.label) == ("exchanged words", "“blue” and “red”")
     assert not cause.rate.is_known
