@@ -60,16 +60,21 @@ def test_another_corpus_is_refused_and_the_own_is_not(corpora, refused):
     as_scored(tables, shards(folder / "a"))
     refused(as_scored, tables, shards(folder / "b"))
     both = [*tables, *table(folder / "b.parquet", "00000", [f"b{k}" for k in KEYS])]
+    as_scored(both, shards(folder / "a"))  # selections, of which all samples are compared
+    for path in both:
+        with_status(path, ["ok"] * len(KEYS))
     refused(as_scored, both, shards(folder / "a"))  # b's pairs would have a's pictures
+
+
+def with_status(path, status):
+    pq.write_table(pq.read_table(path).append_column("status", pa.array(status)), path)
 
 
 def test_repeats_of_a_key_are_not_compared(tmp_path):
     write(tmp_path / "a", "00000", [f"a{k}" for k in KEYS])
     uids = [*(f"a{k}" for k in KEYS), "x"]
     path = table(tmp_path / "a.parquet", "00000", uids, [*KEYS, KEYS[0]])
-    rows = pq.read_table(path[0])
-    status = pa.array(["ok"] * len(KEYS) + ["duplicate_key"])
-    pq.write_table(rows.append_column("status", status), path[0])
+    with_status(path[0], ["ok"] * len(KEYS) + ["duplicate_key"])
     as_scored(path, shards(tmp_path / "a"))
 
 

@@ -306,3 +306,12 @@ def test_rows_keep_their_numbers_behind_a_broken_one(tmp_path):
     kept = ncclean.webdataset.SelectedRows(str(tmp_path / "pairs.jsonl"), path)
     assert [number for number in range(kept.total) if kept.keep(None, number)] == [3]
     assert kept.total == 4
+
+
+def test_a_row_with_captions_is_kept_for_any_of_them(tmp_path):
+    rows = [{"key": "a", "image": hostile.JPEG, "captions": ["x", "y"]}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    number = {"caption_number": pa.array([1], pa.int16())}
+    path = selected(tmp_path / "clean.parquet", ("a", "t", "a", 0.5, "retain"), **number)
+    kept = ncclean.webdataset.SelectedRows(str(tmp_path / "t.parquet"), path)
+    assert kept.keep(None, 0)
