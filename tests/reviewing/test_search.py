@@ -118,7 +118,7 @@ def test_each_side_has_an_order_of_its_own(tmp_path):
 
     async def ask():
         found = [await search.ranking(side, "", 7) for side in (IMAGE, CAPTION, IMAGE)]
-        search.stop()
+        await search.stop()
         await asyncio.sleep(0.2)  # until its pipes are closed
         return found
 
