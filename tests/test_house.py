@@ -38,7 +38,7 @@ STATEMENTS = {
     "ncclean/webdataset": 260,
     "ncclean/workers": 400,
     "pipelines": 3260,
-    "tests": 35820,
+    "tests": 35830,
     "tests/benchmarks": 6210,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered

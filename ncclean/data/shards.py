@@ -130,9 +130,9 @@ def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:
 
 
 def match_shards(names: Sequence[str], shards: Sequence[ShardRef]) -> dict[str, ShardRef]:
-    """Find the shard that each shard name of a selection stands for.
+    """Find the shard for each shard name of a selection, as `shards_by_name` does.
 
-    Raises `InputError` for a name of none, as `shards_by_name` tells.
+    Raises `InputError` for a name without a shard.
     """
     matched = shards_by_name(names, shards)
     missing = [name for name in names if name not in matched]
@@ -145,11 +145,11 @@ def match_shards(names: Sequence[str], shards: Sequence[ShardRef]) -> dict[str, 
 
 
 def shards_by_name(names: Iterable[str], shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
-    """Find the shards that names of a table stand for, without the names of none or of several.
+    """Find the shard for each shard name of a table; omit names that match no shard or several.
 
-    Names carry as many folders as it took to tell the shards of the scoring run apart, which may
-    be more or fewer than it takes here. `names` are all of the table: if only `train` is here, its
-    `00000` may be `train/00000` or `val/00000` of it, and the folder of the file decides.
+    Names carry as many folders as distinguished the shards of the scoring run, which may be more or
+    fewer than needed here. `names` are all names of the table: with `train` alone, `00000` may be
+    its `train/00000` or `val/00000`, and the folder of the file decides.
     """
     exact = {ref.name: ref for ref in shards}
     by_end: dict[str, list[ShardRef]] = defaultdict(list)
@@ -167,7 +167,7 @@ def shards_by_name(names: Iterable[str], shards: Iterable[ShardRef]) -> dict[str
     for own, several in names_of.items():
         if len(several) > 1:
             folders = f"/{posixpath.dirname(exact[own].url)}/"
-            names_of[own] = [name for name in several if f"/{name}"[: -len(own)] in folders]
+            names_of[own] = [name for name in several if folders.endswith(f"/{name}"[: -len(own)])]
     return {meant[0]: exact[own] for own, meant in names_of.items() if len(meant) == 1}
 
 

@@ -105,9 +105,8 @@ class WeightedLoader:
         self.samples, share = self._source.samples, self._source.length
         whole, rest = divmod(share, options.batch_size)
         self.steps_per_epoch = whole if options.drop_last or not rest else whole + 1
-        self.lacking = max(
-            0, self.steps_per_epoch * options.batch_size - share
-        )  # in the last batch
+        # How many samples the last batch of an epoch lacks.
+        self.lacking = max(0, self.steps_per_epoch * options.batch_size - share)
         if not self.samples:
             what = "the shards hold no image" if selection is None else "the selection is empty"
             raise InputError(f"nothing to train on: {what}")

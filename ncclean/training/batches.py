@@ -63,7 +63,7 @@ class BatchSource(Protocol):
 
 
 class Piece(BatchSource, Protocol):
-    """A piece of the pairs; the last batch of its epochs is `lacking` as many of a whole one."""
+    """A piece of the pairs; the last batch of an epoch lacks `lacking` samples."""
 
     lacking: int
 

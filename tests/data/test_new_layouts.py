@@ -149,6 +149,7 @@ def test_what_datasets_kept_beside_its_data_is_not_read(tmp_path, has_state):
     folder = PEOPLES["Arrow"](PAIRS, tmp_path / "c") / "train"
     data = folder / "data-00000-of-00001.arrow"
     kept = ["cache-0123456789abcdef.arrow", "cache-ab_00000_of_00002.arrow"]
+    stated = (folder / "state.json").read_text()
     for name in [*kept, *(["data-00000-of-00002.arrow"] if has_state else [])]:
         shutil.copy(data, folder / name)
     if not has_state:
@@ -156,6 +157,9 @@ def test_what_datasets_kept_beside_its_data_is_not_read(tmp_path, has_state):
     assert len(read(folder)[0]) == 20
     assert len(read(folder / kept[0])[0]) == 20
     if has_state:
+        (folder / "state.json").write_text('{"_data_files": 5}')  # tells nothing
+        assert len(read(folder)[0]) == 40
+        (folder / "state.json").write_text(stated)
         data.unlink()
         with pytest.raises(InputError, match=f"names {data.name}, which is not there"):
             read(folder)

@@ -114,6 +114,8 @@ def test_of_two_names_that_end_alike_a_shard_has_the_one_of_its_folder(tmp_path,
     assert (one.name, match_shards(["b/0"], [one])) == ("b/0", {"b/0": one})
     refused(match_shards, ["a/0", "b/0"], [one])
     refused(match_shards, ["a/0", "b/0"], shards(tmp_path / "c"))
+    write(tmp_path / "a" / "c", "0", [None] * len(KEYS))  # below a folder of that name
+    assert not shards_by_name(["a/0", "b/0"], shards(tmp_path / "a" / "c"))
     assert shards_by_name(["0", "a/0"], shards(tmp_path / "c")).keys() == {"0"}
 
 

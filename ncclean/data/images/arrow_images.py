@@ -86,15 +86,16 @@ class ArrowImages(TableLayout):
 
 
 def _stated_files(source: Source) -> list[str]:
-    """The files of data that the state of a folder names; none without a state.
+    """Return the data files named in a folder's `state.json`; none without one.
 
-    Raises `InputError` if one is not there.
+    Raises `InputError` if a file is missing.
     """
     if _STATE not in source.files:
         return []
     state = parse_json(read_text(path := source.below(_STATE)), path)
     entries = state.get("_data_files") if isinstance(state, dict) else None
-    names = [str(one.get("filename")) for one in entries or () if isinstance(one, dict)]
+    listed = entries if isinstance(entries, list) else []
+    names = [str(one.get("filename")) for one in listed if isinstance(one, dict)]
     if missing := [name for name in names if name not in source.files]:
         raise InputError(f"{path} names {missing[0]}, which is not there")
     return [source.below(name) for name in names]
