@@ -101,6 +101,25 @@ def test_a_broken_file_does_not_hide_what_the_others_are(tmp_path):
     assert len(errors) == 1
 
 
+@pytest.mark.parametrize("other", ["b.jsonl", "a.csv.gz", "b.parquet", "metadata.parquet"])
+def test_tables_of_several_kinds_in_a_folder_are_refused(other, tmp_path, refused):
+    """They may state the same pairs; to read one of them would drop the others' silently."""
+    rows = pa.table({"file_name": ["1.jpg", "2.jpg"], "caption": ["one", "two"]})
+    first = tmp_path / ("metadata.csv" if other.startswith("metadata") else "a.csv")
+    rows.to_pandas().to_csv(first, index=False)
+    if other.endswith("parquet"):
+        pq.write_table(rows, tmp_path / other)
+    elif other.endswith("jsonl"):
+        rows.to_pandas().to_json(tmp_path / other, orient="records", lines=True)
+    else:
+        rows.to_pandas().to_csv(tmp_path / other, index=False)
+    refused(resolve_sources, [str(tmp_path)])
+    pq.write_table(pa.table({"uid": ["1"], "note": ["no image"]}), tmp_path / "other.parquet")
+    assert [shard.url for shard in resolve_sources([str(first)])] == [str(first)]
+    (tmp_path / other).unlink()
+    assert [shard.url for shard in resolve_sources([str(tmp_path)])] == [str(first)]
+
+
 def test_embeddings_with_paths_are_embeddings(tmp_path, refused):
     vectors = pa.array([[1.0, 0.0]], pa.list_(pa.float32()))
     pq.write_table(

@@ -98,6 +98,8 @@ def _files_at(place: str, options: SourceOptions) -> Iterator[SourceFile]:
         try:
             asked = ((layout, layout.files_of(source, options)) for layout in layouts)
             layout, files = next((one for one in asked if one[1]), (None, []))
+            if isinstance(layout, TableLayout):
+                _check_one_kind(source, files, options)
             yield from files
             if layout is not None:
                 layouts = layout.below(layouts)
@@ -106,6 +108,22 @@ def _files_at(place: str, options: SourceOptions) -> Iterator[SourceFile]:
                 waiting += [(Source(folder), layouts) for folder in folders]
         except ShardError:
             continue
+
+
+def _check_one_kind(source: Source, files: list[SourceFile], options: SourceOptions) -> None:
+    """Raise `InputError` for a folder's tables of several kinds: they may state the same pairs."""
+    kinds: dict[str, str] = {}
+    for layout in LAYOUTS:
+        if isinstance(layout, TableLayout):
+            here = files if layout is files[0].layout else layout.files_of(source, options)
+            for url in (one.url for one in here):
+                kinds.setdefault(next(one for one in layout.files if url.endswith(one)), url)
+    if len(kinds) > 1:
+        raise InputError(
+            f"{source.url} has tables of several kinds, {' and '.join(kinds.values())}, which may "
+            f"state the same pairs: name the files of one kind, as {source.below('*')}"
+            f"{next(iter(kinds))}"
+        )
 
 
 def _of_splits(files: Sequence[SourceFile], splits: Sequence[str]) -> list[SourceFile]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 from collections.abc import Collection
 
@@ -36,21 +37,24 @@ class TableLayout(RowLayout):
             is_one = self.holds_images(source.url, options.image_key)
             return [source.url] if is_one or self.is_unreadable(source.url) else []
         there = [name for name in source.files if name.endswith((*TABLES, *self.files))]
-        metadata = [name for name in there if name in METADATA][:1]
+        metadata = [name for name in there if name in METADATA]
         tables = [source.below(name) for name in metadata or there if name.endswith(self.files)]
-        # One readable file decides for all: a corpus has thousands, and some are broken.
-        first = next((url for url in tables if self.holds_images(url, options.image_key)), None)
-        if first is None and tables:
+        # One readable file decides for all of its ending: a corpus has thousands, some are broken.
+        by_ending = [[url for url in tables if url.endswith(one)] for one in self.files]
+        holding = [
+            urls
+            for urls in by_ending
+            if any(self.holds_images(url, options.image_key) for url in urls)
+        ]
+        if not holding and tables:
             # Without it, the images of the folder would have no captions.
             are_needed = _lacks_captions(source.url)
             unreadable = tables if metadata or are_needed else ()
             first = next((url for url in unreadable if self.is_unreadable(url)), None)
             if first is None and metadata and are_needed:
                 raise InputError(self.lacks_images(tables[0]))
-        if first is None:
-            return []
-        ending = next(one for one in self.files if first.endswith(one))
-        return [url for url in tables if url.endswith(ending)]
+            holding = [urls for urls in by_ending if first in urls]
+        return list(itertools.chain.from_iterable(holding))
 
     def written_as(self, urls: Collection[str]) -> OutForm:
         if all(posixpath.basename(url) in METADATA for url in urls):
