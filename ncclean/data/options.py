@@ -78,7 +78,10 @@ class LoaderOptions(Options):
     caption_key: CaptionKeys = None
     captions: Annotated[
         Captions,
-        Option("Of an image's captions, train on `all`, the `best`, or a `sample` per epoch."),
+        Option(
+            "Of an image's selected captions, train on `all`, the `best`, or a `sample` per epoch; "
+            "without a selection, on a sample."
+        ),
     ] = "all"
     chunk: Annotated[
         int, Option("Encoded samples that are shuffled together.", low=1, is_listed=False)
