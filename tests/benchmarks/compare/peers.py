@@ -1,4 +1,4 @@
-"""ncclean, clip-retrieval and data-juicer side by side: a command each, and how to read its scores.
+"""ncclean and the peers that score pairs: a command each, and how to read its scores.
 
 A tool runs as its documentation recommends for one machine: two processes decode, one or two run
 the model. What is set differently from its defaults, and why, stands beside the option.
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from corpora import read_embeddings
+from corpora import members_of, once, read_embeddings, write_shard
 from process import NCCLEAN
 
 from compare.corpus import truth_of
@@ -39,6 +39,8 @@ PACKAGES = {
     # The operator asks for torch and transformers when it first runs; transformers is the release
     # that data-juicer's own extra names.
     "data-juicer": ("py-data-juicer==1.6.1", "transformers==4.57.1", _TORCH),
+    # Its `embed_image` imports torch, torchvision and transformers.
+    "daft": ("daft==0.7.26", "transformers==4.57.1", _TORCH, "torchvision==0.29.2"),
     "cleanlab": ("cleanlab[datalab]==2.9.0", "cleanvision==0.3.7"),
     # Of its requirements, what the clip_score baseline imports, in versions for this Python.
     "datacomp": (
@@ -54,7 +56,7 @@ PACKAGES = {
 }
 _NAMED = (
     "clip-retrieval", "open-clip-torch", "webdataset", "torch", "py-data-juicer", "transformers",
-    "datasets", "cleanlab", "cleanvision", "scikit-learn", "pandas",
+    "datasets", "daft", "cleanlab", "cleanvision", "scikit-learn", "pandas",
 )  # fmt: skip
 _AFTERWARDS = {"clip-retrieval": ("setuptools==69.5.1",)}
 
@@ -114,6 +116,7 @@ def scorers(environments: Path, models: Path) -> dict[str, Scorer]:
                 ),
                 part_in=("broken",),
             ),
+            _daft(environments / "daft" / "bin"),
         )
     }
 
@@ -200,6 +203,23 @@ def _data_juicer(name: str, programs: Path, options: Mapping[str, Any]) -> Score
         return [(key, values[0]) for key, values in found if values]
 
     return Scorer(name, command, scores, lambda out: list(out.glob("kept.jsonl")))
+
+
+def _daft(programs: Path) -> Scorer:
+    def command(shards: Path, model: ModelFiles, out: Path) -> list[str | Path]:
+        if shards.name != "broken":  # as one shard: its models are loaded anew for each query
+            whole = shards.with_name(f"{shards.name}-whole")
+            samples = members_of(*sorted(shards.glob("*.tar")))
+            once(whole, lambda folder: write_shard(folder / "00000.tar", samples))
+            shards = whole
+        driver = DRIVERS / "daft_similarity.py"
+        return [programs / "python", driver, shards, model.hugging_face, out / "cosines"]
+
+    def scores(out: Path) -> list[tuple[str, float]]:
+        table = pq.read_table(out / "cosines")
+        return list(zip(table["__key__"].to_pylist(), table["cosine"].to_pylist(), strict=True))
+
+    return Scorer("Daft", command, scores, lambda out: list(out.glob("cosines/*.parquet")))
 
 
 def _listed(shards: Path) -> Path:

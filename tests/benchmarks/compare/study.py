@@ -34,7 +34,7 @@ from compare.peers import DRIVERS, PACKAGES, Scorer, environment, installed_vers
 from compare.rows import cost_of, duplicates_row, kept_row, last_line
 from ncclean.data.synthetic.captions import _COLOUR_WORDS, _SHAPE_WORDS
 
-_PEERS = ("clip-retrieval", "data-juicer", "datacomp", "cleanlab", "cleanvision")
+_PEERS = ("clip-retrieval", "data-juicer", "daft", "datacomp", "cleanlab", "cleanvision")
 _KEY = re.compile(r"\b\d{9}\b")
 # As DataComp's README calls the baseline; the thresholds are for OpenAI's ViT-B/32.
 _DATACOMP = {
@@ -56,7 +56,9 @@ class Comparison:
             if name in only or (name == "cleanlab" and "cleanvision" in only):
                 environment(name, folder / "environments")
         peers = scorers(folder / "environments", folder / "models")
-        self.scorers = [p for name, p in peers.items() if name.split(",")[0] in ("ncclean", *only)]
+        self.scorers = [
+            p for name, p in peers.items() if name.lower().split(",")[0] in ("ncclean", *only)
+        ]
         self.truth = truth_of(self.corpora.full)
 
     def steps(self) -> dict[str, Callable[[], Iterator[Row]]]:
