@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+import torch
 from torch import distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -74,8 +75,8 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
             rank=rank if rank is not None else here,
             world_size=world_size or everywhere,
         )
-        self._epoch = self._batches = 0
-        self._batch_size = 1
+        # Epoch, batches and batch size; shared, since persistent workers keep their copy of this.
+        self._next = torch.tensor([0, 0, 1]).share_memory_()
 
     def __len__(self) -> int:
         """Pairs of this rank in an epoch, of all workers together."""
@@ -86,17 +87,22 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
 
         `batch_size` is that of the DataLoader: its workers take turns with whole batches.
         """
-        self._epoch, self._batches, self._batch_size = epoch, batches, batch_size
+        self._next.copy_(torch.tensor([epoch, batches, batch_size]))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self._pairs(*self._next.tolist())
+
+    def _pairs(self, epoch: int, batches: int, batch_size: int) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()
         place, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-        number = (place + self._batches) % workers  # a DataLoader asks its first worker first
-        piece = -(-len(self) // workers)
-        seen = -(-(self._batches - number) // workers) * self._batch_size
-        first, last = number * piece, min((number + 1) * piece, len(self))
+        number = (place + batches) % workers  # a DataLoader asks its first worker first
+        # No worker has more batches than one before it, so that they end in the order of turns.
+        first, last = (
+            n * (len(self) // workers) + min(n, len(self) % workers) for n in (number, number + 1)
+        )
+        seen = -(-(batches - number) // workers) * batch_size
         unusable: list[Unusable] = []
-        pairs = self._source.sequence(self._epoch, min(first + seen, last))
+        pairs = self._source.sequence(epoch, min(first + seen, last))
         mine = itertools.islice(pairs, max(last - first - seen, 0))
         yield from map(_fields, _without_gaps(mine, unusable.append))
         failed = {gap.shard: gap.error for gap in unusable if gap.shard}

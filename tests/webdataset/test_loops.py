@@ -132,6 +132,31 @@ def test_an_epoch_of_pairs_is_taken_up_at_a_batch(shards, selection, workers):
     assert batches() == whole[5:]
 
 
+def test_small_batches_of_many_workers_are_taken_up_to_the_last(shards):
+    pairs = ncclean.webdataset.SelectedPairs(str(shards))  # five of seven workers have one more
+
+    def keys():
+        return [pair["__key__"] for pair in DataLoader(pairs, batch_size=None, num_workers=7)]
+
+    whole = keys()
+    assert len(set(whole)) == len(whole) == PAIRS
+    for seen in (90, 177):
+        pairs.set_epoch(0, batches=seen)
+        assert keys() == whole[seen:]
+
+
+def test_workers_that_persist_see_the_next_epoch(shards):
+    pairs = ncclean.webdataset.SelectedPairs(str(shards))
+    lasting = DataLoader(pairs, batch_size=20, num_workers=2, persistent_workers=True)
+    orders = []
+    for epoch in range(2):
+        pairs.set_epoch(epoch)
+        fresh = [batch["__key__"] for batch in DataLoader(pairs, batch_size=20, num_workers=2)]
+        assert [batch["__key__"] for batch in lasting] == fresh
+        orders.append(fresh)
+    assert orders[0] != orders[1]
+
+
 def test_pairs_of_a_folder_and_of_parquet(tmp_path):
     ncclean.synth(tmp_path / "tars", pairs=24, shard_size=24)
     tables = tmp_path / "rows"
