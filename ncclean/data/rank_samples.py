@@ -95,20 +95,25 @@ class RankSamples:
         The sequence ends with None if this rank has one sample less than others.
         """
         yielded = 0
-        for piece in self._pieces(epoch, start):
+        low = self._rank * self.length + start
+        high = min((self._rank + 1) * self.length, self.samples)
+        for piece in self._pieces(epoch, low, high):
             for sample in self._piece(piece, epoch):
                 yielded += 1
                 yield sample
         lacking = self.length - start - yielded
         yield from [None] * lacking
 
-    def _pieces(self, epoch: int, start: int) -> Iterator[_Piece]:
-        """Yield the pieces of shards that this rank reads, from its sample `start` on."""
+    def readable(self, epoch: int) -> Iterator[RawSample]:
+        """Yield the readable samples of all ranks in an epoch."""
+        for piece in self._pieces(epoch, 0, self.samples):
+            yield from (raw for raw in self._piece(piece, epoch) if isinstance(raw, RawSample))
+
+    def _pieces(self, epoch: int, low: int, high: int) -> Iterator[_Piece]:
+        """Yield the pieces of shards that hold the samples `low` to `high` of an epoch."""
         names = list(self._sizes)
         if self._shuffle:
             names = [names[index] for index in self.rng(epoch, 0).permutation(len(names))]
-        low = self._rank * self.length + start
-        high = min((self._rank + 1) * self.length, self.samples)
         position = 0
         for name in names:
             size = self._sizes[name]

@@ -17,6 +17,7 @@ from ncclean.data.options import SourceOptions
 from ncclean.data.rank_samples import RankSamples, RawSample, Unusable
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.sources import resolve_sources
+from ncclean.errors import InputError
 from ncclean.storage.same_corpus import as_scored, captions_as_scored
 from ncclean.webdataset.stage import open_selection
 
@@ -34,7 +35,8 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
     piece, the same as in `finetune` with this `seed`; order within a shard is kept, so shuffle the
     output. `rank` and `world_size` default to those of `torch.distributed`. The workers of a
     DataLoader share the piece of their rank. An unreadable pair is replaced by showing another one
-    twice, so that ranks stay equally long, and the log says so.
+    twice, so that ranks stay equally long, and the log says so. Iterating raises `InputError` if no
+    pair can be read.
 
     `source` are options of the sources: `image_root`, `image_key`, `split`, `class_template`.
     `caption_key` and `image_key` are those with which a selection was scored. Raises `InputError`
@@ -104,7 +106,7 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
         unusable: list[Unusable] = []
         pairs = self._source.sequence(epoch, min(first + seen, last))
         mine = itertools.islice(pairs, max(last - first - seen, 0))
-        yield from map(_fields, _without_gaps(mine, unusable.append))
+        yield from map(_fields, _without_gaps(mine, self._others(epoch), unusable.append))
         failed = {gap.shard: gap.error for gap in unusable if gap.shard}
         for name, error in (self._source.failed_shards | failed).items():
             logger.warning("%s could not be read to its end: %s", name, error)
@@ -112,11 +114,23 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
             counts = Counter(gap.reason for gap in unusable)
             logger.warning("pairs that others stood in for: %s", by_name(counts))
 
+    def _others(self, epoch: int) -> Iterator[RawSample]:
+        """Yield readable pairs of all ranks, again and again, for a worker that has none."""
+        while True:
+            readable = self._source.readable(epoch)
+            pair = next(readable, None)
+            if pair is None:
+                raise InputError("none of the selected pairs can be read")
+            yield pair
+            yield from readable
+
 
 def _without_gaps(
-    pairs: Iterator[RawSample | Unusable | None], on_unusable: Callable[[Unusable], None]
+    pairs: Iterator[RawSample | Unusable | None],
+    others: Iterator[RawSample],
+    on_unusable: Callable[[Unusable], None],
 ) -> Iterator[RawSample]:
-    """Yield the pairs, replacing each missing one by the next, or else the previous."""
+    """Yield the pairs, replacing each missing one by the next, the previous, or `others`."""
     gaps = 0
     shown: RawSample | None = None
     for pair in pairs:
@@ -127,8 +141,7 @@ def _without_gaps(
             continue
         yield from itertools.repeat(pair, 1 + gaps)
         gaps, shown = 0, pair
-    if shown is not None:
-        yield from itertools.repeat(shown, gaps)
+    yield from itertools.islice(others if shown is None else itertools.repeat(shown), gaps)
 
 
 def _fields(pair: RawSample) -> dict[str, Any]:

@@ -196,6 +196,30 @@ def test_a_pair_that_cannot_be_read_is_replaced_and_said(tmp_path, shards, selec
     assert "stood in for" in caplog.text
 
 
+def test_workers_and_ranks_without_a_readable_pair_show_others(tmp_path, shards):
+    for path in shards.glob("*.tar"):
+        data = path.read_bytes()
+        (tmp_path / path.name).write_bytes(data if path.stem != "00001" else data[:99])
+    everything = write_selection(tmp_path / "all.parquet", shards, kept=lambda row: True)
+    for ranks, workers in ((1, 4), (5, 2), (100, 1)):
+        for rank in range(ranks) if ranks < 9 else (45, 99):
+            pairs = ncclean.webdataset.SelectedPairs(
+                str(tmp_path / "*.tar"),
+                everything,
+                shuffle=False,
+                drop_last=False,
+                rank=rank,
+                world_size=ranks,
+            )
+            shown = DataLoader(pairs, batch_size=None, num_workers=workers)
+            assert len(list(shown)) == len(pairs) == -(-PAIRS // ranks)
+
+    for path in tmp_path.glob("*.tar"):
+        path.write_bytes(b"")
+    with pytest.raises(InputError, match="none of the selected pairs"):
+        list(ncclean.webdataset.SelectedPairs(str(tmp_path / "*.tar"), everything))
+
+
 def write_tar(path, members):
     with tarfile.open(path, "w") as tar:
         for name, data in members.items():
