@@ -23,7 +23,7 @@ from ncclean.data.shards import sizes_and_versions
 from ncclean.errors import InputError
 from ncclean.report.pairs import ALMOST, BORDERLINE, WRONG_SENTENCE
 from ncclean.reviewing.conditions import PLACE, Condition, Conditions, Matches
-from ncclean.storage.catalog import ROW_PLACE, first_line
+from ncclean.storage.catalog import ROW_PLACE, first_line, scanned
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import identifier, natural_order, quoted
 
@@ -210,7 +210,7 @@ class ReviewTable:
         self._run(
             f"CREATE VIEW pairs AS SELECT *, coalesce({self.number}, 0)::SMALLINT AS _number FROM "
             f"(SELECT *, {ROW_PLACE} AS {PLACE} "
-            f"FROM read_parquet([{', '.join(map(quoted, self.files))}], union_by_name=true)) "
+            f"FROM {scanned(self.files)}) "
             # A sample that repeats a key has the uid, by which one decides, of the first.
             f"WHERE {_among(where)} AND status <> {quoted(SkipReason.DUPLICATE_KEY.value)}"
         )
@@ -402,14 +402,14 @@ class ReviewTable:
             return {}
         places = [place for place in places if 0 <= place >> 40 < len(self.files)]
         numbers = sorted({place >> 40 for place in places})
-        files = ", ".join(quoted(self.files[number]) for number in numbers)
+        files = [self.files[number] for number in numbers]
         columns = ", ".join(
             identifier(name) if name in self._there else f"NULL AS {identifier(name)}"
             for name in CARD_COLUMNS
         )
         rows = self._run(
             f"SELECT file_index, file_row_number, {columns} "
-            f"FROM read_parquet([{files}], union_by_name=true) WHERE file_row_number IN "
+            f"FROM {scanned(files)} WHERE file_row_number IN "
             f"({', '.join(str(place & _WITHIN) for place in places)})"
         )
         wanted = set(places)

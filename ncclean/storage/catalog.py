@@ -70,10 +70,7 @@ def connect(
                 _check_sizes(connection, members)
                 if place is not None:
                     _check_names(connection, members, place)
-            connection.execute(
-                f"CREATE VIEW {name} AS "
-                f"SELECT *{numbered} FROM read_parquet([{_listed(members)}], union_by_name=true)"
-            )
+            connection.execute(f"CREATE VIEW {name} AS SELECT *{numbered} FROM {scanned(members)}")
         except duckdb.Error as error:
             message = f"{members[0]} cannot be read as Parquet: {first_line(error)}"
             raise InputError(with_original_names(message)) from error
@@ -107,9 +104,7 @@ def _check_sizes(connection: duckdb.DuckDBPyConnection, files: list[str]) -> Non
 
 def _check_names(connection: duckdb.DuckDBPyConnection, files: list[str], place: str) -> None:
     """Raise `InputError` for a column that would replace the position of the rows."""
-    rows = connection.execute(
-        f"DESCRIBE SELECT * FROM read_parquet([{_listed(files)}], union_by_name=true)"
-    ).fetchall()
+    rows = connection.execute(f"DESCRIBE SELECT * FROM {scanned(files)}").fetchall()
     for name, *_ in rows:
         if name.lower() in _VIRTUAL or name.lower().startswith(place):
             raise InputError(
@@ -146,6 +141,13 @@ def temporary_folder() -> Path:
     """
     # DuckDB's own choice is in the current folder, which may be slow, full or read-only.
     return process_folder() / uuid.uuid4().hex
+
+
+def scanned(files: Iterable[str]) -> str:
+    """Return SQL that reads Parquet files of any writer."""
+    # The least and largest values that a file states leave out NaN: without the option, DuckDB
+    # takes isnan(x) for false, and x < 2 for true, where these are below 2.
+    return f"read_parquet([{_listed(files)}], union_by_name=true, can_have_nan=true)"
 
 
 def _listed(files: Iterable[str]) -> str:

@@ -39,6 +39,15 @@ def scores(tmp_path):
     return folder
 
 
+def test_nan_that_a_files_statistics_leave_out_is_found(tmp_path):
+    values = np.array([0.1, np.nan, 0.3], np.float32)
+    pq.write_table(pa.table({"uid": ["a", "b", "c"], "blur": values}), tmp_path / "a.parquet")
+    sql = "SELECT count_if(isnan(blur)), count_if(blur < 2), count_if(blur > 2) FROM scores"
+    assert query(sql, [str(tmp_path / "a.parquet")]).fetchall() == [(1, 2, 1)]
+    where = "SELECT uid FROM scores WHERE isnan(blur)"
+    assert query(where, [str(tmp_path / "a.parquet")]).fetchall() == [("b",)]
+
+
 def test_folder_file_glob_and_several(scores):
     count = "SELECT count(*) FROM scores"
     assert query(count, [str(scores)]).fetchall() == [(4,)]
