@@ -118,9 +118,10 @@ def _strictly_clean(scores: Sequence[str], threshold: float) -> tuple[dict[str, 
     if "clean_posterior" not in columns:
         raise InputError("the table has no column clean_posterior: score again with this version")
     number = "caption_number" if "caption_number" in columns else "NULL"
-    counted = connection.execute("SELECT count(clean_posterior) FROM scores").fetchall()
+    told = "status = 'ok' AND NOT isnan(clean_posterior)"  # for DuckDB, NaN is above any threshold
+    counted = connection.execute(f"SELECT count(*) FROM scores WHERE {told}").fetchall()
     rows = connection.execute(
-        f"SELECT shard, list((key, uid, {number})) FROM scores WHERE status = 'ok' AND "
+        f"SELECT shard, list((key, uid, {number})) FROM scores WHERE {told} AND "
         "clean_posterior > ? GROUP BY shard",
         [threshold],
     ).fetchall()

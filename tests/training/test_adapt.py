@@ -136,7 +136,7 @@ def test_chosen_keys_are_a_selection():
 def test_of_several_captions_those_that_are_clean_are_shown(tmp_path):
     rows = [
         {"uid": "u", "key": "k", "caption_number": number, "clean_posterior": posterior}
-        for number, posterior in enumerate([0.1, 0.95, 0.99])
+        for number, posterior in enumerate([0.1, 0.95, 0.99, float("nan")])
     ]
     table = write_scores(tmp_path / "scores.parquet", rows)
     chosen, scored = module._strictly_clean([str(table)], 0.9)
