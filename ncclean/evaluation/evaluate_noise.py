@@ -33,6 +33,7 @@ from ncclean.storage.quoting import quoted
 UNSPECIFIED = "unspecified"  # noise without a kind
 OTHER = "other"
 _MOST_KINDS = 20
+_IS_RATE = "noise_probability BETWEEN 0 AND 1"  # not NaN
 _READ_IF_THERE = ("is_noisy", "noise_kind", "status", "noise_probability")
 
 
@@ -97,7 +98,7 @@ class TruthTable:
     def noise_rate(self) -> tuple[float, str]:
         """The share of pairs to flag by scores without a threshold, and its source."""
         if "noise_probability" in self.choice.table.names.types:
-            mean = self._rows("SELECT avg(noise_probability) FROM judged")[0][0]
+            mean = self._rows(f"SELECT avg(noise_probability) FROM judged WHERE {_IS_RATE}")[0][0]
             if mean is not None:
                 return float(mean), "the mean noise_probability"
         return float(self.pairs[1:].sum() / self.pairs.sum()), "the true share of noise"
@@ -177,7 +178,7 @@ class TruthTable:
         rows = self._rows(
             f"SELECT least(floor(p * {BINS}), {BINS - 1})::INTEGER, _kind, count(*), sum(p), "
             "sum(p * p) FROM (SELECT noise_probability::DOUBLE AS p, _kind FROM judged "
-            "WHERE noise_probability BETWEEN 0 AND 1) GROUP BY 1, 2"
+            f"WHERE {_IS_RATE}) GROUP BY 1, 2"
         )
         if not rows:
             return None

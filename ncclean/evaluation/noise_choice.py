@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -35,11 +36,15 @@ class NoiseScore:
         """The factor that turns the column into a noise score, higher is noisier."""
         return 1 if self.higher_is_noisier else -1
 
-    def noise_threshold(self, threshold: float) -> float:
-        """The threshold on the noise score, at and above which a pair is flagged."""
+    def noise_threshold(self, threshold: float, kind: np.dtype[Any]) -> float:
+        """The threshold on noise scores of this type, at and above which a pair is flagged.
+
+        SQL, too, compares numbers of 32 bits with a threshold of 32 bits: 0.3 is at most 0.3.
+        """
+        bound = kind.type(threshold)
         if self.below:
-            threshold = math.nextafter(threshold, -math.inf)
-        return self.sign * threshold
+            bound = np.nextafter(bound, kind.type(-math.inf))
+        return self.sign * float(bound)
 
     def condition(self, threshold: float) -> str:
         """SQL that is true for the pairs that a threshold flags; tables show it."""

@@ -234,7 +234,7 @@ def evaluate_score(
     """Evaluate (N,) noise scores, higher is noisier, against every kind of noise."""
     if column.threshold is not None:
         threshold, source = column.threshold, "given"
-        cut = column.noise_threshold(threshold)
+        cut = column.noise_threshold(threshold, scores.values.dtype)
     else:
         cut = threshold_at_rate(scores.values, noise_rate)
         threshold, source = column.sign * cut, f"the noisiest {noise_rate:.1%}, {noise_rate_source}"

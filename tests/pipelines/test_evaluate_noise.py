@@ -65,6 +65,36 @@ def test_by_hand(scores):
     assert fit.bins[9].pairs == 2  # 1 belongs to the last bin
 
 
+def test_a_threshold_flags_what_its_condition_does(tmp_path):
+    rounded = np.random.default_rng(0).integers(0, 11, 200) / 10
+    path = write(
+        tmp_path / "s.parquet",
+        similarity=pa.array(rounded, pa.float32()),
+        is_noisy=np.arange(200) % 3 == 0,
+    )
+    for number in range(11):
+        bound = number / 10
+        found = run(path, threshold=[f"similarity={bound}"], rule=[f"similarity <= {bound}"])
+        report, rule = found.scores[0].kinds[0].report, found.rules[0]
+        assert found.scores[0].flags == rule.flags.replace("0.0", "0").replace("1.0", "1")
+        assert (report.clean_kept, report.recall) == (rule.clean_kept, rule.noise_caught["all"])
+        assert rule.flagged == np.count_nonzero(np.round(10 * rounded) <= number)
+
+
+def test_probabilities_that_are_nan_count_neither_for_the_rate_nor_for_calibration(tmp_path):
+    path = write(
+        tmp_path / "s.parquet",
+        similarity=[0.1, 0.2, 0.3, 0.9],
+        noise_probability=[0.75, np.nan, 0.25, 0.5],
+        is_noisy=[True, True, False, False],
+    )
+    found = run(path)
+    assert found.noise_rate == 0.5
+    assert found.scores[0].kinds[0].report.recall == 1
+    assert found.scores[1].unscored == 1
+    assert found.calibration.brier == pytest.approx((0.25**2 + 0.25**2 + 0.5**2) / 3)
+
+
 def test_only_is_noisy_is_known(tmp_path):
     path = write(
         tmp_path / "old.parquet", similarity=[0.1, 0.2, 0.9], is_noisy=[True, False, False]
