@@ -17,7 +17,7 @@ import torch
 from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.decoding import decoded_shard
 from ncclean.data.samples import Sample, SkipReason
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions
 from ncclean.models.weights import finite_embeddings
@@ -88,7 +88,7 @@ def embed_dataset(
     options: EmbeddingOptions,
     captions_per_image: int | None = None,
 ) -> EmbeddedPairs:
-    """Embed the images of a retrieval set, and their captions, one per line of the text.
+    """Embed the images of a retrieval set, and their captions: in tars, one per line of the text.
 
     Only the first `captions_per_image` captions count.
 
@@ -96,10 +96,15 @@ def embed_dataset(
     embeddings are not finite.
     """
     embedded = embed_images(space, shards, options)
+    # clip_benchmark's tars have a caption a line; a caption of a table may have several lines.
+    is_by_line = any(shard.layout == WEBDATASET for shard in shards)
     captions = [
-        [line.strip() for text in texts for line in text.splitlines() if line.strip()][
-            :captions_per_image
-        ]
+        [
+            line.strip()
+            for text in texts
+            for line in (text.split("\n") if is_by_line else [text])
+            if line.strip()
+        ][:captions_per_image]
         for texts in embedded.captions
     ]
     owners = [number for number, lines in enumerate(captions) for _ in lines]

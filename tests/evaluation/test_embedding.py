@@ -1,5 +1,6 @@
 """Sets to embeddings: what is skipped is counted, what is wrong is named."""
 
+import json
 from io import BytesIO
 
 import pytest
@@ -41,6 +42,17 @@ def test_several_captions_an_image(demo_estimator, tmp_path):
     assert embedded.skipped == {"image_corrupt": 1, "caption_missing": 1}
     assert torch.equal(embedded.text[1], embedded.text[3])
     torch.testing.assert_close(embedded.image.norm(dim=1), torch.ones(2))
+
+
+def test_a_caption_of_a_table_may_have_several_lines(demo_estimator, tmp_path):
+    (tmp_path / "a.jpg").write_bytes(jpeg(1))
+    raw = ["one", "two lines\nof one", "three\u2028parts", " ", "five"]
+    images = [{"filename": "a.jpg", "split": "test", "sentences": [{"raw": one} for one in raw]}]
+    (tmp_path / "dataset.json").write_text(json.dumps({"images": images}))
+    table = resolve_images([str(tmp_path / "dataset.json")])
+    count = [len(embed_dataset(demo_estimator, table, EmbeddingOptions(), n).text) for n in (4, 3)]
+    assert count == [4, 3]
+    assert len(embed_dataset(demo_estimator, table, EmbeddingOptions()).text) == 4
 
 
 def test_images_lie_as_they_are_stored(demo_estimator, tmp_path):
