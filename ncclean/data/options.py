@@ -79,8 +79,8 @@ class LoaderOptions(Options):
     captions: Annotated[
         Captions,
         Option(
-            "Of an image's selected captions, train on `all`, the `best`, or a `sample` per epoch; "
-            "without a selection, on a sample."
+            "Of an image's captions, train on `all`, the `best`, or a `sample` per epoch; without "
+            "--selection, always a sample."
         ),
     ] = "all"
     chunk: Annotated[

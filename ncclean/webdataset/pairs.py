@@ -29,7 +29,8 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
 
     Each is a dict of `__key__` (the uid of the pair), `jpg` (the bytes of the image file, whatever
     format it has), `txt` (the caption in UTF-8) and `weight` (a float): `wds.DataPipeline` takes
-    this as its first stage. Without `selection`, all usable samples have the weight 1.
+    this as its first stage. Without `selection`, all usable samples have the weight 1, and
+    one of several captions is drawn in each epoch.
 
     The shards in random order form one sequence, of which each of `world_size` ranks has an equal
     piece, the same as in `finetune` with this `seed`; order within a shard is kept, so shuffle the
@@ -40,7 +41,8 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
 
     `source` are options of the sources: `image_root`, `image_key`, `split`, `class_template`.
     `caption_key` and `image_key` are those with which a selection was scored. Raises `InputError`
-    for missing sources, and a selection of other shards, captions or images.
+    for missing sources, a selection of other shards, captions or images, and `captions="best"`
+    without one.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
         here, everywhere = (
             (distributed.get_rank(), distributed.get_world_size()) if is_spread else (0, 1)
         )
+        if captions == "best" and selection is None:
+            raise InputError("the best captions need a selection, which says which are best")
         named = [sources] if isinstance(sources, str) else sources
         shards = resolve_sources(named, options=SourceOptions(**source))
         if selection is not None:

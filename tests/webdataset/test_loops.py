@@ -145,6 +145,11 @@ def test_small_batches_of_many_workers_are_taken_up_to_the_last(shards):
         assert keys() == whole[seen:]
 
 
+def test_the_best_captions_need_a_selection(shards):
+    with pytest.raises(InputError, match="need a selection"):
+        ncclean.webdataset.SelectedPairs(str(shards), captions="best")
+
+
 def test_workers_that_persist_see_the_next_epoch(shards):
     pairs = ncclean.webdataset.SelectedPairs(str(shards))
     lasting = DataLoader(pairs, batch_size=20, num_workers=2, persistent_workers=True)
