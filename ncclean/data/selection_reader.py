@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -83,14 +84,26 @@ class SelectionReader:
 
         Raises `InputError` if a weight is negative or not finite, if all are 0, or there are none.
         """
-        weight = ds.field("weight")
         if self._dataset.count_rows() == 0:
             raise InputError(f"{self.path} selects no pair")
-        if self._holds(~(pc.is_finite(weight) & (weight >= 0))):
-            raise InputError(not_weights(self.path))
-        if self._holds(weight == 0) and not self._holds(weight.is_null() | (weight > 0)):
+        is_weighted = has_positive = False
+        # Value by value: a filter would go by the file's statistics, which leave out NaN.
+        for batch in self._dataset.to_batches(columns=["weight"]):
+            weights = self._weights(batch.column("weight")).to_numpy(zero_copy_only=False)
+            if not (np.isfinite(weights) & (weights >= 0)).all():
+                raise InputError(not_weights(self.path))
+            is_weighted = is_weighted or bool((weights != 1).any())
+            has_positive = has_positive or bool((weights > 0).any())
+        if not has_positive:
             raise InputError(f"{self.path}: all weights are 0, which trains on nothing")
-        return self._holds(weight != 1.0)
+        return is_weighted
+
+    def _weights(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        """Return weights of any type of number as float64, 1 for null."""
+        try:
+            return column.cast(pa.float64()).fill_null(1.0)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InputError(not_weights(self.path)) from error
 
     def has_forget_set(self) -> bool:
         """Check whether the selection marks pairs to forget.
@@ -128,7 +141,7 @@ class SelectionReader:
         rows = zip(
             table.column("key").to_pylist(),
             table.column("uid").to_pylist(),
-            table.column("weight").fill_null(1.0).to_pylist(),
+            self._weights(table.column("weight")).to_pylist(),
             table.column("split").to_pylist(),
             *optional,
             strict=True,

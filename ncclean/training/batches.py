@@ -33,7 +33,9 @@ def open_selection(
     if captions == "best" and selection is None:
         raise InputError("--captions best needs a --selection, which says which is best")
     takes_weights = method == "osa" and options.ncu.variant == "published"
-    if takes_weights and not (selection and selection.has_weights()):
+    reads_weights = takes_weights or method == "siglip"
+    is_weighted = reads_weights and selection is not None and selection.has_weights()
+    if takes_weights and not is_weighted:
         reason = (
             "there is no --selection" if selection is None else "those of --selection are all 1"
         )

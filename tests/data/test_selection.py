@@ -7,6 +7,8 @@ import pytest
 from ncclean.data.selection import SelectedSample
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.errors import InputError
+from ncclean.training.batches import open_selection
+from ncclean.training.objectives.options import ObjectiveOptions
 
 
 @pytest.fixture
@@ -67,12 +69,41 @@ def test_mended_captions_are_read(path, tmp_path):
 
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
-def test_weights_that_are_none_are_refused(path, tmp_path, weight):
+@pytest.mark.parametrize("first", [0.5, 1.0])
+def test_weights_that_are_none_are_refused(path, tmp_path, weight, first):
     table = pq.read_table(path)
-    weights = pa.array([0.5, 1, 1, weight, 1], pa.float32())
+    weights = pa.array([first, 1, 1, weight, 1], pa.float32())
     pq.write_table(table.set_column(3, "weight", weights), tmp_path / "odd.parquet")
     with pytest.raises(InputError, match="negative or not a finite number"):
         SelectionReader(str(tmp_path / "odd.parquet")).has_weights()
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.decimal128(4, 2), pa.string()])
+def test_weights_of_other_types(path, tmp_path, kind):
+    weights = pa.array([0.5, 1, 1, None, 0.25], pa.float32())
+    weights = weights.cast(pa.float64()).cast(kind)
+    table = pq.read_table(path).set_column(3, "weight", weights)
+    pq.write_table(table, tmp_path / "kind.parquet")
+    reader = SelectionReader(str(tmp_path / "kind.parquet"))
+    assert reader.has_weights()
+    found = [one.weight for shard in reader.counts() for several in reader.samples(shard).values()
+             for one in several]  # fmt: skip
+    assert sorted(found) == [0.25, 0.5, 1, 1, 1]
+
+
+def test_weights_that_are_no_numbers_are_refused(path, tmp_path):
+    table = pq.read_table(path).set_column(3, "weight", pa.array(["much"] * 5))
+    pq.write_table(table, tmp_path / "text.parquet")
+    with pytest.raises(InputError, match="negative or not a finite number"):
+        SelectionReader(str(tmp_path / "text.parquet")).has_weights()
+
+
+def test_siglip_checks_the_weights_that_it_reads(path, tmp_path):
+    table = pq.read_table(path)
+    weights = pa.array([1, 1, 1, -5, 1], pa.float32())
+    pq.write_table(table.set_column(3, "weight", weights), tmp_path / "odd.parquet")
+    with pytest.raises(InputError, match="negative or not a finite number"):
+        open_selection(str(tmp_path / "odd.parquet"), "siglip", ObjectiveOptions())
 
 
 def test_a_selection_of_no_pair_has_no_weights(path, tmp_path):
