@@ -12,6 +12,7 @@ describes AdamW.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ def read_sample_weights(
     The key alone is used if no row has the `shard/key` of an image: the images may have been scored
     as shards of another name. `weights` is a column or SQL. An image without a row, scores or a
     value has NaN. Raises `InputError` for weights that are negative or all zero, for several rows
-    of an image, and if no image has a row.
+    of an image or images of a row, and if no image has a row.
     """
     with JoinedScores.open(scores) as table:
         lacking = [name for name in ("shard", "key") if name not in table.names.types]
@@ -90,6 +91,13 @@ def read_sample_weights(
     image, several = rows["image"], np.flatnonzero(rows["rows"] > 1)
     if not len(image):
         raise InputError(f"{scores[0]} has no row of the training images, such as {sample_keys[0]}")
+    called = Counter(names[number] for number in image)
+    name, images_called = called.most_common(1)[0]
+    if images_called > 1:
+        raise InputError(
+            f"{scores[0]} has other shards than the training images, of which {images_called} have "
+            f"the key {name}: score these images under the names of their shards"
+        )
     if len(several):
         name = names[image[several[0]]]
         raise InputError(f"{scores[0]} has several rows of the image {name}: keep one")

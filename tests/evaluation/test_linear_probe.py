@@ -54,6 +54,8 @@ def test_by_key_where_the_shards_had_other_names(tmp_path):
     np.testing.assert_allclose(found.numpy(), [1.3 / 1.15, 1 / 1.15])
     with pytest.raises(InputError, match="several rows of the image a"):
         SampleWeights((table(tmp_path, ROWS),), "osa_weight").of(["x/a"], ["a"])
+    with pytest.raises(InputError, match="2 have the key a"):  # which of them is it?
+        SampleWeights((path,), "osa_weight").of(["x/b", "x/a", "y/a"], ["b", "a", "a"])
 
 
 @pytest.mark.parametrize(
