@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -114,11 +115,10 @@ class SelectionQuery:
         drawn = ""
         if self._drawn is not None:
             drawn = "JOIN draws USING (place), range(draws.count) AS copies"
-        # A join changes the order of the rows; without one they keep the order of the input.
-        is_joined = self._duplicates or self._has_captions or self._over_cap or drawn
-        order = "ORDER BY place" if is_joined else ""
+        rows = f"SELECT {columns} FROM ({kept}) {drawn}"
+        order = "" if _is_one_pass(self._connection, rows) else "ORDER BY place"
         self._connection.execute(
-            f"COPY (SELECT {columns} FROM ({kept}) {drawn} {order}) TO {quoted(str(aside))} "
+            f"COPY ({rows} {order}) TO {quoted(str(aside))} "
             "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, "
             f"KV_METADATA {{policy: {quoted(policy)}, ncclean_version: {quoted(__version__)}, "
             f"made_by: {quoted(mark('select'))}{fields}}})"
@@ -307,6 +307,16 @@ class SelectionQuery:
     def _one(self, sql: str) -> tuple[Any, ...]:
         rows: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
         return rows[0]
+
+
+def _is_one_pass(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
+    """Whether DuckDB only reads and filters, which keeps the order of the input.
+
+    Joins and windows lose it: those of the policy, of decisions and of the user's SQL.
+    """
+    plans = connection.execute(f"EXPLAIN (FORMAT json) {sql}").fetchall()
+    operators = set(re.findall(r'"name": *"(\w+) *"', plans[0][1]))
+    return operators <= {"PROJECTION", "FILTER", "READ_PARQUET"}
 
 
 def _with_decisions() -> str:

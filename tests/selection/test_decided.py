@@ -49,7 +49,7 @@ def decided(path, *rows, reviewer="anna", time=TIME):
 
 def chosen(folder, scores, *rows, dedup=None, **policy):
     """The summary, and the rows of the selection by key and number of the caption."""
-    pq.write_table(scores, folder / "scores.parquet")
+    pq.write_table(scores, folder / "scores.parquet", row_group_size=50)
     out = folder / "selection.parquet"
     decisions = [decided(folder / "decisions.parquet", *rows)] if rows else []
     summary = select(
@@ -90,6 +90,13 @@ def test_a_sample_is_drawn_from_what_decisions_leave(tmp_path):
     drawn = pq.read_table(tmp_path / "selection.parquet").to_pylist()
     captions = {row["caption"] for row in drawn if row["uid"] == "u7"}
     assert captions == {"right"}  # of each draw
+
+
+def test_order_holds_with_decisions(tmp_path):
+    scores = table(1000)
+    rows = [(uid, 0, KEEP, None) for uid in scores["uid"].to_pylist()[::7]]
+    _, kept = chosen(tmp_path, scores, *rows)
+    assert [key for key, _ in kept] == scores["key"].to_pylist()
 
 
 def test_the_later_decision_counts_whatever_the_order_of_the_files(tmp_path):

@@ -147,6 +147,21 @@ def test_order_holds_over_many_row_groups_and_duplicates(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "where",
+    [
+        "uid IN (SELECT uid FROM scores WHERE similarity > 0.3)",
+        "row_number() OVER (PARTITION BY shard ORDER BY similarity) < 900",
+        "similarity > (SELECT max(s.similarity) - 0.5 FROM scores s WHERE s.shard = scores.shard)",
+    ],
+)
+def test_order_holds_with_conditions_that_look_at_other_pairs(tmp_path, where):
+    _, selection = run(tmp_path, table(3000), where=where)
+    keys = selection["key"].to_pylist()
+    assert len(keys) > 1000
+    assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"where": "nosuch > 1"}, "nosuch"),
