@@ -144,10 +144,10 @@ class SelectionQuery:
         noise = self._or_null("noise_probability", "FLOAT")
         balance = f"({self._balance.sql})" if self._balance is not None else "NULL"
         if self._score is not None:
-            # A column keeps its type: ties of 32 bits are ties. True and false are 1 and 0.
-            column = self._score.column
-            is_number = column is not None and self._kind.get(column) != "BOOLEAN"
-            value = self._score.sql if is_number else f"({self._score.sql})::DOUBLE"
+            # A column of floats keeps its type: ties of 32 bits are ties. True and false are 1 and
+            # 0, and unsigned integers have no negative ones.
+            is_float = self._kind.get(self._score.column or "") in ("FLOAT", "DOUBLE")
+            value = self._score.sql if is_float else f"({self._score.sql})::DOUBLE"
             goodness = policy.goodness(value) or goodness
         try:
             self._connection.execute(

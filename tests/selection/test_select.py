@@ -196,3 +196,9 @@ def test_an_audit_vouches_for_its_own_table_alone(tmp_path, order, refused):
         pq.write_table(table, tmp_path / f"{name}.parquet")
     _raise_if_unknown([str(tmp_path / "audited.parquet")])
     refused(_raise_if_unknown, [str(tmp_path / f"{name}.parquet") for name in order])
+
+
+def test_unsigned_integers_are_scores_of_which_the_lowest_may_be_best(tmp_path):
+    scores = table(9, copies=pa.array([3, 0, 7, 2, 2, 9, 1, 255, 4], pa.uint8()))
+    _, selection = run(tmp_path, scores, score="copies", lowest=True, threshold=2)
+    assert selection["key"].to_pylist() == ["0001", "0003", "0004", "0006"]
