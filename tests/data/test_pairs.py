@@ -10,7 +10,8 @@ import pytest
 
 from ncclean.base import stores
 from ncclean.data.captions import names_there
-from ncclean.data.embeddings.pairs import images_of, unit_vectors
+from ncclean.data.embeddings.pairs import images_of, read_pairs, unit_vectors
+from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.embeddings.vectors import read_npy
 from ncclean.data.inject import ImageSource, SampleEdit
 from ncclean.data.moved_pairs import gather_moved
@@ -50,6 +51,37 @@ def test_images_of_one_caption_each_have_no_numbers():
         "shard": ["s"] * 3, "key": list("abc"), "caption_number": pa.array([0] * 3, pa.int16()),
     })  # fmt: skip
     assert images_of(facts) is None
+
+
+def pairs_of(folder, **columns):
+    """The facts of five pairs of a Parquet file with these columns."""
+    vectors = [[1.0, 0.0]] * 5
+    table = pa.table({**columns, "image_embedding": vectors, "text_embedding": vectors})
+    pq.write_table(table, folder / "pairs.parquet")
+    (shard,) = resolve_embeddings([str(folder)])
+    return read_pairs(shard, ("image_embedding", "text_embedding")).facts
+
+
+@pytest.mark.parametrize("name", ["image_path", "uid"])
+def test_rows_of_one_image_are_its_captions(tmp_path, name):
+    facts = pairs_of(tmp_path, **{name: ["a", "b", "a", "a", "b"]})
+    assert facts["caption_number"].to_pylist() == [0, 0, 1, 2, 1]
+    assert facts["row"].to_pylist() == [0, 1, 0, 0, 1]
+    assert len(set(zip(facts["uid"].to_pylist(), facts["key"].to_pylist(), strict=True))) == 2
+    assert images_of(facts).tolist() == [0, 1, 0, 0, 1]
+
+
+def test_rows_without_a_name_or_with_another_uid_are_images_of_their_own(tmp_path):
+    facts = pairs_of(tmp_path, uid=["1", "2", "", None, "2"], key=["a", "a", None, None, "b"])
+    assert facts["caption_number"].to_pylist() == [0] * 5
+    assert facts["row"].to_pylist() == list(range(5))
+    assert facts["key"].to_pylist() == ["a", "a", "2", "3", "b"]
+
+
+def test_numbers_of_captions_that_the_metadata_states_are_kept(tmp_path):
+    facts = pairs_of(tmp_path, key=list("aabba"), caption_number=[1, 0, None, None, 7])
+    assert facts["caption_number"].to_pylist() == [1, 0, 0, 1, 7]
+    assert facts["row"].to_pylist() == [0, 0, 2, 2, 0]
 
 
 def test_vectors_are_scaled_and_those_that_cannot_be_are_named():

@@ -47,15 +47,17 @@ def facts_of(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...
     # The row refers to a shard only if the shard is named as well.
     own_rows = columns.get("row") if "shard" in columns else None
     shards = pc.fill_null(strings["shard"], shard.name)
-    keys = pc.coalesce(strings["key"], pc.cast(position, pa.string()))
+    sample, number = _captions(strings["uid"], shards, strings["key"])
+    place = position.take(pa.array(sample))
+    keys = pc.coalesce(strings["key"], pc.cast(place, pa.string()))
     return pa.table(
         {
             "uid": _uids(strings["uid"], shards, keys),
             "shard": shards,
             "key": keys,
-            "row": pc.coalesce(_cast(own_rows, pa.int32(), rows), position),
-            "caption_number": pc.fill_null(
-                _cast(columns.get("caption_number"), pa.int16(), rows), pa.scalar(0, pa.int16())
+            "row": pc.coalesce(_cast(own_rows, pa.int32(), rows), place),
+            "caption_number": pc.coalesce(
+                _cast(columns.get("caption_number"), pa.int16(), rows), pa.array(number)
             ),
             "caption_key": strings["caption_key"],
             "text": strings["text"],
@@ -68,9 +70,33 @@ def facts_of(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...
     )
 
 
+def _captions(uids: pa.Array, shards: pa.Array, keys: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return (n,) the first row of each row's sample, and (n,) int16 numbers of the captions.
+
+    Rows that agree in uid, shard and key are captions of one sample; a row that names neither uid
+    nor key is a sample of its own.
+    """
+    sample = np.arange(len(uids))
+    named = np.flatnonzero(pc.or_(_is_named(uids), _is_named(keys)).to_numpy(zero_copy_only=False))
+    group = np.zeros(len(named), np.int64)
+    for column in (uids, shards, keys):
+        codes = column.take(pa.array(named)).dictionary_encode("encode")
+        group = group * len(codes.dictionary) + np.asarray(codes.indices)
+        _, first, group = np.unique(group, return_index=True, return_inverse=True)
+    sample[named] = named[first[group]] if len(named) else named
+    order = np.argsort(sample, kind="stable")
+    begin = np.searchsorted(sample[order], sample)
+    number = np.argsort(order, kind="stable") - begin
+    return sample, np.minimum(number, np.iinfo(np.int16).max).astype(np.int16)
+
+
+def _is_named(names: pa.Array) -> pa.Array:
+    return pc.not_equal(pc.fill_null(names, ""), "")
+
+
 def _uids(uids: pa.Array, shards: pa.Array, keys: pa.Array) -> pa.Array:
     """Return the metadata's uids, else the hash of shard and key, as for tars."""
-    missing = pc.or_(pc.is_null(uids), pc.equal(pc.fill_null(uids, ""), ""))
+    missing = pc.invert(_is_named(uids))
     places = np.flatnonzero(missing.to_numpy(zero_copy_only=False))
     if not len(places):
         return uids
