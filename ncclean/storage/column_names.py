@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from ncclean.data.selection import CAPTION_NUMBER
 from ncclean.errors import InputError
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
-_CAPTION = "caption_number"
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _keys(scores: Iterable[str], file: JoinedFile, columns: Iterable[str]) -> tu
     common = there & {name.lower() for name in columns}
     for key in (("uid",), ("shard", "key")):
         if set(key) <= common:
-            return (*key, _CAPTION) if _CAPTION in common else key
+            return (*key, CAPTION_NUMBER) if CAPTION_NUMBER in common else key
     if not there & {"uid", "shard"}:
         raise InputError(
             f"{file.path} cannot be joined: the scores have neither uid nor shard and key"

@@ -16,6 +16,7 @@ from pathlib import Path
 import duckdb
 
 from ncclean.base.local_copies import with_original_names
+from ncclean.data.selection import CAPTION_NUMBER
 from ncclean.errors import InputError
 from ncclean.storage.catalog import (
     check_select,
@@ -318,8 +319,15 @@ def _partner(number: int) -> str:
 
 
 def _key(table: str, key: str) -> str:
-    """Return a key as text: a uid may be a number in one of two tables."""
-    return f"{table}.{identifier(key)}::VARCHAR"
+    """Return a key as text: a uid may be a number in one of two tables.
+
+    Of a caption number, the value counts: pandas stores integers with gaps as floats. A missing one
+    is that of the only caption.
+    """
+    column = f"{table}.{identifier(key)}"
+    if key != CAPTION_NUMBER:
+        return f"{column}::VARCHAR"
+    return f"coalesce(TRY_CAST({column} AS BIGINT)::VARCHAR, {column}::VARCHAR, '0')"
 
 
 def _reading(file: Path) -> str:

@@ -52,6 +52,17 @@ def test_each_row_finds_its_partner_and_keeps_its_place(scores, tmp_path):
         assert joined.partners == {"dfn": 2}
 
 
+@pytest.mark.parametrize(
+    "numbers",
+    [[0.0, 1.0, None], pa.array([0, 1, None], pa.int16()), pa.array([0, 1, 0], pa.uint8())],
+)
+def test_a_caption_number_with_gaps_counts_by_its_value(tmp_path, numbers):
+    scores = write(tmp_path / "s.parquet", uid=["a", "a", "b", "c"], shard=["0"] * 4,
+                   key=list("aabc"), caption_number=pa.array([1, 0, 0, 1], pa.int16()))  # fmt: skip
+    other = write(tmp_path / "o.parquet", uid=["a", "a", "b"], caption_number=numbers, x=[5, 6, 7])
+    assert rows("SELECT x FROM scores", [scores], other) == [(6,), (5,), (7,), (None,)]
+
+
 def test_by_shard_and_key_and_by_the_number_of_the_caption(tmp_path):
     scores = write(tmp_path / "s.parquet", uid=["a", "a", "b"], shard=["0", "0", "0"],
                    key=["5", "5", "6"], caption_number=pa.array([0, 1, 0], pa.int16()))  # fmt: skip
