@@ -53,10 +53,10 @@ def test_images_of_one_caption_each_have_no_numbers():
     assert images_of(facts) is None
 
 
-def pairs_of(folder, **columns):
-    """The facts of five pairs of a Parquet file with these columns."""
-    vectors = [[1.0, 0.0]] * 5
-    table = pa.table({**columns, "image_embedding": vectors, "text_embedding": vectors})
+def pairs_of(folder, angles=(0.0,) * 5, **columns):
+    """The facts of five pairs of a Parquet file with these columns and angles of images."""
+    images = [[np.cos(angle), np.sin(angle)] for angle in angles]
+    table = pa.table({**columns, "image_embedding": images, "text_embedding": [[1.0, 0.0]] * 5})
     pq.write_table(table, folder / "pairs.parquet")
     (shard,) = resolve_embeddings([str(folder)])
     return read_pairs(shard, ("image_embedding", "text_embedding")).facts
@@ -76,6 +76,19 @@ def test_rows_without_a_name_or_with_another_uid_are_images_of_their_own(tmp_pat
     assert facts["caption_number"].to_pylist() == [0] * 5
     assert facts["row"].to_pylist() == list(range(5))
     assert facts["key"].to_pylist() == ["a", "a", "2", "3", "b"]
+
+
+def test_rows_of_other_images_under_the_same_key_are_images_of_their_own(tmp_path):
+    """clip-retrieval names no shards: a file of many tars has the same keys again and again."""
+    angles = [0.0, 0.01, 1.0, 2.0, np.nan]  # an image embedded twice, two others, one unknown
+    facts = pairs_of(tmp_path, angles, image_path=["a"] * 5)
+    assert facts["key"].to_pylist() == ["a", "a", "2", "3", "a"]
+    assert facts["caption_number"].to_pylist() == [0, 1, 0, 0, 2]
+    assert facts["row"].to_pylist() == [0, 0, 2, 3, 0]
+    assert len(set(facts["uid"].to_pylist())) == 3
+    stated = pairs_of(tmp_path, angles, uid=["u"] * 5, key=["a"] * 5)
+    assert set(stated["key"].to_pylist()) == {"a"}
+    assert stated["caption_number"].to_pylist() == [0, 1, 0, 0, 2]
 
 
 def test_numbers_of_captions_that_the_metadata_states_are_kept(tmp_path):

@@ -28,9 +28,21 @@ SOURCES = {
     "noise_kind": ("noise_kind",),
 }
 
+_SAME_IMAGE = 0.999  # cosine: an image that is embedded twice, in 16 bits, is above
+_PIECE_ROWS = 4096
 
-def facts_of(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...]]) -> pa.Table:
-    """Return uid, caption, URL and similar facts of each row of an embeddings table."""
+
+def facts_of(
+    table: pa.Table,
+    shard: ShardRef,
+    sources: dict[str, tuple[str, ...]],
+    images: np.ndarray | None = None,
+) -> pa.Table:
+    """Return uid, caption, URL and similar facts of each row of an embeddings table.
+
+    Rows that agree in uid, shard and key are captions of one image, unless their `images`, (n, d)
+    unit vectors, differ.
+    """
     rows = len(table)
     columns = {
         column: table.column(name)
@@ -47,9 +59,16 @@ def facts_of(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...
     # The row refers to a shard only if the shard is named as well.
     own_rows = columns.get("row") if "shard" in columns else None
     shards = pc.fill_null(strings["shard"], shard.name)
-    sample, number = _captions(strings["uid"], shards, strings["key"])
+    sample = _samples(strings["uid"], shards, strings["key"])
+    keys = strings["key"]
+    if images is not None:
+        # A file of many shards has their keys, each possibly counted from 0.
+        others = _of_other_images(sample, images)
+        sample[others] = others
+        own = np.isin(np.arange(rows), others) & ~np.asarray(_is_named(strings["uid"]))
+        keys = pc.if_else(pa.array(own), None, keys)
     place = position.take(pa.array(sample))
-    keys = pc.coalesce(strings["key"], pc.cast(place, pa.string()))
+    keys = pc.coalesce(keys, pc.cast(place, pa.string()))
     return pa.table(
         {
             "uid": _uids(strings["uid"], shards, keys),
@@ -57,7 +76,7 @@ def facts_of(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...
             "key": keys,
             "row": pc.coalesce(_cast(own_rows, pa.int32(), rows), place),
             "caption_number": pc.coalesce(
-                _cast(columns.get("caption_number"), pa.int16(), rows), pa.array(number)
+                _cast(columns.get("caption_number"), pa.int16(), rows), _numbers(sample)
             ),
             "caption_key": strings["caption_key"],
             "text": strings["text"],
@@ -70,24 +89,40 @@ def facts_of(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...
     )
 
 
-def _captions(uids: pa.Array, shards: pa.Array, keys: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return (n,) the first row of each row's sample, and (n,) int16 numbers of the captions.
+def _samples(uids: pa.Array, shards: pa.Array, keys: pa.Array) -> np.ndarray:
+    """Return (n,) the first row that agrees with each row in uid, shard and key.
 
-    Rows that agree in uid, shard and key are captions of one sample; a row that names neither uid
-    nor key is a sample of its own.
+    A row that names neither uid nor key is a sample of its own.
     """
     sample = np.arange(len(uids))
     named = np.flatnonzero(pc.or_(_is_named(uids), _is_named(keys)).to_numpy(zero_copy_only=False))
     group = np.zeros(len(named), np.int64)
+    first = group
     for column in (uids, shards, keys):
         codes = column.take(pa.array(named)).dictionary_encode("encode")
         group = group * len(codes.dictionary) + np.asarray(codes.indices)
         _, first, group = np.unique(group, return_index=True, return_inverse=True)
-    sample[named] = named[first[group]] if len(named) else named
+    sample[named] = named[first[group]]
+    return sample
+
+
+def _of_other_images(sample: np.ndarray, images: np.ndarray) -> np.ndarray:
+    """Return the rows whose (n, d) unit vectors are not those of the first row of their sample."""
+    repeats = np.flatnonzero(sample != np.arange(len(sample)))
+    pieces = np.split(repeats, range(_PIECE_ROWS, len(repeats), _PIECE_ROWS))
+    cosines = [np.empty(0, np.float32)]
+    for rows in pieces:
+        both = (images[at].astype(np.float32, copy=False) for at in (rows, sample[rows]))
+        cosines.append(np.einsum("nd,nd->n", *both))
+    return repeats[np.concatenate(cosines) < _SAME_IMAGE]
+
+
+def _numbers(sample: np.ndarray) -> pa.Array:
+    """Return the numbers of the captions of each sample, from 0 in the order of the rows."""
     order = np.argsort(sample, kind="stable")
     begin = np.searchsorted(sample[order], sample)
     number = np.argsort(order, kind="stable") - begin
-    return sample, np.minimum(number, np.iinfo(np.int16).max).astype(np.int16)
+    return pa.array(np.minimum(number, np.iinfo(np.int16).max), pa.int16())
 
 
 def _is_named(names: pa.Array) -> pa.Array:

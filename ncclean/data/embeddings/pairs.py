@@ -70,18 +70,18 @@ def read_pairs(
     layout = LAYOUTS[shard.layout]
     wanted = dict.fromkeys([*names, *layout.columns(keys), *further])
     table = read_table(shard.url, list(wanted), shard.rows)
-    facts = facts_of(table, shard, sources)
     metadata = table.select([name for name in further if name in table.column_names])
     try:
         vectors = layout.read(shard, table, keys)
         _check_shapes(shard, vectors, len(table), dim)
     except ShardError as error:
-        return _all_missing(facts, metadata, str(error))
+        return _all_missing(facts_of(table, shard, sources), metadata, str(error))
     problems: dict[int, tuple[SkipReason, str]] = {}
     sides = [
         unit_vectors(matrix, what, lengths, problems)
         for (matrix, lengths), what in zip(vectors, ("image", "caption"), strict=True)
     ]
+    facts = facts_of(table, shard, sources, sides[0])
     ok = np.ones(len(table), dtype=bool)
     ok[list(problems)] = False
     if problems:
