@@ -100,7 +100,7 @@ class ScoreOptions(Options):
         Option("Maximum pixels of an image; larger ones get no scores.", low=1, source="images"),
     ] = MAX_PIXELS
     exif: Annotated[
-        bool, Option("Turn pictures upright, as the EXIF of phones says.", source="images")
+        bool, Option("Turn images upright, as the EXIF of phones says.", source="images")
     ] = True
     embeddings: Annotated[
         str | None,

@@ -36,7 +36,7 @@ class SourceOptions(Options):
     image_key: Annotated[
         str | None,
         Option(
-            "Extension, column or field of the picture, such as `depth.png` or `images[0]`, where "
+            "Extension, column or field of the image, such as `depth.png` or `images[0]`, where "
             "a sample has several (default: the one named like its key, else the first).",
             source="images",
             shows_default=False,

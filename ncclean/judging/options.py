@@ -33,7 +33,7 @@ class JudgeOptions(Options):
         ),
     ] = "match"
     judge_image_size: Annotated[
-        int, Option("Longest side in pixels of the pictures sent.", low=32, high=4096)
+        int, Option("Longest side in pixels of the images sent.", low=32, high=4096)
     ] = 768
     judge_requests: Annotated[int, Option("Requests at a time.", low=1, high=256, is_idle=True)] = 8
     judge_timeout: Annotated[
