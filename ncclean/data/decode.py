@@ -136,13 +136,6 @@ class ImageDecoder:
         except ImageRejected as rejected:
             return rejected
 
-    def open_checked(self, data: bytes) -> Image.Image | ImageRejected:
-        """Read an image's header. Raises `ImageRejected` with the reason if it cannot be used."""
-        try:
-            return open_image(data, self.max_pixels)
-        except ImageRejected as rejected:
-            return rejected
-
     def turn_of(self, header: Image.Image) -> Image.Transpose | None:
         """Return the rotation that makes an image upright before it is cropped, or None."""
         return turn_of(header) if self._exif else None

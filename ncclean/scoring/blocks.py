@@ -39,15 +39,6 @@ def block_ids(pairs: int, block_size: int, seed: int, shard: str) -> np.ndarray:
     return ids
 
 
-def partner_ranks(similarity: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return image-to-text and text-to-image ranks of each pair's own partner, from (N, N) cosines.
-
-    0 is best; only strictly better candidates count, so a tie does not cost a rank. (N,) int32.
-    """
-    block = BlockStatistics.of(similarity.float(), 1.0)
-    return block.i2t_rank, block.t2i_rank
-
-
 @dataclass(frozen=True)
 class BlockStatistics:
     """Everything that a block's (N, N) cosines S say about its pairs; (N,) each.

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclean.scoring.blocks import BlockStatistics, block_ids, known_mismatches, partner_ranks
+from ncclean.scoring.blocks import BlockStatistics, block_ids, known_mismatches
 from ncclean.scoring.null import Histogram
 
 
@@ -36,9 +36,9 @@ def test_no_pairs_no_blocks():
 
 def test_ranks_by_hand_and_ties():
     similarity = torch.tensor([[0.5, 0.6, 0.5], [0.1, 0.9, 0.2], [0.7, 0.0, 0.3]])
-    image_to_text, text_to_image = partner_ranks(similarity)
-    assert image_to_text.tolist() == [1, 0, 1]
-    assert text_to_image.tolist() == [1, 0, 1]
+    block = BlockStatistics.of(similarity, 1.0)
+    assert block.i2t_rank.tolist() == [1, 0, 1]
+    assert block.t2i_rank.tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 63, 64, 200])
