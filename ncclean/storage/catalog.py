@@ -21,6 +21,8 @@ _VIRTUAL = ("file_index", "file_row_number")
 ROW_PLACE = "(file_index::BIGINT << 40 | file_row_number)::BIGINT"  # Parquet has no larger integers
 # Text never compresses to a two hundredth; a few bytes that stand for gigabytes do.
 _LARGEST_RATIO, _WORTH_A_LOOK = 200, 64 << 20
+# The day or the text of a time, such as in the condition of a cause, is the same on each machine.
+SAME_TIMES = "SET TimeZone = 'UTC'"
 _connections: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
 
 
@@ -57,6 +59,7 @@ def connect(
         # Unless the main program is a file, DuckDB draws a progress bar on stdout, amid JSON.
         with contextlib.suppress(duckdb.InvalidInputException):  # a notebook without ipywidgets
             connection.execute("SET enable_progress_bar = false")
+        connection.execute(SAME_TIMES)
         connection.execute("SET temp_directory = ?", [str(temporary_folder())])
         if memory_limit is not None:
             connection.execute("SET memory_limit = ?", [memory_limit])

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from ncclean.base import schema
 from ncclean.errors import InputError
 from ncclean.storage import sql_tree
+from ncclean.storage.catalog import SAME_TIMES
 from ncclean.storage.expressions import NotPerPair, explain, one_expression, type_per_pair
 
 # More of them in one shard are not groups: the column differs for every pair.
@@ -40,6 +41,7 @@ def group_labels(sql: str, table: pa.Table) -> pa.Array:
     connection = duckdb.connect()
     try:
         connection.register("pairs", table)
+        connection.execute(SAME_TIMES)
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         type_per_pair(connection, "", "pairs", f"({sql}\n)", alone=True)

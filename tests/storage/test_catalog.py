@@ -48,6 +48,24 @@ def test_nan_that_a_files_statistics_leave_out_is_found(tmp_path):
     assert query(where, [str(tmp_path / "a.parquet")]).fetchall() == [("b",)]
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York"])
+def test_times_are_the_same_in_each_time_zone(tmp_path, zone):
+    times = pa.array(["2026-03-29T23:30:00Z"]).cast(pa.timestamp("us", "Asia/Tokyo"))
+    pq.write_table(pa.table({"taken": times}), tmp_path / "scores.parquet")
+    code = f"""
+import pyarrow.parquet as pq
+from ncclean.storage.grouping import group_labels
+from ncclean.storage.joined import query
+file = {str(tmp_path / "scores.parquet")!r}
+(found,) = query("SELECT taken::VARCHAR, day(taken) FROM scores", [file]).fetchall()
+print(*found, *group_labels("day(taken)", pq.read_table(file)))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "TZ": zone}, capture_output=True, text=True
+    )
+    assert found.stdout.strip() == "2026-03-29 23:30:00+00 29 29", found.stderr
+
+
 def test_folder_file_glob_and_several(scores):
     count = "SELECT count(*) FROM scores"
     assert query(count, [str(scores)]).fetchall() == [(4,)]
