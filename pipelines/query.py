@@ -124,8 +124,9 @@ def _shortened(text: str) -> str:
 def _csv_lines(relation: duckdb.DuckDBPyRelation) -> Iterator[Shown]:
     for row in (relation.columns, *_python_rows(relation)):
         line = io.StringIO()
-        csv_module.writer(line, lineterminator="").writerow(row)
-        yield line.getvalue()
+        # Without a terminator of its own, the writer would not quote line ends in captions.
+        csv_module.writer(line).writerow(row)
+        yield line.getvalue().removesuffix("\r\n")
 
 
 def _table(relation: duckdb.DuckDBPyRelation, max_rows: int) -> Iterator[Shown]:

@@ -1,6 +1,8 @@
 """The commands as a user runs them: exit codes, JSON, one sentence for each mistake."""
 
 import contextlib
+import csv
+import io
 import json
 import os
 import re
@@ -160,6 +162,14 @@ def test_what_only_the_values_show_to_be_wrong_is_a_failed_query(tmp_path):
     assert (quiet.returncode, quiet.stdout) == (0, "")
     table = run("query", "--csv", "SELECT text, similarity FROM scores", tmp_path / "s.parquet")
     assert table.stdout == 'text,similarity\n"a, b",0.5\n'
+
+
+def test_a_caption_of_several_lines_is_one_value_of_a_csv(tmp_path):
+    captions = ["a red\nball", 'a "blue", one', "\n", None]
+    pq.write_table(pa.table({"text": captions, "n": range(4)}), tmp_path / "s.parquet")
+    found = run("query", "--csv", "SELECT * FROM scores", tmp_path / "s.parquet").stdout
+    _, *rows = csv.reader(io.StringIO(found))
+    assert rows == [[text or "", str(n)] for n, text in enumerate(captions)]
 
 
 def test_no_command_takes_the_place_of_what_it_reads(tmp_path):
