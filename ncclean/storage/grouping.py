@@ -14,6 +14,7 @@ from ncclean.storage.expressions import NotPerPair, explain, one_expression, typ
 
 # More of them in one shard are not groups: the column differs for every pair.
 _MOST_GROUPS = 200
+_WHOLE = "CASE WHEN value = trunc(value) THEN TRY_CAST(value AS BIGINT)::VARCHAR END"
 
 
 def names_in(sql: str) -> set[str]:
@@ -44,8 +45,12 @@ def group_labels(sql: str, table: pa.Table) -> pa.Array:
         connection.execute(SAME_TIMES)
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
-        type_per_pair(connection, "", "pairs", f"({sql}\n)", alone=True)
-        query = f"SELECT ({sql}\n)::VARCHAR AS label FROM pairs"
+        kind = type_per_pair(connection, "", "pairs", f"({sql}\n)", alone=True)
+        label = "value::VARCHAR"
+        if kind in ("FLOAT", "DOUBLE"):
+            # pandas stores integers as floats in shards with gaps, and gaps as NaN.
+            label = f"CASE WHEN NOT isnan(value) THEN coalesce({_WHOLE}, {label}) END"
+        query = f"SELECT {label} AS label FROM (SELECT ({sql}\n) AS value FROM pairs)"
         labels = connection.sql(query).to_arrow_table().column("label").combine_chunks()
     except duckdb.Error as error:
         raise InputError(f"--calibrate-by {sql}: {explain(error, ())}") from error

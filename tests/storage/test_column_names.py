@@ -122,6 +122,15 @@ def test_a_column_of_the_samples_and_sql_over_it():
     assert group_labels("other", table).to_pylist() == [None] * 3
 
 
+def test_a_group_has_one_label_whatever_numbers_a_shard_holds_it_in():
+    whole = pa.table({"year": pa.array([2020, 2021, 2021], pa.int64())})
+    gaps = pa.table({"year": np.array([2020, np.nan, 2021.0])})
+    assert group_labels("year", whole).to_pylist() == ["2020", "2021", "2021"]
+    assert group_labels("year", gaps).to_pylist() == ["2020", None, "2021"]
+    assert group_labels("year / 10", whole).to_pylist()[1:] == ["202.1", "202.1"]
+    assert group_labels("1e300 * year", whole).to_pylist()[0] == "2.02e+303"
+
+
 def test_only_names_of_columns_are_looked_for_in_the_samples():
     records = [{"lang": "de", "other": 1, "lower": "x", 'an "odd" name': {"id": 7}}, {"lang": "en"}]
     sql = 'lower(lang) || \'other\' /* other */ || "an ""odd"" name".id'
