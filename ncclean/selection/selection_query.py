@@ -73,6 +73,7 @@ class SelectionQuery:
         # Tables written before 0.4 lack them.
         self._places = "".join(f", {name}" for name in PLACE_COLUMNS if name in self._kind)
         (decisions or Decisions({})).create_table(self._connection)
+        self._score_type = "DOUBLE"
         self._create_candidates()
         self._has_captions = bool(self._one("SELECT max(number) FROM candidates")[0])
         # Each step reads the chain of those before it.
@@ -146,8 +147,9 @@ class SelectionQuery:
         if self._score is not None:
             # A column of floats keeps its type: ties of 32 bits are ties. True and false are 1 and
             # 0, and unsigned integers have no negative ones.
-            is_float = self._kind.get(self._score.column or "") in ("FLOAT", "DOUBLE")
-            value = self._score.sql if is_float else f"({self._score.sql})::DOUBLE"
+            kind = self._kind.get(self._score.column or "")
+            self._score_type = "FLOAT" if kind == "FLOAT" else "DOUBLE"
+            value = f"({self._score.sql})::{self._score_type}"
             goodness = policy.goodness(value) or goodness
         try:
             self._connection.execute(
@@ -192,7 +194,8 @@ class SelectionQuery:
             score = f"WHEN goodness IS NULL THEN {name} "
             bound = policy.bound()
             if bound is not None:
-                score += f"WHEN goodness < {bound!r}::DOUBLE THEN 'threshold' "
+                bound_sql = f"{bound!r}::{self._score_type}"  # .7 of 32 bits is below that of 64
+                score += f"WHEN goodness < {bound_sql} THEN 'threshold' "
         if self._worse_captions:
             score += f"WHEN {among('worse_captions')} THEN 'worse caption' "
         if self._best_of is not None:
