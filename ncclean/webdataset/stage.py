@@ -60,11 +60,12 @@ def select(
 class _Visit:
     """One reading of a shard: its pairs by key whose samples have not arrived.
 
-    `name` is the shard's in the selection, `other` the error if a uid differs.
+    `first` is the shard's first sample, `name` the shard's name in the selection, `other` the error
+    if a uid differs.
     """
 
     url: str
-    first_key: str
+    first: Mapping[str, Any]
     name: str
     waiting: dict[str, list[SelectedSample]]
     other: InputError | None = None
@@ -115,15 +116,15 @@ class Stage:
         visit: _Visit | None = None
         is_named = False
         for sample in samples:
-            url, key = sample["__url__"], sample["__key__"]
+            url = sample["__url__"]
             # Resampled shards may come twice in a row.
-            if visit is None or url != visit.url or key == visit.first_key:
+            if visit is None or url != visit.url or _is_same(sample, visit.first):
                 if visit is not None:
                     visit.end()
                 name = shard_name(url, self._names)
                 is_named = is_named or name is not None
                 pairs = {} if name is None else reader.samples(name)
-                visit = _Visit(url, key, name or "", pairs)
+                visit = _Visit(url, sample, name or "", pairs)
             yield from self._pairs(sample, visit)
         if visit is None:
             return
@@ -169,6 +170,13 @@ class Stage:
         read.image = image if isinstance(image, bytes | None) else _DECODED
         take_captions(read, contents.captions)
         return read
+
+
+def _is_same(sample: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Check whether a sample is another one come again, and does not only share its key."""
+    return sample["__key__"] == other["__key__"] and all(
+        sample.get(name) == value for name, value in other.items() if isinstance(value, bytes)
+    )
 
 
 def samples_of_keys(

@@ -280,6 +280,22 @@ def test_lacking_pairs_and_repeated_shards_are_said(tmp_path, caplog):
     assert caplog.text.count("1 pair of the selection did not come") == 2
 
 
+def test_a_sample_with_the_key_of_the_first_does_not_begin_the_shard_anew(tmp_path, caplog):
+    data = [
+        member
+        for number, key in enumerate("abacb")
+        for member in ((f"{key}.jpg", hostile.JPEG), (f"{key}.txt", str(number).encode()))
+    ]
+    (tmp_path / "00000.tar").write_bytes(hostile.tar_bytes(data))
+    rows = [(key, "00000", key, 1.0, "retain") for key in "abc"]
+    stage = ncclean.webdataset.select(selected(tmp_path / "clean.parquet", *rows))
+    url = str(tmp_path / "00000.tar")
+    for urls in ([url], [url, url]):
+        seen = [one["txt"] for one in wds.WebDataset(urls, shardshuffle=False).compose(stage)]
+        assert seen == [b"0", b"1", b"3"] * len(urls)
+    assert "did not come" not in caplog.text
+
+
 def test_samples_of_another_uid_are_not_those_selected(tmp_path, caplog):
     """Another corpus has the same names of shards and keys, or was selected beside this one."""
     members = {}
