@@ -55,7 +55,7 @@ class TruthTable:
 
     @classmethod
     def of(cls, choice: NoiseChoice) -> TruthTable:
-        """Open a score table with its truth. Raises `InputError` if it has none."""
+        """Open a score table with its truth. Raises `InputError` if it has no or odd truth."""
         scores = choice.table
         connection, columns = scores.connection, scores.names.types
         if "is_noisy" not in columns:
@@ -64,27 +64,35 @@ class TruthTable:
         ok = "status = 'ok'" if "status" in columns else "true"
         expressions = [*choice.columns.values(), *choice.conditions.values()]
         scores.prepare(_READ_IF_THERE, expressions)
-        noisy = f"FROM scores WHERE is_noisy::BOOLEAN AND {ok}"
-        counts = connection.execute(
-            f"SELECT coalesce({kind}, '{UNSPECIFIED}') AS kind, count(*) AS pairs {noisy} "
-            "GROUP BY 1 ORDER BY pairs DESC, kind"
-        ).fetchall()
+        truth = "is_noisy::BOOLEAN"
+        if columns["is_noisy"] in ("FLOAT", "DOUBLE"):  # of which DuckDB takes NaN for true
+            truth = f"CASE WHEN NOT isnan(is_noisy) THEN {truth} END"
+        noisy = f"FROM scores WHERE {truth} AND {ok}"
+        try:
+            counts = connection.execute(
+                f"SELECT coalesce({kind}, '{UNSPECIFIED}') AS kind, count(*) AS pairs {noisy} "
+                "GROUP BY 1 ORDER BY pairs DESC, kind"
+            ).fetchall()
+        except duckdb.ConversionException as error:
+            raise InputError(
+                f"{scores.paths[0]}: is_noisy takes true and false: {first_line(error)}"
+            ) from error
         kinds = [str(name) for name, _ in counts[:_MOST_KINDS]]
         if len(counts) > _MOST_KINDS:
             kinds = [*kinds[:-1], OTHER]
         listed = f"[{', '.join(map(quoted, kinds))}]::VARCHAR[]"
         connection.execute(
-            "CREATE TEMP VIEW judged AS SELECT *, (CASE WHEN is_noisy::BOOLEAN THEN "
+            f"CREATE TEMP VIEW judged AS SELECT *, (CASE WHEN {truth} THEN "
             # A kind that is not listed counts as the last one, `other`.
             f"coalesce(list_position({listed}, coalesce({kind}, '{UNSPECIFIED}')), "
             f"{len(kinds)}) ELSE 0 END)::TINYINT AS _kind "
-            f"FROM scores WHERE is_noisy IS NOT NULL AND {ok}"
+            f"FROM scores WHERE {truth} IS NOT NULL AND {ok}"
         )
         judged = dict(
             connection.execute("SELECT _kind, count(*) FROM judged GROUP BY 1").fetchall()
         )
         total, with_truth = connection.execute(
-            "SELECT count(*), count(is_noisy) FROM scores"
+            f"SELECT count(*), count({truth}) FROM scores"
         ).fetchall()[0]
         if not with_truth:
             raise InputError(

@@ -95,6 +95,22 @@ def test_probabilities_that_are_nan_count_neither_for_the_rate_nor_for_calibrati
     assert found.calibration.brier == pytest.approx((0.25**2 + 0.25**2 + 0.5**2) / 3)
 
 
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_a_truth_of_nan_is_unknown(tmp_path, kind):
+    path = write(
+        tmp_path / "s.parquet",
+        similarity=[0.1, 0.2, 0.9, 0.8],
+        is_noisy=pa.array([1, 0, np.nan, None], kind),
+    )
+    found = run(path)
+    assert (found.clean, found.noisy, found.unknown) == (1, {"unspecified": 1}, 2)
+
+
+def test_a_truth_in_words_is_refused(tmp_path, refused):
+    path = write(tmp_path / "s.parquet", similarity=[0.1, 0.2], is_noisy=["noisy", "clean"])
+    refused(EvaluateNoise, scores=[path])
+
+
 def test_only_is_noisy_is_known(tmp_path):
     path = write(
         tmp_path / "old.parquet", similarity=[0.1, 0.2, 0.9], is_noisy=[True, False, False]
