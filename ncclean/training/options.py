@@ -21,7 +21,10 @@ class TrainOptions(Options):
     steps: Annotated[
         int | None, Option("Optimiser steps instead of --epochs; phases share them.", low=1)
     ] = None
-    parts: Annotated[int, Option("Encode the batch in this many parts; same gradient.", low=1)] = 1
+    parts: Annotated[
+        int,
+        Option("Encode the batch in this many parts; same gradient, but for batch norms.", low=1),
+    ] = 1
     weight_decay: Annotated[float, Option("Weight decay, for weight matrices only.", low=0)] = 0.2
     ema_decay: Annotated[
         float | None,
