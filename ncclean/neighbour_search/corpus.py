@@ -259,10 +259,11 @@ def pair_groups(stages: Stages, corpus: Corpus) -> Arrays:
 
 
 def repeated_uids(stages: Stages, corpus: Corpus) -> int:
-    """Count the pairs whose uid an earlier pair has."""
+    """Count the pairs whose uid and caption number an earlier pair has."""
     with stages.work.scratch({"first": ((len(corpus),), np.int32)}) as scratch:
         first = scratch["first"]
-        stages.first_rows("uid", first, uid=corpus.pairs["uid"])
+        named = {name: corpus.pairs[name] for name in ("uid", "caption_number")}
+        stages.first_rows("row(uid, caption_number)", first, **named)
         return sum(
             int(np.count_nonzero(first[rows] != np.arange(rows.start, rows.stop)))
             for rows in chunks(len(corpus), VALUES)

@@ -70,11 +70,12 @@ def distinct_of(labels: np.ndarray) -> Distinct:
 
 @dataclass(frozen=True)
 class ArrayBlock:
-    """Pairs in memory: (m, d) images and captions, and their texts."""
+    """Pairs in memory: (m, d) images and captions, their texts, and captions an image."""
 
     image: np.ndarray
     text: np.ndarray
     captions: Sequence[str | None] | None = None
+    of_image: int = 1
 
     @property
     def dim(self) -> int:
@@ -82,10 +83,10 @@ class ArrayBlock:
 
     def read(self) -> BlockPairs:
         count = len(self.image)
-        numbers = pa.array([str(row) for row in range(count)])
+        numbers = pa.array([str(row // self.of_image) for row in range(count)])
         facts = pa.table({
             "uid": numbers, "shard": pa.array([""] * count), "key": numbers,
-            "caption_number": pa.array(np.zeros(count, np.int16)),
+            "caption_number": pa.array(np.arange(count) % self.of_image, pa.int16()),
             "text": pa.array(self.captions or [None] * count, pa.string()),
         })  # fmt: skip
         image, text = (side.astype(np.float16, copy=False) for side in (self.image, self.text))

@@ -179,6 +179,14 @@ def test_a_flat_search_finds_near_duplicates_in_all_lists(tmp_path, monkeypatch)
     assert np.tril(firsts @ firsts.T, -1).max() < 0.98 + 1e-5
 
 
+def test_captions_of_an_image_do_not_repeat_its_uid(tmp_path):
+    block = ArrayBlock(clustered(40, 8), clustered(40, 8, seed=1), of_image=4)
+    _, found = simulated.searched(tmp_path / "one", [block], k=3)
+    assert found.facts["repeated_uids"] == 0
+    _, found = simulated.searched(tmp_path / "two", [block, block], k=3)
+    assert found.facts["repeated_uids"] == 40
+
+
 @pytest.mark.parametrize("index", ["flat", "ivf"])
 def test_a_block_that_has_nothing_of_its_own(tmp_path, index):
     """All its pairs are copies of those of the block before it."""
