@@ -38,7 +38,7 @@ STATEMENTS = {
     "ncclean/webdataset": 280,
     "ncclean/workers": 400,
     "pipelines": 3260,
-    "tests": 36030,
+    "tests": 36040,
     "tests/benchmarks": 6260,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
