@@ -60,6 +60,8 @@ def connect(
         with contextlib.suppress(duckdb.InvalidInputException):  # a notebook without ipywidgets
             connection.execute("SET enable_progress_bar = false")
         connection.execute(SAME_TIMES)
+        # Where NaN is possible (see `scanned`), it would be the largest value of every column.
+        connection.execute("SET disabled_optimizers = 'statistics_propagation'")
         connection.execute("SET temp_directory = ?", [str(temporary_folder())])
         if memory_limit is not None:
             connection.execute("SET memory_limit = ?", [memory_limit])

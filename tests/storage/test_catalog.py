@@ -48,6 +48,14 @@ def test_nan_that_a_files_statistics_leave_out_is_found(tmp_path):
     assert query(where, [str(tmp_path / "a.parquet")]).fetchall() == [("b",)]
 
 
+def test_the_largest_value_is_one_that_is_there(tmp_path):
+    """DuckDB 2.0 took NaN for the largest, from statistics of a file that might have some."""
+    values = np.array([0.1, 0.2, 0.3])
+    pq.write_table(pa.table({"status": ["ok"] * 3, "blur": values}), tmp_path / "a.parquet")
+    sql = "SELECT min(blur), max(blur) FROM scores WHERE status = 'ok'"
+    assert query(sql, [str(tmp_path / "a.parquet")]).fetchall() == [(0.1, 0.3)]
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York"])
 def test_times_are_the_same_in_each_time_zone(tmp_path, zone):
     times = pa.array(["2026-03-29T23:30:00Z"]).cast(pa.timestamp("us", "Asia/Tokyo"))
