@@ -62,9 +62,13 @@ class Corpora:
 
 
 def truth_of(shards: Path) -> dict[str, dict[str, Any]]:
-    """The json of every sample that can be read, by its key."""
-    samples = members_of(*sorted(shards.glob("*.tar")))
-    return {key: json.loads(members["json"]) for key, members in samples if "json" in members}
+    """The json of every sample by its key, but not of one that a cut has left without its image."""
+    truth = {}
+    for key, members in members_of(*sorted(shards.glob("*.tar"))):
+        facts = json.loads(members.get("json", b"null"))
+        if facts and (facts.get("broken") or members.keys() - {"json", "txt"}):
+            truth[key] = facts
+    return truth
 
 
 def _render_full(out: Path, pairs: int) -> None:
