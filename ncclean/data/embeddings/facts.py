@@ -96,10 +96,11 @@ def _samples(uids: pa.Array, shards: pa.Array, keys: pa.Array) -> np.ndarray:
     """
     sample = np.arange(len(uids))
     named = np.flatnonzero(pc.or_(_is_named(uids), _is_named(keys)).to_numpy(zero_copy_only=False))
-    group = np.zeros(len(named), np.int64)
-    first = group
+    group = first = np.zeros(len(named), np.int64)
     for column in (uids, shards, keys):
         codes = column.take(pa.array(named)).dictionary_encode("encode")
+        if len(codes.dictionary) == len(named):
+            return sample  # nothing repeats, as in most corpora
         group = group * len(codes.dictionary) + np.asarray(codes.indices)
         _, first, group = np.unique(group, return_index=True, return_inverse=True)
     sample[named] = named[first[group]]
