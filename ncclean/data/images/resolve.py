@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -99,7 +100,7 @@ def _files_at(place: str, options: SourceOptions) -> Iterator[SourceFile]:
             asked = ((layout, layout.files_of(source, options)) for layout in layouts)
             layout, files = next((one for one in asked if one[1]), (None, []))
             if isinstance(layout, TableLayout):
-                _check_one_kind(source, files, options)
+                _check_one_kind(layout, files, source, options)
             yield from files
             if layout is not None:
                 layouts = layout.below(layouts)
@@ -110,14 +111,16 @@ def _files_at(place: str, options: SourceOptions) -> Iterator[SourceFile]:
             continue
 
 
-def _check_one_kind(source: Source, files: list[SourceFile], options: SourceOptions) -> None:
+def _check_one_kind(
+    layout: TableLayout, files: list[SourceFile], source: Source, options: SourceOptions
+) -> None:
     """Raise `InputError` for a folder's tables of several kinds: they may state the same pairs."""
+    later = LAYOUTS[LAYOUTS.index(layout) + 1 :]  # those before it have found nothing
+    others = (one.files_of(source, options) for one in later if isinstance(one, TableLayout))
     kinds: dict[str, str] = {}
-    for layout in LAYOUTS:
-        if isinstance(layout, TableLayout):
-            here = files if layout is files[0].layout else layout.files_of(source, options)
-            for url in (one.url for one in here):
-                kinds.setdefault(next(one for one in layout.files if url.endswith(one)), url)
+    for file in itertools.chain(files, *others):
+        ending = next(one for one in file.layout.endings if file.url.endswith(one))
+        kinds.setdefault(ending, file.url)
     if len(kinds) > 1:
         raise InputError(
             f"{source.url} has tables of several kinds, {' and '.join(kinds.values())}, which may "
