@@ -321,13 +321,14 @@ def _partner(number: int) -> str:
 def _key(table: str, key: str) -> str:
     """Return a key as text: a uid may be a number in one of two tables.
 
-    Of a caption number, the value counts: pandas stores integers with gaps as floats. A missing one
-    is that of the only caption.
+    Of a caption number, the value counts: pandas stores integers with gaps as floats, and gaps as
+    NaN. A missing one is that of the only caption.
     """
     column = f"{table}.{identifier(key)}"
     if key != CAPTION_NUMBER:
         return f"{column}::VARCHAR"
-    return f"coalesce(TRY_CAST({column} AS BIGINT)::VARCHAR, {column}::VARCHAR, '0')"
+    text = f"nullif({column}::VARCHAR, 'nan')"
+    return f"coalesce(TRY_CAST({column} AS BIGINT)::VARCHAR, {text}, '0')"
 
 
 def _reading(file: Path) -> str:

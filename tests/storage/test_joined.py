@@ -54,7 +54,12 @@ def test_each_row_finds_its_partner_and_keeps_its_place(scores, tmp_path):
 
 @pytest.mark.parametrize(
     "numbers",
-    [[0.0, 1.0, None], pa.array([0, 1, None], pa.int16()), pa.array([0, 1, 0], pa.uint8())],
+    [
+        [0.0, 1.0, None],
+        np.array([0, 1, np.nan]),
+        pa.array([0, 1, None], pa.int16()),
+        pa.array([0, 1, 0], pa.uint8()),
+    ],
 )
 def test_a_caption_number_with_gaps_counts_by_its_value(tmp_path, numbers):
     scores = write(tmp_path / "s.parquet", uid=["a", "a", "b", "c"], shard=["0"] * 4,
