@@ -122,7 +122,7 @@ def _summary(written: WrittenReport) -> Iterator[Shown]:
     yield from partner_lines(written.numbers.partners, counts.rows)
     for sentence in written.numbers.missing:
         yield f"note: {sentence}"
-    pictures = page.thumbnails.count if page.thumbnails is not None else 0
+    pictures = page.thumbnails.count(page.pairs) if page.thumbnails is not None else 0
     yield f"{len(page.pairs):,} pairs shown, {pictures:,} with a picture"
     if page.thumbnails is not None and page.thumbnails.missing_shards:
         missing = page.thumbnails.missing_shards

@@ -188,7 +188,7 @@ def write_audit(
     drawn = sample.drawn()
     return WrittenAudit(
         pairs=len(judged),
-        pictures=pictures.count if pictures is not None else 0,
+        pictures=pictures.count(judged) if pictures is not None else 0,
         strata=tuple(
             (ends[n], ends[n + 1], int(count), int(drawn[n]))
             for n, count in enumerate(sample.design.pairs)

@@ -72,9 +72,10 @@ class Thumbnails:
     failed_shards: dict[str, str] = field(default_factory=dict)
     missing_shards: list[str] = field(default_factory=list)
 
-    @property
-    def count(self) -> int:
-        return sum(picture.url is not None for picture in self.pictures.values())
+    def count(self, pairs: Iterable[Pictured]) -> int:
+        """Return how many of the pairs have a picture; captions of an image share theirs."""
+        pictures = (self.pictures.get((pair.shard, pair.row)) for pair in pairs)
+        return sum(picture is not None and picture.url is not None for picture in pictures)
 
 
 def read_thumbnails(

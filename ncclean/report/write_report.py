@@ -54,7 +54,7 @@ class WrittenReport:
             "decided": page.decided,
             "decided_elsewhere": page.decided_elsewhere,
             "pairs_shown": len(page.pairs),
-            "pictures": pictures.count,
+            "pictures": pictures.count(page.pairs),
             "shards_failed": len(self.failed_shards),
             "failed_shards": self.failed_shards,
             "missing_shards": pictures.missing_shards,

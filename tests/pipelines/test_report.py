@@ -106,7 +106,7 @@ def test_object_stores(tables, corpus):
         )
         result = request.run().summary
         assert result.numbers.counts.rows == 600
-        assert result.page.thumbnails.count >= 9
+        assert result.page.thumbnails.count(result.page.pairs) >= 9
         assert system.cat("corpus/reports/r.html").startswith(b"<!DOCTYPE html>")
         assert len(system.ls("corpus/reports/figures")) == 12
 

@@ -74,7 +74,8 @@ def test_reads_the_chosen_pairs_with_reasons_for_the_others(tmp_path):
     ]
     thumbnails = read_thumbnails(pairs, resolve_shards([str(tmp_path)]))
     reasons = {place: picture.reason for place, picture in thumbnails.pictures.items()}
-    assert thumbnails.count == 1
+    assert thumbnails.count(pairs) == 1
+    assert thumbnails.count([pairs[0], *pairs[:2]]) == 2  # two captions of an image
     assert thumbnails.pictures["images", 0].url
     assert reasons["images", 20] == "not an image"
     assert "pixels" in reasons["images", 23]
@@ -92,7 +93,8 @@ def test_shards_are_found_under_the_names_of_the_table(tmp_path):
         data = hostile.tar_bytes(hostile.sample("a", hostile.JPEG))
         (tmp_path / folder / "0.tar").write_bytes(data)
     both = resolve_shards([str(tmp_path / "x"), str(tmp_path / "y")])
-    assert read_thumbnails([pair("x/0", "a", 0), pair("y/0", "a", 0)], both).count == 2
+    pairs = [pair("x/0", "a", 0), pair("y/0", "a", 0)]
+    assert read_thumbnails(pairs, both).count(pairs) == 2
     assert read_thumbnails([pair("0", "a", 0)], both).missing_shards == ["0"]  # which of the two?
     alone = resolve_shards([str(tmp_path / "x")])  # `as_scored` gives it the name `x/0`
     assert read_thumbnails([pair("x/0", "a", 0)], alone).missing_shards == ["x/0"]
