@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 # Times, speeds and processes differ from run to run; pictures in pages, with their library.
 _PASSING = re.compile(
-    r"data:image/[^\"') ]*|\d{4}-\d\d-\d\d[T ][\d:.+]*|[\d.,]+ ?[a-z]*/s"
+    r"data:image/[^\"') ]*|\d{4}-\d\d-\d\d([T ][\d:.+]*)?|\d+ [A-Z][a-z]+ 20\d\d|[\d.,]+ ?[a-z]*/s"
     r"|\b[\d.,]+ ?(s|ms|min|h)\b|(?m:^(time|speed|time went to) .*$\n?(^ {6,}\S.*$\n?)*)"
     r'|"(\w*seconds\w*|\w*_per_second|data_wait|elapsed)": ?[\d.e+-]+'
 )
