@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ from ncclean.base.estimates import Estimate
 from ncclean.base.rules import Rule
 from ncclean.errors import InputError
 from ncclean.scoring.recalibration import Audited
-from ncclean.storage.tables import table_metadata
+from ncclean.storage.run_facts import read_facts
 
 
 def measure(
@@ -67,8 +67,8 @@ def measure(
         readings = ("match", "leave-out")
     by_judge = Judge.read(judge, *readings)
     design = _of_judge(design, by_judge, named[0])
-    metadata = table_metadata(paths[0])
-    audited = Audited.of_json(metadata.get("audited"))
+    facts = read_facts(paths)
+    audited = facts.audited
     with AuditTable.open(paths, selection, memory_limit, by_judge) as table:
         bounds = _bounds(table, design, audited, answered)
         counts = table.counts(bounds)
@@ -114,7 +114,7 @@ def measure(
         unknown=len(answered.by_pair) - len(of_rows) - overtaken,
         repeated=answered.repeated + overtaken,
         noise=noise,
-        expected=_expected(metadata, float(expected.sum() / pairs.sum())),
+        expected=_expected(facts.noise_rate, float(expected.sum() / pairs.sum())),
         rules=audits[:-1] if has_selection else audits,
         selection=audits[-1] if has_selection else None,
         strata=_strata(bounds, whole, expected),
@@ -249,7 +249,6 @@ def _strata(bounds: np.ndarray, cells: Cells, expected: np.ndarray) -> tuple[Str
     )
 
 
-def _expected(metadata: Mapping[str, str], summed: float) -> Estimate:
+def _expected(stated: Estimate, summed: float) -> Estimate:
     """Return the noise rate that the table states, else the mean of its noise probabilities."""
-    stated = Estimate.of_fields(metadata, "noise_rate")
     return stated if stated.is_known else Estimate(summed)

@@ -194,6 +194,19 @@ def test_what_is_expected_is_no_more_certain_than_the_table_says(table, tmp_path
         assert all(f"{side} than the audit" in sentence for sentence in sentences)
 
 
+def test_the_noise_expected_of_several_tables_is_that_of_all_their_pairs(tmp_path):
+    """Each table states the rate of its pairs alone."""
+    tables = []
+    for name, rate in (("a", "0.25"), ("b", "0.75")):
+        rows = [{**row, "uid": f"{name}{n}"} for n, row in enumerate(graded(80))]
+        stated = {"noise_rate": rate, "noise_rate_low": rate, "noise_rate_high": rate}
+        tables.append(str(write_scores(tmp_path / f"{name}.parquet", rows, stated)))
+    answers = tmp_path / "answers.csv"
+    answers.write_text("uid,answer\na1,match\nb2,mismatch\n")
+    assert measure(tables[:1], str(answers)).expected.value == 0.25
+    assert measure(tables, str(answers)).expected.value == pytest.approx(0.5)
+
+
 def test_a_uid_and_an_answer_are_enough(table, tmp_path):
     """The strata depend on the table alone, so they need not be said again."""
     truth = truth_of(table)
