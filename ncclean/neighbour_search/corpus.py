@@ -244,9 +244,9 @@ def pair_groups(stages: Stages, corpus: Corpus) -> Arrays:
         sides = {side: groups[side] for side in SIDES}
         for name, by in (("image", "image"), ("text", "text"), ("pair", "(image, text)")):
             stages.first_rows(by, groups[name], groups[f"{name}_size"], **sides)
-        samples = {name: corpus.pairs[name] for name in ("shard", "key", "caption_number")}
+        samples = {name: corpus.pairs[name] for name in IDENTIFIERS}
         if pyarrow.compute.max(samples["caption_number"]).as_py():
-            stages.first_rows("(shard, key)", groups["same_image"], **samples)
+            stages.first_rows("(uid, shard, key)", groups["same_image"], **samples)
         else:
             stages.first_rows("row", groups["same_image"], **samples)
         for rows in chunks(len(corpus), VALUES):

@@ -22,19 +22,18 @@ from tests.data.image_layouts import write_files, write_tar
 
 
 def test_images_are_numbered_by_their_first_pair_in_the_order_of_the_rows():
-    """Keys occur in three shards and far apart."""
+    """Keys occur in three shards and far apart, and are those of two images each."""
     count = 20_000
     rng = np.random.default_rng(0)
-    shard, key = rng.integers(0, 3, count), rng.integers(0, 3_000, count)
+    shard, key, uid = (rng.integers(0, most, count) for most in (3, 3_000, 2))
     facts = pa.table({
-        "shard": [f"s{n}" for n in shard], "key": [f"k{n}" for n in key],
+        "uid": [f"u{n}" for n in uid], "shard": [f"s{n}" for n in shard],
+        "key": [f"k{n}" for n in key], "row": pa.array(key, pa.int32()),
         "caption_number": pa.array(rng.integers(0, 3, count), pa.int16()),
     })  # fmt: skip
-    first: dict[tuple[int, int], int] = {}
-    expected = [
-        first.setdefault(place, row) for row, place in enumerate(zip(shard, key, strict=True))
-    ]
-    assert images_of(facts).tolist() == expected
+    first: dict[tuple[int, ...], int] = {}
+    images = enumerate(zip(uid, shard, key, strict=True))
+    assert images_of(facts).tolist() == [first.setdefault(image, row) for row, image in images]
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -89,6 +88,7 @@ def test_rows_of_other_images_under_the_same_key_are_images_of_their_own(tmp_pat
     stated = pairs_of(tmp_path, angles, uid=["u"] * 5, key=["a"] * 5)
     assert set(stated["key"].to_pylist()) == {"a"}
     assert stated["caption_number"].to_pylist() == [0, 1, 0, 0, 2]
+    assert images_of(stated).tolist() == [0, 0, 2, 3, 0]
 
 
 def test_numbers_of_captions_that_the_metadata_states_are_kept(tmp_path):

@@ -80,3 +80,21 @@ def test_groups_have_the_sizes_of_their_members(tmp_path):
         assert groups[name].tolist() == [values.index(value) for value in values]
     assert groups["same_image"].tolist() == list(range(300))
     assert groups["images"].tolist() == groups["image_size"].tolist()
+
+
+def test_images_of_several_shards_with_the_same_keys_are_told_apart_by_uid(tmp_path):
+    """Images 0 and 3 are copies, image 0 has two captions; the keys of a file repeat."""
+    numbers, names = [0, 0, 0, 0, 1], ["a", "b", "c", "d", "a"]
+    facts = pa.table({
+        "uid": names, "shard": ["s"] * 5, "key": ["k"] * 5,
+        "caption_number": pa.array(numbers, pa.int16()),
+    })  # fmt: skip
+    image = np.eye(5, dtype=np.float16)[[0, 1, 2, 0, 0]]
+    work = stages(tmp_path)
+    corpus = read_corpus(work, [ArrayBlock(image, np.eye(5, dtype=np.float16))])
+    corpus = dataclasses.replace(corpus, pairs=facts)
+    for side, classes in corpus.distinct.items():
+        work.save(f"groups-{side}", representative=np.arange(len(classes), dtype=np.int32))
+    groups = pair_groups(work, corpus)
+    assert groups["same_image"].tolist() == [0, 1, 2, 3, 0]
+    assert groups["images"].tolist() == [2, 1, 1, 2, 2]

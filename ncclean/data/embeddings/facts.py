@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -96,15 +96,23 @@ def _samples(uids: pa.Array, shards: pa.Array, keys: pa.Array) -> np.ndarray:
     """
     sample = np.arange(len(uids))
     named = np.flatnonzero(pc.or_(_is_named(uids), _is_named(keys)).to_numpy(zero_copy_only=False))
-    group = first = np.zeros(len(named), np.int64)
-    for column in (uids, shards, keys):
-        codes = column.take(pa.array(named)).dictionary_encode("encode")
-        if len(codes.dictionary) == len(named):
-            return sample  # nothing repeats, as in most corpora
+    sample[named] = named[
+        first_equal([names.take(pa.array(named)) for names in (uids, shards, keys)])
+    ]
+    return sample
+
+
+def first_equal(columns: Sequence[pa.Array]) -> np.ndarray:
+    """Return (n,) the first row that agrees with each row in all columns."""
+    group = first = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        codes = column.dictionary_encode("encode")
+        if len(codes.dictionary) == len(column):
+            return np.arange(len(column))  # nothing repeats, as in most corpora
         group = group * len(codes.dictionary) + np.asarray(codes.indices)
         _, first, group = np.unique(group, return_index=True, return_inverse=True)
-    sample[named] = named[first[group]]
-    return sample
+    rows: np.ndarray = first[group]
+    return rows
 
 
 def _of_other_images(sample: np.ndarray, images: np.ndarray) -> np.ndarray:

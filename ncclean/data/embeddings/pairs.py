@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ncclean.data.embeddings.facts import SOURCES, facts_of
+from ncclean.data.embeddings.facts import SOURCES, facts_of, first_equal
 from ncclean.data.embeddings.layout import Keys, Vectors
 from ncclean.data.embeddings.units import LAYOUTS
 from ncclean.data.parquet_table import read_table
@@ -184,12 +184,12 @@ def _squared(rows: np.ndarray) -> np.ndarray:
 
 
 def images_of(facts: pa.Table) -> np.ndarray | None:
-    """Return (n,) image numbers of pairs, by shard and key; None if no image has two captions."""
+    """Return (n,) image numbers of pairs; None if no image has two captions.
+
+    A file of many shards may have the same keys again and again: the uid and the row tell the
+    images apart, as in a selection.
+    """
     if not pc.any(pc.not_equal(facts.column("caption_number"), 0)).as_py():
         return None
-    shard, key = (
-        facts.column(name).combine_chunks().dictionary_encode() for name in ("shard", "key")
-    )
-    places = np.asarray(shard.indices, np.int64) * len(key.dictionary) + np.asarray(key.indices)
-    _, first, image = np.unique(places, return_index=True, return_inverse=True)
-    return first[image]
+    names = ("uid", "shard", "key", "row")
+    return first_equal([facts.column(name).combine_chunks() for name in names])
