@@ -194,7 +194,11 @@ def by_values(name: str, expression: str, column: str) -> Kind:
 
 
 def by_ranges(name: str, expression: str, column: str, bounds: Sequence[float]) -> Kind:
-    """Return the kind of `--by` for numbers: ranges from each of the `bounds` to below the next."""
+    """Return the kind of `--by` for numbers: ranges from each of the `bounds` to below the next.
+
+    NaN, which DuckDB takes for the largest number, is in none.
+    """
+    largest = "'infinity'::DOUBLE"
 
     def ends(value: str) -> tuple[float | None, float | None]:
         number = int(value)
@@ -204,8 +208,8 @@ def by_ranges(name: str, expression: str, column: str, bounds: Sequence[float]) 
     def condition(value: str) -> str:
         low, high = ends(value)
         parts = [f"({expression}) >= {low!r}"] if low is not None else []
-        parts += [f"({expression}) < {high!r}"] if high is not None else []
-        return " AND ".join(parts)
+        upper = f"< {high!r}" if high is not None else f"<= {largest}"
+        return " AND ".join([*parts, f"({expression}) {upper}"])
 
     def label(value: str) -> str:
         low, high = ends(value)
@@ -214,4 +218,5 @@ def by_ranges(name: str, expression: str, column: str, bounds: Sequence[float]) 
         return f"{low:.4g} or more" if high is None else f"{low:.4g} to {high:.4g}"
 
     steps = "".join(f" + ({identifier(column)} >= {bound!r})::INT" for bound in bounds)
-    return Kind(name, PAIR, f"(0{steps})::VARCHAR", (column,), condition, label, is_by=True)
+    value = f"CASE WHEN {identifier(column)} <= {largest} THEN (0{steps})::VARCHAR END"
+    return Kind(name, PAIR, value, (column,), condition, label, is_by=True)

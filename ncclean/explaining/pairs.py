@@ -88,9 +88,9 @@ class Values:
 class Pairs:
     """The view `pairs` of a connection, with a column for each of `values`.
 
-    `kinds` are those with more than one group, the preferred first. `unknown` names the outcomes
-    whose probability the table lacks. `rows` counts the table's, `scored` those with scores,
-    `joined` those with a partner in each joined table.
+    `kinds` are those whose groups do not have all pairs, the preferred first. `unknown` names the
+    outcomes whose probability the table lacks. `rows` counts the table's, `scored` those with
+    scores, `joined` those with a partner in each joined table.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -201,13 +201,13 @@ def _by_kind(connection: duckdb.DuckDBPyConnection, text: str, sql: str, column:
 
 
 def _differs(connection: duckdb.DuckDBPyConnection, kind: Kind) -> bool:
-    """Check whether the pairs have values of a kind, and not all the same."""
+    """Check whether some pairs have a value of a kind, and others another one or none."""
     if kind.several:
         return True
-    low, high = connection.execute(
-        f"SELECT min({kind.value}), max({kind.value}) FROM pairs"
+    low, high, missing = connection.execute(
+        f"SELECT min({kind.value}), max({kind.value}), count(*) - count({kind.value}) FROM pairs"
     ).fetchall()[0]
-    return low is not None and low != high
+    return low is not None and (low != high or missing > 0)
 
 
 def pairs_query(

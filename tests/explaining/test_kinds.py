@@ -88,6 +88,17 @@ def test_every_condition_selects_its_group(connection):
             assert kind.label(name)
 
 
+def test_no_range_of_numbers_has_nan():
+    connection = duckdb.connect()
+    rows = "(VALUES (0.25::DOUBLE), (2.5), ('infinity'), ('nan'), (NULL)) AS rows(blur)"
+    kind = by_ranges("blur", "blur", "blur", [0.5, 2.0])
+    values = connection.execute(f"SELECT {kind.value} FROM {rows}").fetchall()
+    assert values == [("0",), ("2",), ("2",), (None,), (None,)]
+    for value, count in (("0", 1), ("1", 0), ("2", 2)):
+        selected = f"SELECT count(*) FROM {rows} WHERE {kind.condition(value)}"
+        assert connection.execute(selected).fetchall() == [(count,)]
+
+
 def test_hosts_have_no_secrets_and_no_ports(connection):
     hosts = {row[0] for row in connection.execute("SELECT host FROM pairs").fetchall()}
     assert {"a.example", "b.example", "o'brien.example"} <= hosts

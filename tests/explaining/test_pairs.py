@@ -70,6 +70,13 @@ def test_kinds_have_more_than_one_value_and_numbers_come_in_ranges(tmp_path):
     assert np.ptp(ranges.pairs.sum(axis=1)) < 100
 
 
+def test_a_value_that_some_pairs_lack_is_a_group(tmp_path):
+    """Such as the only boilerplate of a corpus, or the only source that is named."""
+    some = "CASE WHEN row % 3 = 0 THEN 'feed' END"
+    with prepared(tmp_path, judged(columns(300)), [some, "CASE WHEN row < 0 THEN 1 END"]) as pairs:
+        assert [kind.name for kind in pairs.kinds if kind.is_by] == [some]
+
+
 def test_a_mismatched_pair_has_no_wrong_word():
     values, pairs = valued({
         "status": ["ok", "ok", "failed", "ok"], "text": ["a b", "a b c d e", "a", None],
