@@ -94,11 +94,12 @@ def find_over_cap(connection: duckdb.DuckDBPyConnection, chain: str, policy: Pol
 def draw_pairs(connection: duckdb.DuckDBPyConnection, chain: str, policy: Policy) -> int:
     """Create the table `draws`: drawn row places with their counts; return the sum of counts.
 
-    Raises `InputError` if there is no pair to draw from.
+    A pair without a score, which a person has kept, is not drawn. Raises `InputError` if there is
+    no pair to draw from.
     """
     connection.execute(
         "CREATE TEMP TABLE urn AS SELECT row_number() OVER () - 1 AS id, uid, number, place, "
-        f"goodness::DOUBLE AS goodness FROM ({chain}) WHERE reason IS NULL"
+        f"goodness::DOUBLE AS goodness FROM ({chain}) WHERE reason IS NULL AND goodness IS NOT NULL"
     )
     scores: list[np.ndarray] = []
     keys: list[np.ndarray] = []

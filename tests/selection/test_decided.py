@@ -92,6 +92,16 @@ def test_a_sample_is_drawn_from_what_decisions_leave(tmp_path):
     assert captions == {"right"}  # of each draw
 
 
+def test_a_kept_pair_without_the_score_is_not_drawn(tmp_path):
+    losses = pa.array([None, 0.1], pa.float32())
+    summary, kept = chosen(
+        tmp_path, scores(2, neg_clip_loss=losses), ("u0", 0, KEEP, None), score="neg_clip_loss",
+        sample="soft-cap", size=5,
+    )  # fmt: skip
+    assert (summary.drawn, kept.keys()) == (5, {("0001", 0)})
+    assert summary.dropped_by_reason == {"not drawn": 1}
+
+
 def test_order_holds_with_decisions(tmp_path):
     scores = table(1000)
     rows = [(uid, 0, KEEP, None) for uid in scores["uid"].to_pylist()[::7]]
