@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ncclean.base import stores
 from ncclean.base.progress import SILENT, Progress
+from ncclean.data.embeddings.units import LAYOUTS
 from ncclean.data.lance_table import SCORE_PREFIX, lance_batches, open_lance
 from ncclean.data.shards import ShardRef
 from ncclean.data.sources import resolve_sources
@@ -134,7 +135,11 @@ def _number_rows(
     units = pa.table(
         {
             "shard": [shard.name for shard in shards],
-            "first": [shard.rows[0] if shard.rows else 0 for shard in shards],
+            # Rows of embeddings count from the start of the data set, not of the shard.
+            "first": [
+                shard.rows[0] if shard.rows and shard.layout not in LAYOUTS else 0
+                for shard in shards
+            ],
             "last": [shard.rows[1] if shard.rows else 0 for shard in shards],
         }
     )

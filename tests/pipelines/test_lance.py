@@ -10,7 +10,8 @@ import pytest
 from ncclean_pipelines.annotate import Annotate
 from ncclean_pipelines.score import Score
 
-from ncclean.data import lance_table
+from ncclean.data import lance_table, parquet_table
+from ncclean.data.embeddings.layout import EmbeddingLayout
 from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.registry import layout_of
 from ncclean.data.lance_table import lance_pieces
@@ -73,7 +74,9 @@ def test_scores_of_images_are_those_of_parquet_and_go_back_in(pairs, tmp_path):
     assert score(dataset, out) == scores
 
 
-def test_vectors_are_read_and_rows_told_by_their_place(tmp_path):
+def test_vectors_are_read_and_rows_told_by_their_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(EmbeddingLayout, "unit_rows", 30)
+    monkeypatch.setattr(parquet_table, "_PIECE_ROWS", 30)
     generator = np.random.default_rng(0)
     image, text = generator.normal(size=(2, COUNT, 8)).astype(np.float32)
     table = pa.table(
