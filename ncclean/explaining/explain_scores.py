@@ -210,7 +210,9 @@ def _find(
         listed, group_of, patterns, options, candidates.log_threshold, preference,
         verdicts.is_cause,
     )  # fmt: skip
-    proposals = propose(connection, listed, group_of, folded.causes, values, embedded, progress)
+    proposals = propose(
+        connection, listed, group_of, folded.causes, folded.unsure, values, embedded, progress
+    )
     causes = described(
         connection, folded, verdicts, clusters and f"{CLUSTERS}={clusters}", proposals.texts
     )

@@ -55,6 +55,7 @@ def propose(
     candidates: Sequence[Candidate],
     group_of: Sequence[int],
     causes: Sequence[int],
+    unsure: Sequence[int],
     values: Values,
     embedded: Embedded | None,
     progress: Progress,
@@ -62,17 +63,18 @@ def propose(
     """Find a fix for each cause; shifts only with embeddings and cosines.
 
     `group_of` is the number of each candidate's group in the table `members`, `causes` are numbers
-    of candidates.
+    of candidates. Groups that are `unsure` may have shifted captions, too: these fit other images,
+    whatever the estimator's quality.
     """
     texts: dict[int, str] = {}
     ordered = {}
     columns = set(columns_of(connection, "pairs"))
-    for cause in causes:
+    for cause in (*causes, *unsure):
         candidate = candidates[cause]
         name, kind = values.outcomes[candidate.outcome].name, candidate.kind
         if candidate.rate is not None:
             texts[cause] = f"{kind.label(candidate.value)} stand for each other"
-        elif name == NEAR_MISS and {"suspect_word", "better_word"} <= columns:
+        elif name == NEAR_MISS and cause in causes and {"suspect_word", "better_word"} <= columns:
             text = _exchanged(connection, group_of[cause], values.of(candidate.outcome))
             if text is not None:
                 texts[cause] = text
