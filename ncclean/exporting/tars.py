@@ -82,10 +82,10 @@ class TarWriter(Writer):
             return True
         key = free_key(copy_key(tar_key(sample.key), copy), self.taken)
         record = sample_record(sample, segment, self.names)
-        if captions is not None:
-            record = captions.record(record, sample.metadata, self.options.caption_key)
         added = choice.fields_of()
         record |= {**set_aside(record, added), **added}
+        if captions is not None:
+            record = captions.record(record, sample.metadata, self.options.caption_key)
         caption = sample.caption if captions is None else captions.best
         for name, data in sample_members(key, sample.image, caption or "", record):
             self._out.write(member_bytes(name, data))
@@ -190,7 +190,7 @@ class TarWriter(Writer):
         if record is None and "json" in places and not is_copy:
             self.problems.append(f"the json of {sample.key} cannot be read: it is replaced")
         record = record or {}
-        aside = set_aside(record, added)
+        record |= {**set_aside(record, added), **added}
         changed: dict[str, bytes] = {}
         if captions is not None:
             record = captions.record(record, sample.metadata, self.options.caption_key)
@@ -198,8 +198,7 @@ class TarWriter(Writer):
             names = dict.fromkeys((*caption_members(sample.picture), *named))
             there = [name for name in names if name in places]
             changed = dict.fromkeys(there or ["txt"], captions.best.encode())
-            added = {name: value for name, value in added.items() if name not in record}
-        changed["json"] = json_text({**record, **aside, **added}).encode()
+        changed["json"] = json_text(record).encode()
         return changed
 
     def _copy(self, sample: Sample, key: str, changed: dict[str, bytes]) -> None:

@@ -134,3 +134,18 @@ def test_a_mended_caption_replaces_that_of_every_member(tmp_path):
     with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
         texts = {one.name: tar.extractfile(one).read() for one in tar if one.name.endswith("txt")}
     assert texts == {"a.txt": b"new", "a.jpg.txt": b"new"}
+
+
+def test_a_mended_caption_leaves_the_added_scores(tmp_path):
+    """Its pair has them in place of the input's field of that name, like any other pair."""
+    shards = shard(tmp_path, ["a", "b"], q=7)
+    scores = {"shard": ["0"] * 2, "key": ["a", "b"], "row": [0, 1], "q": [0.5, 0.25]}
+    pq.write_table(pa.table(scores), tmp_path / "scores.parquet")
+    export_shards(
+        selection(tmp_path, ["a", "b"], caption=["new", None]), shards, UPath(tmp_path / "out"),
+        scores=[str(tmp_path / "scores.parquet")], columns=["q"],
+    )  # fmt: skip
+    first, second = records(tmp_path / "out")
+    assert (first["q"], second["q"]) == (0.5, 0.25)
+    assert first["original_q"] == second["original_q"] == 7
+    assert (first["caption"], first["original_caption"]) == ("new", "a red circle")
