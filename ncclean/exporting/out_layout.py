@@ -297,9 +297,12 @@ def _tables(name: str, table: str, root: str, shards: Sequence[ShardRef]) -> tup
 
 
 def _separator(table: str, shards: Sequence[ShardRef]) -> str:
-    """Return the separator of the input's first table, if it is text; else a comma or tab."""
+    """Return the separator of the input's table, if it keeps its name; else a comma or tab.
+
+    Loaders expect commas in a `metadata.csv`, whatever the input's table has.
+    """
     first = next((shard for shard in shards if shard.url.endswith(SEPARATED)), None)
-    if table.startswith("pairs.") or first is None:
+    if first is None or posixpath.basename(table) != _base(first):
         return "\t" if table.endswith(".tsv") else ","
     with TextRows(first.url) as rows:
         return rows.separator or ","

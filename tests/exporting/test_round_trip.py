@@ -1,5 +1,6 @@
 """What came in comes back: of all layouts in all forms, with types, splits and folders."""
 
+import csv
 import datetime
 import decimal
 import json
@@ -306,6 +307,21 @@ def test_tables_of_text_come_back_one_by_one(tmp_path):
     assert {one.caption: one.image for one in samples} == {
         f"caption {n}": picture(n) for n in range(2)
     }
+
+
+@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.csv"])
+def test_an_imagefolder_of_a_table_with_tabs_has_commas(name, tmp_path):
+    """Loaders of an imagefolder expect them."""
+    source = tmp_path / "source" / name
+    source.parent.mkdir()
+    (source.parent / "0.jpg").write_bytes(picture(0))
+    source.write_text("filepath\ttitle\n0.jpg\ta dog, a cat\n")
+    out = export(source, tmp_path, layout="folder")
+    with open(out / "metadata.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["file_name"], row["title"]) == ("0.jpg", "a dog, a cat")
+    out = export(source, tmp_path, layout="csv", out="csv")
+    assert (out / name).read_text().startswith("filepath\ttitle\t")
 
 
 def test_values_of_no_common_type_are_json_as_everywhere():
