@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.base.formats import counted
+from ncclean.base.json_values import json_text
 from ncclean.base.options import Option
 
 from .command import Command, Result, lists_tables_once
@@ -122,11 +123,17 @@ def _shortened(text: str) -> str:
 
 
 def _csv_lines(relation: duckdb.DuckDBPyRelation) -> Iterator[Shown]:
-    for row in (relation.columns, *_python_rows(relation)):
+    for values in (relation.columns, *_python_rows(relation)):
+        row = [*map(_cell, values)]
         line = io.StringIO()
         # Without a terminator of its own, the writer would not quote line ends in captions.
         csv_module.writer(line).writerow(row)
         yield line.getvalue().removesuffix("\r\n")
+
+
+def _cell(value: Any) -> Any:
+    """Return a list or a struct as JSON, like the tables of `export`."""
+    return json_text(value) if isinstance(value, list | tuple | dict) else value
 
 
 def _table(relation: duckdb.DuckDBPyRelation, max_rows: int) -> Iterator[Shown]:

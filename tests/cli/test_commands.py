@@ -172,6 +172,15 @@ def test_a_caption_of_several_lines_is_one_value_of_a_csv(tmp_path):
     assert rows == [[text or "", str(n)] for n, text in enumerate(captions)]
 
 
+def test_lists_in_a_csv_are_json_as_in_exports(tmp_path):
+    lists = [["it's", None], [], None]
+    pq.write_table(pa.table({"captions": lists, "s": [{"x": True}] * 3}), tmp_path / "s.parquet")
+    printed = run("query", "--csv", "SELECT * FROM scores", tmp_path / "s.parquet").stdout
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    assert [row["captions"] and json.loads(row["captions"]) for row in rows] == [*lists[:2], ""]
+    assert json.loads(rows[0]["s"]) == {"x": True}
+
+
 def test_no_command_takes_the_place_of_what_it_reads(tmp_path):
     path = tmp_path / "s.parquet"
     pq.write_table(pa.table({"uid": ["a"], "noise_probability": [0.1]}), path)
