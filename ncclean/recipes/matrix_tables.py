@@ -14,7 +14,7 @@ from ncclean.evaluation.noise_evaluation import ALL
 from ncclean.recipes.folder import StageRecord
 from ncclean.recipes.matrix import of_cell
 from ncclean.recipes.stage_facts import StageFacts
-from ncclean.recipes.tables import MODEL_COMMANDS, model_name, result_tables
+from ncclean.recipes.tables import named_results, result_tables
 
 DETECTION = ("auroc", "average_precision", "precision", "recall", "f1")
 _Cell = tuple[tuple[str, Any], ...]
@@ -87,13 +87,12 @@ def tables_of(
             means = rates.setdefault(stage.base, Means(title))
             for name, value in (("low", rate.low), ("estimate", rate.value), ("high", rate.high)):
                 means.add(stage.base, stage.cell, name, 100 * value if rate.is_known else None)
-        if record.command in MODEL_COMMANDS:
-            for result in record.result["results"]:
-                title = f"{result['dataset']}: mean and standard deviation, percent"
-                means = models.setdefault(f"{result['dataset']} {record.command}", Means(title))
-                for metric, value in result["metrics"].items():
-                    percent = value if value is None or metric.endswith("rsum") else 100 * value
-                    means.add(model_name(stages, result), stage.cell, _short(metric), percent)
+    for name, model, result in named_results(stages, records):
+        title = f"{result['dataset']}: mean and standard deviation, percent"
+        means = models.setdefault(f"{result['dataset']} {records[name].command}", Means(title))
+        for metric, value in result["metrics"].items():
+            percent = value if value is None or metric.endswith("rsum") else 100 * value
+            means.add(model, stages[name].cell, _short(metric), percent)
     yield from (means.table("score", 3) for means in noise.values())
     yield from (means.table("stage", 1) for means in rates.values())
     yield from (means.table("model", 1) for means in models.values())

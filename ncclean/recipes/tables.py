@@ -30,14 +30,8 @@ def result_tables(
     for name, record in records.items():
         if record.done and record.command == "evaluate noise":
             yield from _noise_tables(name, record.result)
-    results = [
-        result
-        for record in records.values()
-        if record.done and record.command in MODEL_COMMANDS
-        for result in record.result["results"]
-    ]
-    if results:
-        yield _model_table(stages, results)
+    if results := named_results(stages, records):
+        yield _model_table(results)
 
 
 def _noise_tables(stage: str, evaluation: Mapping[str, Any]) -> Iterator[Table]:
@@ -61,12 +55,11 @@ def _noise_tables(stage: str, evaluation: Mapping[str, Any]) -> Iterator[Table]:
         yield Table(title, ("rule", *heads, "clean pairs"), rules)
 
 
-def _model_table(stages: Mapping[str, StageFacts], results: list[Mapping[str, Any]]) -> Table:
+def _model_table(results: list[tuple[str, str, Mapping[str, Any]]]) -> Table:
     """A row for each leading figure of each data set, a column for each model."""
     rows: dict[str, dict[str, str]] = {}
     models: list[str] = []
-    for result in results:
-        name = model_name(stages, result)
+    for _, name, result in results:
         models += [name] if name not in models else []
         for metric in _LEADING:
             value = result["metrics"].get(metric)
@@ -80,7 +73,30 @@ def _model_table(stages: Mapping[str, StageFacts], results: list[Mapping[str, An
     )
 
 
-def model_name(stages: Mapping[str, StageFacts], result: Mapping[str, Any]) -> str:
+def named_results(
+    stages: Mapping[str, StageFacts], records: Mapping[str, StageRecord]
+) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Return the results for models, each with its stage and the model's name.
+
+    If several stages measure a model on a set, such as with two solvers, the name has the stage.
+    """
+    results = [
+        ((record.command, result["dataset"], _model_name(stages, result)), stage, result)
+        for stage, record in records.items()
+        if record.done and record.command in MODEL_COMMANDS
+        for result in record.result["results"]
+    ]
+    bases: dict[tuple[str, str, str], set[str]] = {}
+    for measured, stage, _ in results:
+        bases.setdefault(measured, set()).add(stages[stage].base)
+    return [
+        (stage, name if len(bases[measured]) == 1 else f"{name} ({stages[stage].base})", result)
+        for measured, stage, result in results
+        for name in measured[-1:]
+    ]
+
+
+def _model_name(stages: Mapping[str, StageFacts], result: Mapping[str, Any]) -> str:
     """The stage that made the model, else the model's own name."""
     model = result["model"]
     return next((stage.base for stage in stages.values() if stage.model == model), str(model))

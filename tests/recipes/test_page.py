@@ -69,9 +69,26 @@ def test_models_are_columns_named_after_their_stages(tmp_path):
             result("demo", "pairs", {"rsum": 400.0}),
         ]
     }
-    (table,) = result_tables(recipe.stages, {"z": record("z", "evaluate zeroshot", result=found)})
+    records = {"score": record("score", "evaluate zeroshot", result=found)}
+    (table,) = result_tables(recipe.stages, records)
     assert table.heads == ("figure", "demo", "a")
     assert table.rows == (("shapes acc1", "50.0%", "75.0%"), ("pairs rsum", "400.0", ""))
+
+
+@pytest.mark.parametrize("cell", [{}, {"seed": 0}])
+def test_two_measurements_of_a_model_are_two_results(cell):
+    """Such as by two solvers: the second neither replaces the first nor averages with it."""
+    stages, records = {}, {}
+    for name, accuracy in (("lbfgs", 0.5), ("adamw", 0.25)):
+        result = {"model": "demo", "dataset": "shapes", "metrics": {"lp_acc1": accuracy}}
+        stages[name] = SimpleNamespace(name=name, base=name, cell=cell, model=None)
+        records[name] = record(name, "evaluate linear-probe", result={"results": [result]})
+    (table,) = tables_of(stages, records)
+    if cell:
+        assert table.rows == (("demo (lbfgs)", "1", "50.0"), ("demo (adamw)", "1", "25.0"))
+    else:
+        assert table.heads == ("figure", "demo (lbfgs)", "demo (adamw)")
+        assert table.rows == (("shapes lp_acc1", "50.0%", "25.0%"),)
 
 
 def test_noise_is_shown_by_kind_and_what_is_flagged_of_the_clean_pairs(tmp_path):
