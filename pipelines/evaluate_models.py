@@ -272,12 +272,15 @@ class EvaluateLinearProbe(ModelEvaluation):
 
 def _figures(results: Sequence[Evaluation]) -> dict[str, str]:
     """The leading metric of each model, the mean over its data sets."""
+    last = {result.label: result.label.rsplit("/", 1)[-1] for result in results}
     values: dict[tuple[str, str], list[float]] = {}
     for result in results:
         metric = next((name for name in LEADING_METRICS if name in result.metrics), None)
         value = result.metrics[metric] if metric is not None else None
         if metric is not None and value is not None:
-            values.setdefault((result.label.rsplit("/", 1)[-1], metric), []).append(value)
+            is_unique = [*last.values()].count(last[result.label]) == 1
+            name = last[result.label] if is_unique else result.label
+            values.setdefault((name, metric), []).append(value)
     return {
         f"{label}, {metric}": percentage(metric, sum(group) / len(group))
         for (label, metric), group in values.items()

@@ -1,5 +1,6 @@
 """Models on evaluation sets: the figures, the files, and the comparison of two."""
 
+import dataclasses
 import json
 import shutil
 
@@ -11,6 +12,7 @@ from ncclean_pipelines.evaluate_models import (
     EvaluateLinearProbe,
     EvaluateRetrieval,
     EvaluateZeroshot,
+    _figures,
 )
 from ncclean_pipelines.evaluate_similarity import EvaluateSimilarity
 
@@ -441,3 +443,15 @@ def test_hostile_labels_of_cyclip(labelled, tmp_path, refused):
     for label in ("4", "-1", "cat", ""):
         path.write_text("\n".join([lines[0], lines[1].split(",")[0] + "," + label]))
         refused(on, EvaluateZeroshot, "demo", data=[folder])
+
+
+def test_models_of_one_file_name_have_their_own_figures(results):
+    """Their mean would be nobody's."""
+    result = results["demo"][0]
+    of_models = [
+        dataclasses.replace(result, model=f"{seed}/model", metrics={"acc1": value})
+        for seed, value in (("a", 0.25), ("b", 0.75))
+    ]
+    figures = {"a/model, acc1": "25.0%", "b/model, acc1": "75.0%"}
+    assert _figures(of_models) == figures
+    assert _figures(of_models[:1]) == {"model, acc1": "25.0%"}
