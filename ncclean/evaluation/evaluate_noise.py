@@ -28,7 +28,7 @@ from ncclean.evaluation.noise_evaluation import (
 )
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
-from ncclean.storage.quoting import quoted
+from ncclean.storage.quoting import quoted, truth_of
 
 UNSPECIFIED = "unspecified"  # noise without a kind
 OTHER = "other"
@@ -64,9 +64,7 @@ class TruthTable:
         ok = "status = 'ok'" if "status" in columns else "true"
         expressions = [*choice.columns.values(), *choice.conditions.values()]
         scores.prepare(_READ_IF_THERE, expressions)
-        truth = "is_noisy::BOOLEAN"
-        if columns["is_noisy"] in ("FLOAT", "DOUBLE"):  # of which DuckDB takes NaN for true
-            truth = f"CASE WHEN NOT isnan(is_noisy) THEN {truth} END"
+        truth = truth_of(columns["is_noisy"])
         noisy = f"FROM scores WHERE {truth} AND {ok}"
         try:
             counts = connection.execute(

@@ -20,7 +20,7 @@ from ncclean.data.samples import Place
 from ncclean.errors import InputError
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import SCORES_ALONE, JoinedScores
-from ncclean.storage.quoting import identifier
+from ncclean.storage.quoting import identifier, truth_of
 from ncclean.storage.run_facts import RunFacts, read_facts
 
 _COUNTED = {
@@ -64,9 +64,10 @@ class ScoreTable:
                 raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
         optional = (*SCORE_COLUMNS, *OPTIONAL_COLUMNS)
         lacking = {column.name: f"NULL::{column.sql_type}" for column in optional} | _COUNTED
-        selected = ", ".join(
-            name if name in columns else f"{value} AS {name}" for name, value in lacking.items()
-        )
+        values = lacking | {name: name for name in columns & lacking.keys()}
+        if "is_noisy" in columns:
+            values["is_noisy"] = truth_of(scores.names.types["is_noisy"])
+        selected = ", ".join(f"{value} AS {name}" for name, value in values.items())
         further = [
             name
             for name, kind in scores.names.types.items()
@@ -83,11 +84,11 @@ class ScoreTable:
             if table and (facts := SCORE_FACTS.get(column.lower())) is not None
         }
         scores.prepare([*_NEEDED, *_COUNTED, *joined])
-        filled = [f"{value} AS {name}" for name, value in _COUNTED.items() if name not in columns]
+        counted = [f"{values[name]} AS {name}" for name in _COUNTED]
         floats = [f"{identifier(name)}::FLOAT AS {identifier(name)}" for name in joined]
         connection.execute(
             "CREATE TEMP VIEW joined_pairs AS SELECT "
-            f"{', '.join([*_NEEDED, *(n for n in _COUNTED if n in columns), *filled, *floats])} "
+            f"{', '.join([*_NEEDED, *counted, *floats])} "
             "FROM scores"
         )
         facts_of_run = read_facts(paths)

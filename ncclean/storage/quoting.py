@@ -20,3 +20,12 @@ def natural_order(text: str) -> str:
     """Return SQL that orders a text as file managers do: numbers by value, letters in any case."""
     padded = f"regexp_replace(lower({text}), '([0-9]+)', '{_ZEROS}\\1', 'g')"
     return f"regexp_replace({padded}, '0*([0-9]{{{len(_ZEROS)}}})', '\\1', 'g'), {text}"
+
+
+def truth_of(kind: str) -> str:
+    """Return SQL of the column `is_noisy`, of this type, as a boolean; NaN is unknown.
+
+    DuckDB takes NaN for true.
+    """
+    known = "CASE WHEN NOT isnan(is_noisy) THEN is_noisy::BOOLEAN END"
+    return known if kind in ("FLOAT", "DOUBLE") else "is_noisy::BOOLEAN"

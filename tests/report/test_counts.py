@@ -1,8 +1,13 @@
 """Counts, failures, shards, and the overlap and detection of the rules, by hand."""
 
+import math
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ncclean.report.counts import Failure, count_pairs, overlap_of_rules, shard_table
+from ncclean.report.curves import score_curves
 from ncclean.report.table import ScoreTable
 from tests.report.tables import write_scores
 
@@ -139,6 +144,20 @@ def test_detection_where_the_truth_is_known(overlap):
     assert osa.by_kind == {"ncr": 1.0, "hard": 0.0}
     assert ncu.by_kind == {"ncr": 0.5, "hard": 1.0}
     assert truth.expected_mismatched == pytest.approx(2.6)
+
+
+def test_a_truth_of_nan_is_unknown(tmp_path):
+    """As in `evaluate noise`; DuckDB takes it for true."""
+    rows = [row(True, True, 0.9, True), row(True, True, 0.9, False), row(False, False, 0.1, None)]
+    path = write_scores(tmp_path / "s.parquet", rows)
+    table, truth = pq.read_table(path), pa.array([1.0, 0.0, math.nan])
+    number = table.schema.get_field_index("is_noisy")
+    pq.write_table(table.set_column(number, "is_noisy", truth), path)
+    opened = ScoreTable.open([str(path)])
+    truth = overlap_of_rules(opened).truth
+    assert (truth.noisy, truth.clean) == (1, 1)
+    (curve,) = [one for one in score_curves(opened) if one.column == "noise_probability"]
+    assert curve.noisy.sum() == 1
 
 
 def test_without_truth_and_without_flags(tmp_path):
