@@ -18,10 +18,10 @@ from ncclean.explaining.cause_table import Cause
 from ncclean.report.formats import shown_text
 from ncclean.report.table import ScoreTable
 from ncclean.report.thumbnails import Pictured
+from ncclean.storage.joined import PLACE
 from ncclean.storage.quoting import identifier
 
-_Position = tuple[str, int, int]
-_POSITION = "shard, row, caption_number"
+_TIES = f"shard, row, caption_number, {PLACE}"  # in two tables, shards may share names
 GROUPS = ("worst", "borderline", "wrong sentence", "almost right", "best", "failed")
 _LONGEST_CAPTION = 2000  # bytes
 _ALL_CAPTIONS = 700_000  # bytes; the page has 5 MB for everything
@@ -140,16 +140,16 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
     if per_group == 0:
         return ()
     calibrated = table.rows("SELECT count(noise_probability) FROM pairs WHERE status = 'ok'")[0][0]
-    chosen: dict[_Position, str] = {}
+    chosen: dict[int, str] = {}  # groups by place
 
     def take(group: str, condition: str, order: str, most: int) -> None:
-        # Positions first: captions are read only for the chosen pairs.
-        positions = table.rows(
-            f"SELECT {_POSITION} FROM pairs WHERE {condition} ORDER BY {order}, {_POSITION} "
+        # Places first: captions are read only for the chosen pairs.
+        places = table.rows(
+            f"SELECT {PLACE} FROM pairs WHERE {condition} ORDER BY {order}, {_TIES} "
             f"LIMIT {most + len(chosen)}"
         )
-        new = [position for position in positions if position not in chosen]
-        chosen.update((position, group) for position in new[:most])
+        new = [place for (place,) in places if place not in chosen]
+        chosen.update((place, group) for place in new[:most])
 
     if calibrated:
         take("worst", "noise_probability >= 0.5", "noise_probability DESC, similarity", per_group)
@@ -170,44 +170,40 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
     return tuple(_read(table, chosen))
 
 
-def _read(table: ScoreTable, chosen: dict[_Position, str]) -> list[ShownPair]:
+def _read(table: ScoreTable, chosen: dict[int, str]) -> list[ShownPair]:
     """Read the chosen pairs by group, and within a group in the order of the choice."""
     if not chosen:
         return []
     caption_bytes = max(200, min(_LONGEST_CAPTION, _ALL_CAPTIONS // len(chosen)))
     conditions = ", ".join(f"coalesce({rule.condition}, false)" for rule in REPORTED)
-    shards = sorted({shard for shard, _, _ in chosen})
-    rows = sorted({row for _, row, _ in chosen})
     values = table.rows(
-        f"SELECT {_POSITION}, key, status, left(error, 300), left(text, {_READ_CHARACTERS}), "
-        f"length(text), left(url, {_LONGEST_NAME}), width, height, {_PARTS}, "
-        f"{', '.join(_SHOWN_SCORES)}, {conditions}, uid"
+        f"SELECT {PLACE}, shard, row, caption_number, key, status, left(error, 300), "
+        f"left(text, {_READ_CHARACTERS}), length(text), left(url, {_LONGEST_NAME}), "
+        f"width, height, {_PARTS}, {', '.join(_SHOWN_SCORES)}, {conditions}, uid"
         f"{''.join(f', {identifier(name)}' for name in table.further)} FROM pairs "
-        "WHERE list_contains(?, shard) AND list_contains(?, row)",
-        [shards, rows],
+        f"WHERE list_contains(?, {PLACE})",
+        [[*chosen]],
     )
-    by_position = {row[:3]: row for row in reversed(values)}
-    joined = _joined_scores(table, shards, rows)
+    by_place = {place: row for place, *row in values}
+    joined = _joined_scores(table, [*chosen])
     pairs = [
-        _pair(group, by_position[position], joined.get(position, {}), table.further, caption_bytes)
-        for position, group in chosen.items()
+        _pair(group, by_place[place], joined.get(place, {}), table.further, caption_bytes)
+        for place, group in chosen.items()
     ]
     return sorted(pairs, key=lambda pair: GROUPS.index(pair.group))
 
 
-def _joined_scores(
-    table: ScoreTable, shards: list[str], rows: list[int]
-) -> dict[_Position, dict[str, object]]:
+def _joined_scores(table: ScoreTable, places: list[int]) -> dict[int, dict[str, object]]:
     """The scores of joined tables."""
     names = list(table.joined_scores)
     if not names:
         return {}
     values = table.rows(
-        f"SELECT {_POSITION}, {', '.join(map(identifier, names))} FROM joined_pairs "
-        "WHERE list_contains(?, shard) AND list_contains(?, row)",
-        [shards, rows],
+        f"SELECT {PLACE}, {', '.join(map(identifier, names))} FROM joined_pairs "
+        f"WHERE list_contains(?, {PLACE})",
+        [places],
     )
-    return {row[:3]: dict(zip(names, row[3:], strict=True)) for row in reversed(values)}
+    return {place: dict(zip(names, row, strict=True)) for place, *row in values}
 
 
 def _pair(

@@ -19,7 +19,7 @@ from ncclean.base.schema import (
 from ncclean.data.samples import Place
 from ncclean.errors import InputError
 from ncclean.storage.catalog import first_line
-from ncclean.storage.joined import SCORES_ALONE, JoinedScores
+from ncclean.storage.joined import PLACE, PLACED, SCORES_ALONE, JoinedScores
 from ncclean.storage.quoting import identifier, truth_of
 from ncclean.storage.run_facts import RunFacts, read_facts
 
@@ -36,7 +36,7 @@ _NEEDED = ("shard", "key", "row", "status", "similarity")
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """`connection` has the view `pairs`: the score columns, with nulls for missing ones.
+    """`connection` has the view `pairs`: places, and score columns with nulls for missing ones.
 
     The view `joined_pairs` has the scores of joined tables beside a few of those columns:
     `joined_scores` by column. `partners` counts the rows with a match in each joined table. Only
@@ -73,7 +73,7 @@ class ScoreTable:
             for name, kind in scores.names.types.items()
             if name in columns and name.lower() not in lacking and _FILTERED.fullmatch(kind)
         ][:_MOST_FURTHER]
-        selected = ", ".join([selected, *map(identifier, further)])
+        selected = ", ".join([PLACE, selected, *map(identifier, further)])
         connection.execute(f"CREATE TEMP VIEW pairs AS SELECT {selected} FROM {SCORES_ALONE}")
         joined = {
             # The cosine that it may follow is another one.
@@ -83,13 +83,12 @@ class ScoreTable:
             for name, (table, column) in origins.items()
             if table and (facts := SCORE_FACTS.get(column.lower())) is not None
         }
-        scores.prepare([*_NEEDED, *_COUNTED, *joined])
+        scores.prepare([*_NEEDED, *_COUNTED, *joined], is_placed=True)
         counted = [f"{values[name]} AS {name}" for name in _COUNTED]
         floats = [f"{identifier(name)}::FLOAT AS {identifier(name)}" for name in joined]
         connection.execute(
             "CREATE TEMP VIEW joined_pairs AS SELECT "
-            f"{', '.join([*_NEEDED, *counted, *floats])} "
-            "FROM scores"
+            f"{', '.join([PLACE, *_NEEDED, *counted, *floats])} FROM {PLACED}"
         )
         facts_of_run = read_facts(paths)
         return cls(connection, facts_of_run, columns, joined, scores.partners, further)

@@ -5,6 +5,8 @@ import math
 from datetime import date
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ncclean.base.estimates import Estimate
@@ -111,6 +113,29 @@ def with_parts(text, starts, noise, **columns):
 def pieces(tmp_path, text, starts, noise):
     _, pairs = chosen(tmp_path, [with_parts(text, starts, noise)], 5)
     return pairs[0].pieces, pairs[0].caption_left_out
+
+
+def test_same_shards_of_two_tables_do_not_mix(tmp_path):
+    """Each corpus of img2dataset begins with a shard 00000."""
+    tables, joined = [], {}
+    for name, probability in (("a", 0.125), ("b", 0.875)):
+        rows = [
+            {"uid": f"{name}{n}", "text": name, "similarity": n / 10,
+             "noise_probability": probability}
+            for n in range(2)
+        ]  # fmt: skip
+        tables.append(str(write_scores(tmp_path / f"{name}.parquet", rows)))
+        joined |= {row["uid"]: probability for row in rows}
+    scores = pa.table({"uid": [*joined], "similarity": [*joined.values()]})
+    pq.write_table(scores, tmp_path / "other.parquet")
+    for join in ([], [f"other={tmp_path}/other.parquet"]):
+        pairs = choose_pairs(ScoreTable.open(tables, join=join), 2)
+        assert [(pair.group, pair.uid) for pair in pairs] == [
+            ("worst", "b0"), ("worst", "b1"), ("best", "a1"), ("best", "a0")
+        ]  # fmt: skip
+        for pair in pairs:
+            assert (pair.caption, pair.noise_probability) == (pair.uid[0], joined[pair.uid])
+            assert not join or pair.scores["other.similarity"] == joined[pair.uid]
 
 
 def test_matched_pairs_with_a_wrong_sentence_are_a_group(tmp_path):
