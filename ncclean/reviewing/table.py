@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import unicodedata
 import weakref
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
@@ -260,8 +261,10 @@ class ReviewTable:
     def condition(self, request: Request) -> str:
         """Return SQL for the words and the condition that a person typed; "" without either."""
         named = [name for name in ("text", "image_path", "shard", "key") if name in self._there]
-        texts = f"lower(concat_ws(' ', {', '.join(map(identifier, named))}))"
-        words = [f"contains({texts}, {quoted(word)})" for word in request.search.lower().split()]
+        # File names of macOS have accents as characters of their own; people type letters.
+        texts = f"nfc_normalize(lower(concat_ws(' ', {', '.join(map(identifier, named))})))"
+        search = unicodedata.normalize("NFC", request.search.lower())
+        words = [f"contains({texts}, {quoted(word)})" for word in search.split()]
         if not words:
             return request.where  # alone, without a bracket that it could close
         return " AND ".join([*words, *([f"({request.where})"] if request.where else [])])
