@@ -63,7 +63,14 @@ def digest(path: Path) -> list[str]:
 
 def is_output(path: Path) -> bool:
     """Whether it says what a command made: working folders and weights do not."""
-    passing = ("logs", "tensorboard", "checkpoints", "run.entries", "open_clip_model.safetensors")
+    passing = (
+        "logs",
+        "index.html",
+        "tensorboard",
+        "checkpoints",
+        "run.entries",
+        "open_clip_model.safetensors",
+    )
     return not any(
         part.startswith(".") or part.endswith(".work") or part in passing for part in path.parts
     )
