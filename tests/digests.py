@@ -72,7 +72,8 @@ def is_output(path: Path) -> bool:
         "open_clip_model.safetensors",
     )
     return not any(
-        part.startswith(".") or part.endswith(".work") or part in passing for part in path.parts
+        part.startswith(".") or part.endswith((".work", ".svg")) or part in passing
+        for part in path.parts
     )
 
 
