@@ -16,8 +16,7 @@ from ncclean.scoring.stats import unpack_histogram
 from ncclean.scoring.vague_rate import is_usable
 from ncclean.storage.tables import local_tables, table_metadata
 
-# All files of one run have the same metadata; at most about this many are compared.
-_FILES_COMPARED = 16
+# All files of one run have the same metadata.
 _SAME_RUN = ("model", "pretrained", "weights_fingerprint", "preprocessing", "shift", "noise_rate")
 
 
@@ -85,9 +84,7 @@ def read_facts(paths: Sequence[str]) -> RunFacts:
 
     Raises `InputError` if a file cannot be read.
     """
-    files = local_tables(paths)
-    step = max(1, len(files) // _FILES_COMPARED)
-    metadata = [table_metadata(file) for file in files[::step]]
+    metadata = [table_metadata(file) for file in local_tables(paths)]
     identities = {tuple(fields.get(name) for name in _SAME_RUN) for fields in metadata}
     if len(identities) > 1:
         return RunFacts(several_runs=True)

@@ -179,3 +179,4 @@ def test_files_of_several_runs_have_no_facts_in_common(tmp_path):
     mixed = read_facts([str(one), str(other)])
     assert mixed.several_runs
     assert not mixed.noise_rate.is_known
+    assert read_facts([*[str(one)] * 33, str(other)]).several_runs  # the last of many
