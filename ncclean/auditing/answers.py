@@ -141,22 +141,30 @@ def _rows(path: str) -> tuple[Iterable[Any], Design | None]:
 def _row(row: Any, place: str) -> tuple[Pair, str | None]:
     if not isinstance(row, Mapping) or not row.get("uid") or "answer" not in row:
         raise InputError(f"{place}: an answer needs `uid` and `answer`, got {_short(row)}")
-    number = row.get("caption_number")
+    # pandas stores integers with gaps as floats, and gaps as NaN.
+    columns = (row.get("caption_number"), row["answer"])
+    number, answer = (None if value != value else value for value in columns)
     try:
-        caption = None if number in (None, "") else int(number)
-    except (TypeError, ValueError):
+        caption = None if number in (None, "") else _whole(number)
+    except (TypeError, ValueError, OverflowError):
         raise InputError(
             f"{place}: caption_number must be an integer, got {_short(number)}"
         ) from None
-    answer = row["answer"]
     if answer is None or answer == "":
         return (str(row["uid"]), caption), None
-    word = str(answer).strip().lower().replace("_", " ").replace("-", " ")
+    word = str(answer).strip().lower().replace("_", " ").replace("-", " ").removesuffix(".0")
     if word in ("0", "1", "2", "3"):
         word = ANSWERS[int(word)]
     if isinstance(answer, bool) or word not in ANSWERS:
         raise InputError(f"{place}: answer takes {', '.join(ANSWERS)}, got {_short(answer)}")
     return (str(row["uid"]), caption), word
+
+
+def _whole(value: Any) -> int:
+    number = float(value)
+    if not number.is_integer():
+        raise ValueError(f"{number} is not an integer")
+    return int(number)
 
 
 def _short(value: object) -> str:

@@ -1,6 +1,7 @@
 """Answers of any judge: formats, words, and what cannot be read."""
 
 import json
+import math
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,6 +44,16 @@ def test_words_and_numbers_are_the_same(tmp_path):
     assert list(found.by_pair.values()) == [*ANSWERS, "cannot tell", "cannot tell"]
 
 
+def test_numbers_may_be_floats_and_gaps_nan(tmp_path):
+    """As pandas stores integers with gaps."""
+    columns = {"uid": list("abc"), "caption_number": [math.nan, 1.0, 0.0]}
+    pq.write_table(pa.table({**columns, "answer": [1.0, 3.0, math.nan]}), tmp_path / "a.parquet")
+    answers = {("a", None): "match", ("b", 1): "mismatch"}
+    assert read_answers(str(tmp_path / "a.parquet")).by_pair == answers
+    text = "uid,caption_number,answer\na,,1.0\nb,1.0,3.0\nc,0.0,\n"
+    assert read(tmp_path, text, "a.csv").by_pair == answers
+
+
 def test_the_last_answer_holds(tmp_path):
     found = read(tmp_path, [*LIST, {"uid": "a", "answer": "partly"}])
     assert found.by_pair["a", None] == "partly"
@@ -73,6 +84,7 @@ def test_captions_of_one_image_are_pairs_of_their_own(tmp_path):
         [{"uid": "a", "answer": True}],
         [{"uid": "a", "answer": 4}],
         [{"uid": "a", "answer": 1, "caption_number": "x"}],
+        [{"uid": "a", "answer": 1, "caption_number": 1.5}],
         {"answers": LIST, "design": {"bounds": [0.5]}},
         {"answers": LIST, "design": {"bounds": [0.5, 0.1], "pairs": [1, 1, 1]}},
     ],
