@@ -78,7 +78,7 @@ SCORE_COLUMNS = (
     Column("uid", _STRING, "uid of the json, else a hash", "data.tar"),
     Column("shard", _STRING, "file name of the shard, without suffix", "data.tar"),
     Column("key", _STRING, "key of the sample", "data.tar"),
-    Column("row", _INT, "position in the shard, from 0", "data.tar"),
+    Column("row", _INT, "position in the shard, from 0; of embeddings, in the file", "data.tar"),
     Column("caption_number", pa.int16(), "number of the caption, from 0", "data.samples"),
     Column("caption_key", _STRING, "--caption-key of the caption", "data.samples"),
     Column("text", _STRING, "caption (null with --no-text)", "data.tar"),
