@@ -66,6 +66,7 @@ def is_output(path: Path) -> bool:
     passing = (
         "logs",
         "index.html",
+        "stages",
         "tensorboard",
         "checkpoints",
         "run.entries",
