@@ -70,10 +70,10 @@ def is_output(path: Path) -> bool:
         "tensorboard",
         "checkpoints",
         "run.entries",
-        "open_clip_model.safetensors",
+        "figures",
     )
     return not any(
-        part.startswith(".") or part.endswith((".work", ".svg")) or part in passing
+        part.startswith(".") or part.endswith((".work", ".safetensors")) or part in passing
         for part in path.parts
     )
 
