@@ -30,6 +30,7 @@ MOST_GROUPS = 500
 _BOUNDS = np.array([[-1.0, 1.0], [-1.0, 1.0], [0.0, 1.0]])
 _TAIL = 0.975
 _ROUNDING = 1e-20  # a variance up to this is rounding
+_DECIMALS = 9  # of a mean rating
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agre
         if (values == values[0]).all():
             raise ValueError(f"all {what} are equal, so there is no order to agree with")
     rated = np.unique(row)
-    right, pairs = _ordered_pairs(score[rated], np.nanmean(ratings[rated], axis=1), image[rated])
+    right, pairs = _ordered_pairs(score[rated], mean_rating(ratings[rated]), image[rated])
     paired = len(np.unique(image[rated][pairs > 0]))
     group = _groups(image, images)
     right, pairs = np.bincount(group[rated], right), np.bincount(group[rated], pairs)
@@ -94,6 +95,15 @@ def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agre
         Estimate(*map(float, ends)) for ends in zip(values, low, high, strict=True)
     )
     return Agreement(tau_b, tau_c, accuracy, len(x), len(rated), len(images), round(pairs.sum()))
+
+
+def mean_rating(ratings: np.ndarray) -> np.ndarray:
+    """Return the (N,) means of (N, J) ratings, equal for the same ratings in another order.
+
+    Their sums may differ in the last bit: .1 + .2 + .3 and .3 + .2 + .1.
+    """
+    mean: np.ndarray = np.nanmean(ratings, axis=1).round(_DECIMALS)
+    return mean
 
 
 def _with_two_more(accuracy: float, images: int) -> tuple[float, float]:

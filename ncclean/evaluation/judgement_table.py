@@ -18,6 +18,7 @@ from ncclean.data.images.tables import TABLES
 from ncclean.data.images.text_rows import BrokenRow
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
+from ncclean.evaluation.agreement import mean_rating
 
 # The first that exists counts.
 _IMAGES = ("image", "image_id", "image_name", *PATH_COLUMNS, *IMAGE_COLUMNS)
@@ -52,7 +53,7 @@ class Judgements:
 
     def averaged(self) -> Judgements:
         """Return the same with one rating each, the mean of the judges."""
-        mean = np.nanmean(self.ratings, axis=1, keepdims=True)
+        mean = mean_rating(self.ratings)[:, None]
         return Judgements(self.image, self.caption, mean, self.rating_columns, self.left_out)
 
 

@@ -25,6 +25,13 @@ def test_by_hand():
     assert (found.pairs, found.judgements, found.captions, found.images) == (3, 5, 5, 2)
 
 
+def test_judges_in_another_order_rate_alike():
+    ratings = np.array([[0.1, 0.2, 0.3], [0.3, 0.2, 0.1], [0.2, 0.2, 0.2], [0.4, 0.5, 0.6]])
+    score = np.array([3.0, 2.0, 1.0, 4.0, 3.0, 2.0, 1.0, 4.0])
+    found = agreement(score, np.vstack([ratings, ratings]), np.repeat([0, 1], 4))
+    assert (found.pairs, found.pairwise_accuracy.value) == (6, 1)
+
+
 def test_ties_of_the_score_count_half():
     score = np.array([0.5, 0.5, 0.1, 0.9])
     found = agreement(score, np.array([[1.0], [2.0], [2.0], [1.0]]), np.array([0, 0, 1, 1]))
