@@ -219,7 +219,7 @@ def scores_of_table(
     They are the scores of `evaluate noise`, and SQL, where higher is better. An image is identified
     by the last part of its key, or by the whole key if judged images share the last part. Raises
     `InputError` for a table without captions, without any judged caption, or if two images may be
-    the judged one.
+    the judged one: shards may share keys.
     """
     with JoinedScores.open(paths, (), memory_limit) as pairs:
         lacking = [name for name in ("key", "text") if name not in pairs.names.types]
@@ -229,7 +229,8 @@ def scores_of_table(
         choice.add_expressions(expressions)
         if not choice.scores:
             raise InputError(f"{paths[0]} has no score to compare with people: name one by --score")
-        pairs.prepare(("key", "text", "status"), choice.columns.values())
+        sample = "concat_ws('/', shard, key)" if "shard" in pairs.names.types else "key"
+        pairs.prepare(("shard", "key", "text", "status"), choice.columns.values())
         names = [plain_name(name) for name in judgements.image]
         last = {name: name.rpartition("/")[2] for name in names}
         counts = Counter(last.values())
@@ -250,7 +251,7 @@ def scores_of_table(
         try:
             pairs.connection.register("judged_captions", judged)
             rows = pairs.connection.execute(
-                f"SELECT place, min(key) AS one, max(key) AS other, {columns} "
+                f"SELECT place, min({sample}) AS one, max({sample}) AS other, {columns} "
                 "FROM scores JOIN judged_captions "
                 "ON regexp_extract(key, '[^/]*$') = judged_image "
                 "AND (is_alone OR key = judged_key) "

@@ -73,7 +73,15 @@ def test_pairs_of_a_table_by_the_key_that_tells_them_apart(tmp_path):
     path = table(a_1=0.5, b_1=0.25, c_2=0.75)
     found = scores_of_table([path], judged("a/1.jpg", "b/1.jpg", "2.jpg"))
     assert found.values["similarity"].tolist() == [0.5, 0.25, 0.75]
-    with pytest.raises(InputError, match=r"1.jpg may be a/1 or b/1"):
+    with pytest.raises(InputError, match=r"1.jpg may be 0/a/1 or 0/b/1"):
         scores_of_table([path], judged("1.jpg", "2.jpg"))
+    pq.write_table(
+        pa.table(
+            {"shard": ["0", "1"], "key": ["2", "2"], "text": ["x", "x"], "similarity": [1, 2]}
+        ),
+        tmp_path / "shared.parquet",
+    )
+    with pytest.raises(InputError, match=r"2.jpg may be 0/2 or 1/2"):  # two shards' key
+        scores_of_table([str(tmp_path / "shared.parquet")], judged("2.jpg"))
     twice = scores_of_table([path], judged("2.jpg", "2.jpg"))  # by two captions, or two judges
     assert twice.values["similarity"].tolist() == [0.75, 0.75]
