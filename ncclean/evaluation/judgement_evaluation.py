@@ -40,6 +40,7 @@ from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
 
 _CHUNK = 512
+_BLANKS = r"[\s\v\pZ\x1c-\x1f\x{85}]+"  # what Python's `split` takes for a blank, for DuckDB
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,7 @@ def scores_of_table(
                 "FROM scores JOIN judged_captions "
                 "ON regexp_extract(key, '[^/]*$') = judged_image "
                 "AND (is_alone OR key = judged_key) "
-                "AND trim(regexp_replace(text, '\\s+', ' ', 'g')) = judged_caption "
+                f"AND trim(regexp_replace(text, '{_BLANKS}', ' ', 'g')) = judged_caption "
                 f"WHERE {ok} GROUP BY place ORDER BY place"
             ).fetchnumpy()
         except duckdb.Error as error:

@@ -85,3 +85,16 @@ def test_pairs_of_a_table_by_the_key_that_tells_them_apart(tmp_path):
         scores_of_table([str(tmp_path / "shared.parquet")], judged("2.jpg"))
     twice = scores_of_table([path], judged("2.jpg", "2.jpg"))  # by two captions, or two judges
     assert twice.values["similarity"].tolist() == [0.75, 0.75]
+
+
+def test_blanks_of_any_kind_are_alike(tmp_path):
+    blanks = [chr(c) for c in range(0x3100) if chr(c).isspace()]
+    texts = pa.array([f"{blank}a{blank}dog{blank}" for blank in blanks])
+    keys = [str(number) for number in range(len(blanks))]
+    similarity = [float(number) for number in range(len(blanks))]
+    path = tmp_path / "s.parquet"
+    pq.write_table(pa.table({"key": keys, "text": texts, "similarity": similarity}), path)
+    ratings = np.ones((len(keys), 1))
+    judged = Judgements(keys, ["a dog"] * len(keys), ratings, ("score",), {})
+    found = scores_of_table([str(path)], judged)
+    assert found.values["similarity"].tolist() == similarity
