@@ -15,9 +15,9 @@ from collections.abc import Iterable
 import numpy as np
 from scipy import sparse
 
-from ncclean.data.word_classes import WORD, WordClasses
+from ncclean.data.word_classes import WORD, WordClasses, folded
 
-VERSION = 1  # increase when the same captions yield other classes
+VERSION = 2  # increase when the same captions yield other classes
 CAPTIONS, CHARACTERS = 40_000, 4_000_000  # to learn from
 _LONGEST = 2_000  # characters of a caption that count
 _COPIES = 10  # counted copies of one caption: too few to make a class
@@ -61,7 +61,7 @@ def _tokens(captions: Iterable[str]) -> tuple[list[list[str]], list[str]]:
     tokens: list[list[str]] = []
     left = CHARACTERS
     for caption in captions:
-        text = caption[:_LONGEST].lower()
+        text = folded(caption[:_LONGEST])
         left -= len(text)
         if len(tokens) == CAPTIONS or left < 0:
             break

@@ -21,6 +21,7 @@ _MARKS = "".join(chr(c) for c in range(0x300, 0x3100) if unicodedata.category(ch
 _LETTER = rf"(?:[^\W_]|[{_MARKS}])"
 # A hyphen binds: "red-eye" and "one-way" are words of their own.
 WORD = re.compile(rf"(?<![\w'{_MARKS}-])[^\W_]{_LETTER}*(?:['-]{_LETTER}+)*")
+_COMMENT = re.compile(r"(^|\s)#.*")
 _LARGEST = 1 << 20  # bytes of a list of words
 _VOWELS = "aeiou"
 
@@ -57,7 +58,7 @@ class WordClasses:
         """Load word classes from a file. Raises `InputError` if it cannot be read or holds none.
 
         A line `[name]` begins a class, and each further line is a meaning: words separated by
-        spaces, their forms (singular, plural) by slashes. `#` begins a comment.
+        spaces, their forms (singular, plural) by slashes. `#` after a blank begins a comment.
         """
         classes = cls.of_lines(read_text(path, _LARGEST).splitlines())
         lonely = [name for name, meanings in classes.classes.items() if len(meanings) < 2]
@@ -78,8 +79,8 @@ class WordClasses:
             if line.startswith("["):
                 name = line.strip("[] ")
                 classes.setdefault(name, [])
-            elif line and not line.startswith("#"):
-                forms = tuple(tuple(form.lower().split()) for form in line.split("/"))
+            elif line := folded(_COMMENT.sub("", line)):
+                forms = tuple(tuple(form.split()) for form in line.split("/"))
                 classes.setdefault(name, []).append(forms)
         return cls(classes)
 
@@ -104,7 +105,7 @@ class WordClasses:
         """Return the words of a caption that belong to a word class, in order."""
         places: list[Place] = []
         for match in WORD.finditer(caption):
-            entry = self.entries.get(match[0].lower())
+            entry = self.entries.get(folded(match[0]))
             if entry is not None:
                 places.append(
                     Place(match.start(), match[0], entry.word_class, entry.meaning, entry.form)
@@ -112,15 +113,25 @@ class WordClasses:
         return places
 
     def others(self, place: Place) -> list[Sequence[str]]:
-        """Return words that could replace a word: same class and form, another meaning."""
-        return [
-            forms[place.form]
-            for meaning, forms in enumerate(self.classes[place.word_class])
-            if meaning != place.meaning and len(forms) > place.form
+        """Return words that could replace a word: same class and form, another meaning.
+
+        A word of several lines has the meaning of the first one.
+        """
+        same = {word for forms in self.classes[place.word_class][place.meaning] for word in forms}
+        others = [
+            tuple(word for word in forms[place.form] if word not in same)
+            for forms in self.classes[place.word_class]
+            if len(forms) > place.form
         ]
+        return [words for words in others if words]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries)
+
+
+def folded(text: str) -> str:
+    """Return a text in lower case, and in the Unicode form of `entries`."""
+    return unicodedata.normalize("NFC", text.lower())
 
 
 def exchanged(caption: str, place: Place, word: str) -> str:

@@ -20,7 +20,7 @@ import torch
 from ncclean.base import schema
 from ncclean.base.config import FROM_CORPUS, ScoreOptions
 from ncclean.data.learnt_word_classes import VERSION
-from ncclean.data.word_classes import Place, WordClasses, cased, exchanged
+from ncclean.data.word_classes import Place, WordClasses, cased, exchanged, folded
 from ncclean.errors import InputError
 from ncclean.execution.column_source import ColumnSource, EncoderFacts
 from ncclean.execution.encoded_shard import EncodedShard, Values
@@ -197,7 +197,7 @@ class WordChecks(ColumnSource):
                     continue
                 places, words = zip(*checks, strict=True)
                 to = np.array([number_of[word] for word in words])
-                instead_of = np.array([number_of[place.word.lower()] for place in places])
+                instead_of = np.array([number_of[folded(place.word)] for place in places])
                 exchanges = Exchanges(
                     np.array([place.start for place in places]), fit[to] - fit[instead_of]
                 )
@@ -253,7 +253,7 @@ def _told(
         for place in places:
             of_class = captions.setdefault((place.word_class, place.form), [])
             if len(of_class) < _ROWS_AT_A_TIME:
-                of_class.append((row, number_of[place.word.lower()], place.meaning))
+                of_class.append((row, number_of[folded(place.word)], place.meaning))
     told = set()
     for key, of_class in captions.items():
         rows, own, meanings = np.array(of_class).T

@@ -43,6 +43,29 @@ def test_synonyms_do_not_replace_one_another():
     assert not found & {"gray", "grey"}
 
 
+def test_word_classes_as_people_write_them():
+    classes = WordClasses.of_lines(
+        [
+            "[colour]",
+            "rot  # die Farbe",
+            "gru\u0308n",
+            "violett lila",
+            "lila flieder/",
+            "blau/blaue",
+        ]
+    )
+
+    def others(caption):
+        return {place.word: classes.others(place) for place in classes.places(caption)}
+
+    assert others("die Farbe rot") == {
+        "rot": [("gr\u00fcn",), ("violett", "lila"), ("lila", "flieder"), ("blau",)]
+    }
+    assert len(others("gr\u00fcn")["gr\u00fcn"]) == len(others("gru\u0308n")["gru\u0308n"]) == 4
+    assert others("lila") == {"lila": [("rot",), ("gr\u00fcn",), ("flieder",), ("blau",)]}
+    assert others("blaue") == {"blaue": []}
+
+
 def test_articles_follow():
     found = {change_one_word("a red apple", random.Random(seed)) for seed in range(400)}
     assert "an orange apple" in found
