@@ -16,6 +16,7 @@ from ncclean.evaluation.detection import SortedScores
 from ncclean.evaluation.figures import draw_noise
 from ncclean.evaluation.noise_choice import NoiseChoice, NoiseScore
 from ncclean.evaluation.noise_evaluation import (
+    ALL,
     BINS,
     Calibration,
     NoiseEvaluation,
@@ -75,9 +76,9 @@ class TruthTable:
             raise InputError(
                 f"{scores.paths[0]}: is_noisy takes true and false: {first_line(error)}"
             ) from error
-        kinds = [str(name) for name, _ in counts[:_MOST_KINDS]]
-        if len(counts) > _MOST_KINDS:
-            kinds = [*kinds[:-1], OTHER]
+        kinds = [str(name) for name, _ in counts]
+        if len(kinds) > _MOST_KINDS:
+            kinds = [*[kind for kind in kinds if kind != OTHER][: _MOST_KINDS - 1], OTHER]
         listed = f"[{', '.join(map(quoted, kinds))}]::VARCHAR[]"
         connection.execute(
             f"CREATE TEMP VIEW judged AS SELECT *, (CASE WHEN {truth} THEN "
@@ -99,6 +100,7 @@ class TruthTable:
             )
         pairs = np.array([judged.get(number, 0) for number in range(len(kinds) + 1)])
         unscored = with_truth - int(pairs.sum())
+        kinds = [f"kind {kind}" if kind == ALL else kind for kind in kinds]
         return cls(connection, choice, kinds, pairs, unscored, total - with_truth)
 
     def noise_rate(self) -> tuple[float, str]:

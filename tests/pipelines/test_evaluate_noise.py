@@ -122,6 +122,28 @@ def test_only_is_noisy_is_known(tmp_path):
     assert found.rules == []
 
 
+def test_kinds_called_all_and_other_are_kinds_like_any(tmp_path):
+    kinds = ["all", "other", "other", *(f"kind {n}" for n in range(20) for _ in "ab")]
+    path = write(
+        tmp_path / "s.parquet",
+        similarity=[0.5, *[0.0] * 42, 1.0],
+        is_noisy=[*[True] * 43, False],
+        noise_kind=[*kinds, None],
+    )
+    found = run(path, rule=["similarity < 0.1"])
+    assert (len(found.noisy), found.noisy["other"]) == (20, 5)  # its own, and the two rarest
+    caught = found.rules[0].noise_caught
+    assert (caught["all"], caught["other"]) == (pytest.approx(42 / 43), 0.8)
+    path = write(
+        tmp_path / "few.parquet",
+        similarity=[1.0, 0.0, 1.0],
+        is_noisy=[True, True, False],
+        noise_kind=["all", "x", None],
+    )
+    caught = run(path, rule=["similarity < 0.1"]).rules[0].noise_caught
+    assert caught == {"all": 0.5, "kind all": 0.0, "x": 1.0}
+
+
 def test_many_kinds_are_gathered(tmp_path):
     kinds = [f"kind {number} '" for number in range(40)]
     path = write(
