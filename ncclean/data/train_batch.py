@@ -75,20 +75,24 @@ def with_batch_noise(batch: TrainBatch, share: float, seed: int) -> TrainBatch:
     """Return the batch with the captions of floor(share B) pairs permuted among themselves.
 
     This is the noise of "Bayesian contrastive learning", drawn for each batch, so a pair is
-    mismatched in one epoch and matched in the next. `is_noisy` says which; a pair that the
-    permutation leaves in place is as clean as it was.
+    mismatched in one epoch and matched in the next. `is_noisy` says which; a pair that gets its own
+    text is as clean as it was, and one that gets another caption of its image as that one was.
     """
     plan = plan_noise(len(batch.captions), {"ncr": share}, seed, stream=_STREAM)
     if not plan.is_noisy.any():
         return batch
-    rows, moved = torch.from_numpy(plan.caption_source), torch.from_numpy(plan.is_noisy)
+    rows, captions, uids = torch.from_numpy(plan.caption_source), batch.captions, batch.uids
     truth = batch.is_noisy
     if truth is None:
-        truth = torch.full(moved.shape, -1, dtype=torch.int8)
+        truth = torch.full(rows.shape, -1, dtype=torch.int8)
+    origins = list(enumerate(rows.tolist()))
+    same_text = torch.tensor([captions[row] == captions[origin] for row, origin in origins])
+    same_image = torch.tensor([uids[row] == uids[origin] for row, origin in origins])
+    mismatched = torch.where(same_image, truth[rows], 1)
     return dataclasses.replace(
         batch,
-        captions=[batch.captions[row] for row in rows],
+        captions=[captions[row] for row in rows],
         tokens=None if batch.tokens is None else batch.tokens[rows],
-        is_noisy=torch.where(moved, 1, truth),
+        is_noisy=torch.where(same_text, truth, mismatched),
         features=batch.features and (batch.features[0], batch.features[1][rows]),
     )

@@ -216,6 +216,20 @@ def test_batch_noise_permutes_a_share_of_the_captions_and_says_which():
     assert with_batch_noise(batch, 0.5, seed=4).captions != noisy.captions
 
 
+def test_batch_noise_among_captions_of_one_image_or_alike_is_none():
+    batch = FixedBatches(size=16)._batch(0)
+    truth = torch.arange(len(batch.uids), dtype=torch.int8) % 2
+    alike = dataclasses.replace(batch, captions=["a dog"] * len(batch.uids), is_noisy=truth)
+    assert with_batch_noise(alike, 1.0, seed=3).is_noisy.tolist() == truth.tolist()
+    captions = [f"caption {number}" for number in range(len(batch.uids))]
+    of_one = dataclasses.replace(
+        batch, captions=captions, uids=["a"] * len(captions), is_noisy=truth
+    )
+    noisy = with_batch_noise(of_one, 1.0, seed=3)
+    assert noisy.captions != captions
+    assert noisy.is_noisy.tolist() == [captions.index(text) % 2 for text in noisy.captions]
+
+
 def test_batch_noise_is_drawn_anew_in_each_epoch(shards, model):
     """And is the same when an epoch is taken up in the middle."""
     preprocessing = Estimator.load(f"local-dir:{model}", None).preprocessing
