@@ -165,9 +165,9 @@ class Sample:
     `status` is known without decoding the image; a sample without a usable caption has the status
     of its first one. `image` is dropped as soon as it has been decoded. `members` are those of a
     tar by extension, in shard order, and `picture` is the extension of its image. `rows`, on
-    request, are the table rows of the sample, or the object of its json. `alike` are the keys of
-    following samples that differ only in row and key, if requested together. `further_images` are
-    the extensions or columns of other images.
+    request, are the table rows of the sample, with their `row_numbers` in the unit, or the object
+    of its json. `alike` are the keys of following samples that differ only in row and key, if
+    requested together. `further_images` are the extensions or columns of other images.
     """
 
     row: int
@@ -181,6 +181,7 @@ class Sample:
     members: dict[str, TarMember] = field(default_factory=dict)
     picture: str | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
+    row_numbers: list[int] = field(default_factory=list)
     alike: list[str] = field(default_factory=list)
     further_images: list[str] = field(default_factory=list)
 

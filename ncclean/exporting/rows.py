@@ -7,7 +7,7 @@ import os
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclean.data.arrow_values import python_values
 from ncclean.data.images.arrow_rows import ParquetRow
@@ -17,6 +17,8 @@ from ncclean.data.images.columns import (
     IMAGE_COLUMNS,
     KEY_COLUMNS,
     PATH_COLUMNS,
+    CaptionPlace,
+    caption_places,
     image_column,
     is_image_file,
 )
@@ -25,7 +27,6 @@ from ncclean.data.images.registry import has_rows, layout_of
 from ncclean.data.images.text_rows import LeftOut, Row, row_keys
 from ncclean.data.member_samples import caption_keys, own_uid, sample_uid
 from ncclean.data.nested_fields import field_at, head_of, put_at
-from ncclean.data.sample_groups import usual_caption
 from ncclean.data.samples import TRUTH, CaptionKeys, Sample
 from ncclean.data.shards import ShardRef
 from ncclean.exporting.captions import ExportedCaptions, exported_truth
@@ -107,15 +108,6 @@ class ExportedRow:
             self.put(name, key)
 
 
-class _Place(NamedTuple):
-    """A caption's place in a row: its number, the column, and the index in a list."""
-
-    number: int
-    column: str
-    entry: int | None
-    text: Any
-
-
 def written_names_of(shard: ShardRef) -> Mapping[str, str]:
     """Map a table's columns from lower-case to their written names; empty for other layouts."""
     layout = layout_of(shard)
@@ -194,9 +186,9 @@ def _rows_of_table(
     An omitted caption is removed from its list or column, and a mended one replaces the original,
     which moves to `original_caption`.
     """
-    places: list[list[_Place]] = [[] for _ in sample.rows]
+    places: list[list[CaptionPlace]] = [[] for _ in sample.rows]
     if captions is not None:
-        places = _caption_places(sample.rows, caption_keys(caption_key))
+        places = caption_places(sample.rows, caption_keys(caption_key))
     rows = []
     for row, of_row in zip(sample.rows, places, strict=True):
         kept = [one for one in of_row if captions is None or _is_kept(one, captions)]
@@ -337,34 +329,15 @@ def free_key(key: str, taken: dict[str, int]) -> str:
     return free
 
 
-def _caption_places(rows: Sequence[Row], names: Sequence[str]) -> list[list[_Place]]:
-    """Return where the captions of a sample are, by row, in the order of their numbers."""
-    places: list[list[_Place]] = [[] for _ in rows]
-    number = 0
-    for name in names or (None,):
-        for row, of_row in zip(rows, places, strict=True):
-            column = name or _usual_column(row)
-            value = field_at(row, column) if column else None
-            entries: list[tuple[int | None, Any]] = [(None, value)]
-            if isinstance(value, list):
-                entries = [*enumerate(value)]
-            for entry, text in entries:
-                of_row.append(_Place(number, column or "", entry, text))
-                number += 1
-    return places
-
-
-def _usual_column(row: Row) -> str | None:
-    value = usual_caption(row, CAPTION_COLUMNS)
-    return next((n for n in CAPTION_COLUMNS if value is not None and row.get(n) is value), None)
-
-
-def _is_kept(place: _Place, captions: ExportedCaptions) -> bool:
+def _is_kept(place: CaptionPlace, captions: ExportedCaptions) -> bool:
     return captions.is_only or place.number in captions.texts
 
 
 def _changes(
-    row: Row, places: Sequence[_Place], kept: Sequence[_Place], captions: ExportedCaptions
+    row: Row,
+    places: Sequence[CaptionPlace],
+    kept: Sequence[CaptionPlace],
+    captions: ExportedCaptions,
 ) -> dict[str, Any]:
     """Return the changes to a row when captions are omitted or mended."""
     changes: dict[str, Any] = {}

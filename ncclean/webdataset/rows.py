@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ncclean.base.formats import counted
-from ncclean.data.images.columns import CAPTION_COLUMNS
-from ncclean.data.member_samples import caption_keys
+from ncclean.data.images.columns import CAPTION_COLUMNS, caption_places
+from ncclean.data.member_samples import caption_keys, own_uid
+from ncclean.data.nested_fields import head_of, put_at
 from ncclean.data.options import SourceOptions
 from ncclean.data.rank_samples import selected_of
 from ncclean.data.reader import read_samples
-from ncclean.data.samples import CaptionKeys, SkipReason
+from ncclean.data.samples import CaptionKeys, Sample, SkipReason
 from ncclean.data.selection import SelectedSample
 from ncclean.data.shards import match_shards
 from ncclean.data.sources import resolve_sources
@@ -28,9 +31,9 @@ class SelectedRows:
         pairs = pairs.filter(rows.keep, with_indices=True).map(rows.weigh, with_indices=True)
 
     `sources` are what was scored, in the data set's order of files; `total` is their number of
-    rows. For a row with several captions the best one counts. Raises `InputError` for a selection
-    of other sources, with captions mended in an unknown column, and for sources whose rows cannot
-    all be identified.
+    rows. For a row with several captions the best one counts; each row of an image is a row.
+    Raises `InputError` for a selection of other sources, with captions mended in an unknown column,
+    and for sources whose rows cannot all be identified.
     """
 
     def __init__(
@@ -44,7 +47,7 @@ class SelectedRows:
         self._selected: dict[int, SelectedSample] = {}
         named = [sources] if isinstance(sources, str) else sources
         shards = resolve_sources(named, options=SourceOptions(**source))
-        reader = open_selection(selection, "best")
+        reader = open_selection(selection)
         shards = as_scored([selection], shards)
         self._caption_key = caption_key = captions_as_scored([selection], caption_key)
         names = {ref.name: name for name, ref in match_shards([*reader.counts()], shards).items()}
@@ -59,12 +62,9 @@ class SelectedRows:
                     named_so = pairs.get(sample.key, [])
                     if chosen := selected_of(named_so, sample, name or ""):
                         pairs[sample.key] = [one for one in named_so if one not in chosen]
-                rows = len(sample.rows) or 1  # a broken one, which nothing selects
-                for number in range(rows):
-                    row = [one for one in chosen if rows == 1 or one.caption in (None, number)]
-                    if row:
-                        self._selected[self.total + number] = row[0]
-                self.total += rows
+                for number, pair in self._rows(sample, chosen, self.total - first):
+                    self._selected.setdefault(first + number, pair)
+                self.total += len(sample.row_numbers) or 1
             lacking += sum(map(len, pairs.values()))
             if shard.count not in (None, self.total - first):
                 raise InputError(
@@ -86,10 +86,37 @@ class SelectedRows:
         """Check whether the row of this number is selected: `filter(..., with_indices=True)`."""
         return index in self._selected
 
-    def weigh(self, row: dict[str, Any], index: int) -> dict[str, Any]:
-        """The `weight` of a row of the filtered data set, and its caption where that was mended.
+    def _rows(
+        self, sample: Sample, pairs: Sequence[SelectedSample], following: int
+    ) -> Iterator[tuple[int, SelectedSample]]:
+        """Yield the number of each selected row, and its best pair: `caption` counts in the row.
 
-        Raises `InputError` for a row that, by its `uid`, is not the selected one.
+        A pair that was drawn several times has the sum of the weights.
+        """
+        numbers, rows = sample.row_numbers or [following], sample.rows or [{}]
+        places = caption_places(rows, caption_keys(self._caption_key))
+        for number, row, in_row in zip(numbers, rows, places, strict=True):
+            captions = {None: None} | {place.number: n for n, place in enumerate(in_row)}
+            if not sample.row_numbers:  # of a tar
+                captions = {pair.caption: pair.caption for pair in pairs}
+            of_row = [pair for pair in pairs if pair.caption in captions]
+            if of_row:
+                best = of_row[0]
+                yield (
+                    number,
+                    replace(
+                        best,
+                        uid=own_uid(row) or best.uid,  # rows of an image may each have one
+                        weight=sum(one.weight for one in of_row if one.caption == best.caption),
+                        caption=captions[best.caption],
+                    ),
+                )
+
+    def weigh(self, row: dict[str, Any], index: int) -> dict[str, Any]:
+        """The `weight` of a row of the filtered data set, and its caption where that changes.
+
+        A mended caption, or the best of several in a row, replaces the row's first. Raises
+        `InputError` for a row that, by its `uid`, is not the selected one.
         """
         pair = self._selected[self._kept[index]]
         if str(row.get("uid", pair.uid)) != pair.uid:
@@ -97,15 +124,18 @@ class SelectedRows:
                 f"row {index} has the uid {row['uid']}, and the selection {pair.uid}: name the "
                 "sources in the order of the data set, and filter before you shuffle"
             )
-        if pair.text is None:
-            return {"weight": float(pair.weight)}
-        return {"weight": float(pair.weight), self._caption_column(row): pair.text}
-
-    def _caption_column(self, row: dict[str, Any]) -> str:
-        names = caption_keys(self._caption_key) or CAPTION_COLUMNS
-        column = next((name for name in row if name.lower() in names), None)
-        if column is None:
-            raise InputError(
-                f"the selection mends captions, and no column is called {' or '.join(names)}"
-            )
-        return column
+        weight = {"weight": float(pair.weight)}
+        names = caption_keys(self._caption_key)
+        fields = {name.lower(): value for name, value in row.items()}
+        (places,) = caption_places([fields], names)
+        if pair.text is None and (pair.caption is None or len(places) == 1):
+            return weight
+        first = places[0].column
+        text = places[pair.caption or 0].text if pair.text is None else pair.text
+        column = next((name for name in row if name.lower() == head_of(first)), None)
+        if column is None or not isinstance(text, str):
+            called = " or ".join(names or CAPTION_COLUMNS)
+            raise InputError(f"the selection chooses captions, and no column is called {called}")
+        changed = {head_of(first): copy.deepcopy(row[column])}
+        put_at(changed, first, text if places[0].entry is None else [text])
+        return weight | {column: changed[head_of(first)]}

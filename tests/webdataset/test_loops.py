@@ -385,3 +385,50 @@ def test_a_row_with_captions_is_kept_for_any_of_them(tmp_path):
     path = selected(tmp_path / "clean.parquet", ("a", "t", "a", 0.5, "retain"), **number)
     kept = ncclean.webdataset.SelectedRows(str(tmp_path / "t.parquet"), path)
     assert kept.keep(None, 0)
+
+
+def test_rows_of_an_image_need_not_be_neighbours_and_a_pair_may_be_drawn_twice(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.jpg").write_bytes(hostile.JPEG)
+    rows = [
+        {"file_name": f"{name}.jpg", "title": "x", "caption": f"{name} {number}"}
+        for number, name in enumerate("abba")
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pairs = [
+        (name, "t", name, weight, "retain")
+        for name, weight in zip("aabb", (1, 2, 4, 4), strict=True)
+    ]
+    path = selected(
+        tmp_path / "clean.parquet",
+        *pairs,
+        caption_number=pa.array([0, 1, 1, 1], pa.int16()),
+        caption_rank=pa.array([1, 0, 0, 0], pa.int16()),
+        caption=pa.array([None, "new", None, None]),
+    )
+    kept = ncclean.webdataset.SelectedRows(str(tmp_path / "t.jsonl"), path)
+    numbers = [number for number in range(kept.total) if kept.keep(None, number)]
+    assert numbers == [0, 2, 3]
+    assert [kept.weigh(rows[n], i) for i, n in enumerate(numbers)] == [
+        {"weight": 1.0},
+        {"weight": 8.0},
+        {"weight": 2.0, "caption": "new"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "row", "first", "best"),
+    [
+        (None, {"Captions": ["x", "y"]}, "Captions", ["y"]),
+        (["alt", "b.text"], {"b": {"text": "y"}, "alt": "x"}, "alt", "y"),
+    ],
+)
+def test_a_row_has_the_best_of_its_captions(tmp_path, names, row, first, best):
+    row = {"key": "a", "image": hostile.JPEG, "title": "x", **row}
+    if names is None:
+        del row["title"]
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "t.parquet")
+    number = {"caption_number": pa.array([1], pa.int16())}
+    path = selected(tmp_path / "clean.parquet", ("a", "t", "a", 0.5, "retain"), **number)
+    kept = ncclean.webdataset.SelectedRows(str(tmp_path / "t.parquet"), path, caption_key=names)
+    assert kept.weigh(row, 0) == {"weight": 0.5, first: best}

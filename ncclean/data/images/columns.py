@@ -10,11 +10,12 @@ import functools
 import itertools
 import os
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from ncclean.data.images.text_rows import BrokenRow, Row
 from ncclean.data.nested_fields import field_at, head_of
-from ncclean.data.sample_groups import is_image, utf8
+from ncclean.data.sample_groups import is_image, usual_caption, utf8
 from ncclean.errors import ShardError
 
 # Column names in the layouts we read; the first that exists counts.
@@ -136,6 +137,37 @@ def key_of(row: Row, path: str | None) -> str | None:
         if isinstance(value, str | int) and value != "":
             return utf8(str(value))
     return utf8(posixpath.splitext(path.replace(os.sep, "/"))[0]) if path is not None else None
+
+
+class CaptionPlace(NamedTuple):
+    """A caption's place in a row: its number, the column, and the index in a list."""
+
+    number: int
+    column: str
+    entry: int | None
+    text: Any
+
+
+def caption_places(rows: Sequence[Row], names: Sequence[str]) -> list[list[CaptionPlace]]:
+    """Return where the captions of a sample are, by row, in the order of their numbers."""
+    places: list[list[CaptionPlace]] = [[] for _ in rows]
+    number = 0
+    for name in names or (None,):
+        for row, of_row in zip(rows, places, strict=True):
+            column = name or _usual_column(row)
+            value = field_at(row, column) if column else None
+            entries: list[tuple[int | None, Any]] = [(None, value)]
+            if isinstance(value, list):
+                entries = [*enumerate(value)]
+            for entry, text in entries:
+                of_row.append(CaptionPlace(number, column or "", entry, text))
+                number += 1
+    return places
+
+
+def _usual_column(row: Row) -> str | None:
+    value = usual_caption(row, CAPTION_COLUMNS)
+    return next((n for n in CAPTION_COLUMNS if value is not None and row.get(n) is value), None)
 
 
 def shared_path(row: Row | BrokenRow, image_key: str | None = None) -> str | None:

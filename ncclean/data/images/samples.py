@@ -68,13 +68,15 @@ class TableSamples:
         self._captions_left = CaptionsLeft(shard.size)
         self._first = shard.rows[0] if shard.rows is not None else 0
         self._keys: dict[str, str | int | None] = {}  # including image identities
+        self._numbers: dict[int, int] = {}  # by id of the rows that wait for others of their image
 
     def __iter__(self) -> Iterator[Sample]:
         yield from self._files.map(lambda row: self._read(*row), self._begun())
 
     def _begun(self) -> Iterator[tuple[Sample, bytes | str | None]]:
         """Yield the samples with their images, or the paths of these."""
-        groups = by_image(self._rows, self.shard.image_key)
+        numbered = self._numbered() if self._whole else self._rows
+        groups = by_image(numbered, self.shard.image_key)
         failure: ShardError | None = None
         held: Sample | None = None  # may represent the samples that follow
         of_held: list[Row | BrokenRow] = []
@@ -102,6 +104,13 @@ class TableSamples:
             else:
                 yield sample, image
 
+    def _numbered(self) -> Iterator[Row | BrokenRow]:
+        """Yield the rows, noting their numbers: those of an image need not be consecutive."""
+        for number, row in enumerate(self._rows):
+            if isinstance(row, dict):
+                self._numbers[id(row)] = number
+            yield row
+
     def _place(self) -> str:
         """Return the key of a row without one."""
         return f"{self._first + self.samples:09d}"
@@ -110,12 +119,14 @@ class TableSamples:
         """Make a sample of one image's rows; return it with the image or its path."""
         place, number = self._place(), self.samples
         self.samples += 1
-        row = rows[0]
+        row, numbers = rows[0], [self._numbers.pop(id(row), 0) for row in rows]
         if isinstance(row, BrokenRow):
             return _broken(number, place, row.what), None
         for name, value in row.items():
             if isinstance(value, LeftOut) and name in self._used:
-                return _broken(number, place, value.what), None
+                sample = _broken(number, place, value.what)
+                sample.row_numbers = numbers
+                return sample, None
         column, image, path = image_column(row, self.shard.image_key)
         further = list(further_images(row, self.shard.image_key))
         for name in further:
@@ -144,6 +155,7 @@ class TableSamples:
         self._keys[sample.key] = identity
         if self._whole:
             sample.rows = whole
+            sample.row_numbers = numbers
         if image is None and path is None:
             where = f"no picture in {self.shard.image_key}" if self.shard.image_key else None
             sample.reject(SkipReason.IMAGE_MISSING, where)
