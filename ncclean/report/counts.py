@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ncclean.base.rules import REPORTED, DetectionCounts, Rule
 from ncclean.errors import InputError
 from ncclean.report.formats import shown_text
-from ncclean.report.table import ScoreTable
+from ncclean.report.table import SHARD, ScoreTable
 
 _EXAMPLE_CHARACTERS = 200
 MOST_SHOWN = 300
@@ -40,7 +40,8 @@ class PairCounts:
 def count_pairs(table: ScoreTable) -> PairCounts:
     """Count the rows of a score table by status. Raises `InputError` for rows without one."""
     rows, stated, ok, shards, expected, calibrated = table.rows(
-        "SELECT count(*), count(status), count(*) FILTER (status = 'ok'), count(DISTINCT shard), "
+        "SELECT count(*), count(status), count(*) FILTER (status = 'ok'), "
+        f"count(DISTINCT {SHARD}), "
         "sum(noise_probability) FILTER (status = 'ok'), "
         "count(noise_probability) FILTER (status = 'ok') FROM pairs"
     )[0]
@@ -50,7 +51,7 @@ def count_pairs(table: ScoreTable) -> PairCounts:
             "a score table; name that alone, such as scores.parquet"
         )
     failures = table.rows(
-        "SELECT status, count(*) AS pairs, count(DISTINCT shard), "
+        f"SELECT status, count(*) AS pairs, count(DISTINCT {SHARD}), "
         f"approx_top_k(left(error, {_EXAMPLE_CHARACTERS}), 1)[1] "
         "FROM pairs WHERE status <> 'ok' GROUP BY status ORDER BY pairs DESC, status"
     )
@@ -59,7 +60,7 @@ def count_pairs(table: ScoreTable) -> PairCounts:
 
 @dataclass(frozen=True)
 class ShardRow:
-    """Pairs of a shard; `noise_rate` is the mean `noise_probability` of the scored ones.
+    """Pairs of a shard; `noise_rate` is the mean `noise_probability` of those that have one.
 
     `unusual` is the distance of the noise rate, or of the share of failures, from the corpus's in
     standard errors, whichever is larger.
@@ -96,14 +97,16 @@ def shard_table(table: ScoreTable, most: int = MOST_SHOWN) -> ShardTable:
     # floor under p q excludes shards with one failure in a million.
     table.rows(
         "CREATE OR REPLACE TEMP TABLE shard_figures AS "
-        "WITH figures AS (SELECT shard, count(*) AS n, count(*) FILTER (status = 'ok') AS scored, "
+        f"WITH figures AS (SELECT {SHARD} AS shard, count(*) AS n, "
+        "count(*) FILTER (status = 'ok') AS scored, "
+        "count(noise_probability) FILTER (status = 'ok') AS calibrated, "
         "sum(noise_probability) FILTER (status = 'ok') AS wrong, "
-        "avg(similarity) FILTER (status = 'ok') AS cosine FROM pairs GROUP BY shard), "
-        "corpus AS (SELECT sum(wrong) / sum(scored) AS p, 1 - sum(scored) / sum(n) AS f "
+        f"avg(similarity) FILTER (status = 'ok') AS cosine FROM pairs GROUP BY {SHARD}), "
+        "corpus AS (SELECT sum(wrong) / sum(calibrated) AS p, 1 - sum(scored) / sum(n) AS f "
         "FROM figures) "
-        "SELECT shard, n, scored, wrong / nullif(scored, 0) AS rate, cosine, greatest("
-        "coalesce(abs(wrong / nullif(scored, 0) - p) "
-        "/ sqrt(greatest(p * (1 - p), 1e-4) / nullif(scored, 0)), 0), "
+        "SELECT shard, n, scored, wrong / nullif(calibrated, 0) AS rate, cosine, greatest("
+        "coalesce(abs(wrong / nullif(calibrated, 0) - p) "
+        "/ sqrt(greatest(p * (1 - p), 1e-4) / nullif(calibrated, 0)), 0), "
         "coalesce(abs((n - scored) / n - f) / sqrt(greatest(f * (1 - f), 1e-4) / n), 0)"
         ") AS unusual FROM figures, corpus"
     )

@@ -16,12 +16,14 @@ from ncclean.base.schema import (
     SCORE_FACTS,
     ScoreFacts,
 )
+from ncclean.base.url_secrets import without_secrets
 from ncclean.data.samples import Place
 from ncclean.errors import InputError
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import PLACE, PLACED, SCORES_ALONE, JoinedScores
-from ncclean.storage.quoting import identifier, truth_of
+from ncclean.storage.quoting import identifier, quoted, truth_of
 from ncclean.storage.run_facts import RunFacts, read_facts
+from ncclean.storage.tables import table_files
 
 _COUNTED = {
     "caption_number": "0",
@@ -31,6 +33,7 @@ _COUNTED = {
 # The types of columns that the page can filter by, in DuckDB's spelling, and how many of these.
 _FILTERED = re.compile(r"U?(TINY|SMALL|BIG)?INT(EGER)?|FLOAT|DOUBLE|BOOLEAN|VARCHAR")
 _MOST_FURTHER = 64
+SHARD = f"{PLACE}_shard"  # the column of a shard's name, with its table if there are several runs
 _NEEDED = ("shard", "key", "row", "status", "similarity")
 
 
@@ -73,7 +76,12 @@ class ScoreTable:
             for name, kind in scores.names.types.items()
             if name in columns and name.lower() not in lacking and _FILTERED.fullmatch(kind)
         ][:_MOST_FURTHER]
-        selected = ", ".join([PLACE, selected, *map(identifier, further)])
+        facts_of_run = read_facts(paths)
+        shard = "shard"
+        if facts_of_run.several_runs:  # whose shards may share names
+            labels = [quoted(f" ({without_secrets(p)})") for p in paths for _ in table_files([p])]
+            shard = f"shard || [{', '.join(labels)}][({PLACE} >> 40) + 1]"
+        selected = ", ".join([PLACE, f"{shard} AS {SHARD}", selected, *map(identifier, further)])
         connection.execute(f"CREATE TEMP VIEW pairs AS SELECT {selected} FROM {SCORES_ALONE}")
         joined = {
             # The cosine that it may follow is another one.
@@ -90,7 +98,6 @@ class ScoreTable:
             "CREATE TEMP VIEW joined_pairs AS SELECT "
             f"{', '.join([PLACE, *_NEEDED, *counted, *floats])} FROM {PLACED}"
         )
-        facts_of_run = read_facts(paths)
         return cls(connection, facts_of_run, columns, joined, scores.partners, further)
 
     def places(self, pairs: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Place]:

@@ -70,6 +70,23 @@ def test_of_too_many_the_most_unusual(table):
     assert shards.rows[0].unusual >= shards.rows[1].unusual
 
 
+def test_shards_of_two_runs_may_share_a_name(tmp_path):
+    paths = []
+    for name, rates in (("it's", (0.25, 0.75, None)), ("b", (1.0, 1.0))):
+        rows = [{"similarity": 0.2, "noise_probability": rate} for rate in rates]
+        rows.append({"status": "image_missing"})
+        paths.append(str(write_scores(tmp_path / f"{name}.parquet", rows, {"shift": name})))
+    table = ScoreTable.open(paths)
+    rows = [(row.shard, row.noise_rate, row.unusual) for row in shard_table(table).rows]
+    p = 3 / 4  # of the pairs with a probability
+    assert rows == [
+        (f"00000 ({paths[1]})", 1.0, pytest.approx((1 - p) / (p * (1 - p) / 2) ** 0.5)),
+        (f"00000 ({paths[0]})", 0.5, pytest.approx((p - 0.5) / (p * (1 - p) / 2) ** 0.5)),
+    ]
+    counts = count_pairs(table)
+    assert (counts.shards, counts.failures[0].shards) == (2, 2)
+
+
 def test_a_shard_that_is_too_clean_is_unusual_too(tmp_path):
     """30 pairs of a corpus of which half are noisy; in one shard none is."""
     rows = [
