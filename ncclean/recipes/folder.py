@@ -105,6 +105,11 @@ class RunFolder:
                 f"{path} is not the record of a stage: remove it, or use another --out"
             ) from error
 
+    def files(self, stage: str) -> list[str]:
+        """Return the files that a stage's record lists."""
+        recorded = RunRecord.load(self._record_path(stage), _COMMAND, base=UPath(self.path))
+        return [] if recorded is None else [stores.canonical(str(one)) for one in recorded.listed()]
+
     def was_begun(self, stage: str) -> bool:
         """Check whether the stage left anything: a start killed early has no record yet."""
         return bool(exists(self._record_path(stage)))

@@ -7,21 +7,23 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
 import yaml
+from upath import UPath
 
+from ncclean.base import stores
 from ncclean.base.atomic import reported
 from ncclean.base.formats import Table
 from ncclean.base.options import parameters
 from ncclean.base.output_mark import mark
 from ncclean.base.url_secrets import values_without_secrets
 from ncclean.base.visible_text import MessageFormatter
-from ncclean.errors import NccleanError, ResumeError
+from ncclean.errors import InputError, NccleanError, ResumeError
 from ncclean.recipes.folder import RunFolder, StageRecord, single_files
 from ncclean.recipes.matrix_tables import tables_of
 from ncclean.recipes.page import write_page
@@ -88,19 +90,22 @@ def run(recipe: Recipe, progress: Progress = SILENT, start_from: str | None = No
         _write_start(recipe, folder)
         records: dict[str, StageRecord] = {}
         ran: list[str] = []
+        writers: dict[str, str] = {}  # stages by the files that they have written
         for number, stage in enumerate(recipe.stages.values(), start=1):
             run_ids: dict[str, str | None] = {n: record.run_id for n, record in records.items()}
             decision = decide(stage, folder, run_ids, stage.name in forced)
             if not decision.runs and decision.record is not None:
                 records[stage.name] = decision.record
                 progress.say(f"{stage.name}: unchanged, skipped")
+                writers |= dict.fromkeys(folder.files(stage.name), stage.name)
                 continue
             place = f"stage {number} of {len(recipe.stages)}"
             is_named = stage.name != stage.command.name
             what = f"{stage.name} ({stage.command.name})" if is_named else stage.name
             progress.say(f"{place}, {what}: {decision.reason}")
-            record = _run_stage(recipe, decision, folder, OfStage(progress, stage.name))
+            record = _run_stage(recipe, decision, folder, writers, OfStage(progress, stage.name))
             records[stage.name] = record
+            writers |= dict.fromkeys(folder.files(stage.name), stage.name)
             ran.append(stage.name)
             figures = ", ".join(f"{name} {value}" for name, value in record.figures.items())
             progress.say(f"{stage.name}: done in {record.seconds:,.1f} s; {figures}")
@@ -119,7 +124,11 @@ def run(recipe: Recipe, progress: Progress = SILENT, start_from: str | None = No
 
 
 def _run_stage(
-    recipe: Recipe, decision: Decision, folder: RunFolder, progress: Progress
+    recipe: Recipe,
+    decision: Decision,
+    folder: RunFolder,
+    writers: Mapping[str, str],
+    progress: Progress,
 ) -> StageRecord:
     stage, start = decision.stage, decision.start
     assert start is not None
@@ -135,9 +144,19 @@ def _run_stage(
         lines = Lines(log, with_time=True)
         lines.say(f"{stage.name}: {stage.command.name}, {decision.reason}")
         begin = time.monotonic()
+
+        def list_file(path: UPath) -> None:
+            writer = writers.get(stores.canonical(str(path)))
+            if writer is not None:  # two evaluations may share a folder, but no file
+                raise InputError(
+                    f"{path} is an output of the stage {writer!r}, too: give one of them another "
+                    "`out`"
+                )
+            opened.made(path)
+
         try:
             # Commands without their own record: if killed, existing files are listed.
-            listing = nullcontext() if stage.command.has_record else reported(opened.made)
+            listing = nullcontext() if stage.command.has_record else reported(list_file)
             with listing:
                 result = execute(stage.command, start, Both(progress, lines))
         except BaseException as error:

@@ -171,3 +171,19 @@ def test_places_outside_of_the_run_are_named_before_anything_starts(shards, tmp_
     assert str(out) in said[0]
     assert "score" in said[0]
     assert RunFolder(tmp_path / "run").record("score").made[0] == str(out)
+
+
+def test_two_evaluations_in_one_folder_must_not_have_the_same_files(tmp_path):
+    """The second replaced the first one's result, and a comparison of both found no difference."""
+    ncclean.synth(tmp_path / "synth", pairs=8, held_out=8)
+    stage = (
+        f"    command: evaluate zeroshot\n    data: {tmp_path}/synth/heldout/zeroshot-shape\n"
+        "    model: demo\n    out: ${run}/results\n    precision: "
+    )
+    text = f"stages:\n  one:\n{stage}fp32\n  two:\n{stage}bf16\n"
+    with pytest.raises(InputError, match="is an output of the stage 'one', too"):
+        run(made(text, tmp_path / "run"))
+    (result,) = (tmp_path / "run/results").glob("*.json")
+    assert json.loads(result.read_text())["precision"] == "fp32"
+    apart = "others".join(text.rsplit("results", 1))
+    assert run(made(apart, tmp_path / "run")).ran == ("two",)
