@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 _PASSING = re.compile(
     r"data:image/[^\"') ]*|\d{4}-\d\d-\d\d([T ][\d:.+]*)?|\d+ [A-Z][a-z]+ 20\d\d|[\d.,]+ ?[a-z]*/s"
     r"|\b[\d.,]+ ?(s|ms|min|h)\b|(?m:^(time|speed|time went to) .*$\n?(^ {6,}\S.*$\n?)*)"
-    r'|"(\w*seconds\w*|\w*_per_second|data_wait|elapsed)": ?[\d.e+-]+'
+    r'|"(\w*seconds\w*|\w*_per_second|data_wait|\w+_time|duration)": ?[\d.e+-]+'
 )
 _DECIMAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d+|(?:\.\d+)?e[+-]?\d+)(?![\w.])")
 
