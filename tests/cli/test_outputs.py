@@ -1,6 +1,6 @@
 """What commands print and write, as `outputs.yaml` has it: nothing changes without being read.
 
-    WRITE_OUTPUTS=1 python -m pytest tests/test_outputs.py
+    WRITE_OUTPUTS=1 python -m pytest tests/cli/test_outputs.py
 
 writes it anew; the difference is part of a review. A command stands for its options together, on
 corpora with what real ones have: noise, broken samples, repeats, several captions of an image,
