@@ -56,24 +56,16 @@ def digest(path: Path) -> list[str]:
         return [f"{array.dtype} {array.shape}: {_many(array.ravel().tolist())}"]
     if path.suffix == ".tar":
         return list(_members(path))
-    if path.suffix in (".json", ".jsonl", ".html", ".csv", ".txt", ".yaml", ".tex"):
+    if path.suffix in (".json", ".jsonl", ".csv", ".txt", ".yaml", ".tex"):
         return [_text(path.read_text("utf-8"))]
     return [_hash(path.read_bytes())]
 
 
 def is_output(path: Path) -> bool:
-    """Whether it says what a command made: working folders and weights do not."""
-    passing = (
-        "logs",
-        "index.html",
-        "stages",
-        "tensorboard",
-        "checkpoints",
-        "run.entries",
-        "figures",
-    )
+    """Whether it says what a command made: working folders, weights and drawings do not."""
+    passing = ("logs", "stages", "tensorboard", "checkpoints", "run.entries", "figures")
     return not any(
-        part.startswith(".") or part.endswith((".work", ".safetensors")) or part in passing
+        part.startswith(".") or part.endswith((".work", ".safetensors", ".html")) or part in passing
         for part in path.parts
     )
 
@@ -97,7 +89,7 @@ def _members(path: Path) -> Iterator[str]:
 
 def _text(words: str) -> str:
     passed = text(words)
-    numbers = [float(number) for number in _DECIMAL.findall(passed)]
+    numbers = [float(text) for text in _DECIMAL.findall(passed)]
     return f"{_hash(_DECIMAL.sub('#', passed).encode())} {_numbers(numbers)}"
 
 

@@ -31,6 +31,7 @@ OUTPUTS = Path(__file__).with_name("outputs.yaml")
 IS_WRITING = bool(os.environ.get("WRITE_OUTPUTS"))
 Outcome = dict[str, Any]
 _SUMS = re.compile(r"\bn \d+(, \d+ not finite)?: ")
+_FILL = re.compile(r"([ ─])\1+")  # between columns that are as wide as their numbers
 _NUMBER = re.compile(r"-?\d+(?:\.(\d+))?(?:e[+-]?\d+)?")
 
 SCORED = """
@@ -245,7 +246,8 @@ def differences(expected: list[str], said: list[str]) -> list[str]:
     return lines + [f"{len(expected)} lines, now {len(said)}"] * (len(expected) != len(said))
 
 
-def alike(one: str, other: str) -> bool:
+def alike(*lines: str) -> bool:
+    one, other = (_FILL.sub(r"\1", line) for line in lines)
     if one == other:
         return True
     if _NUMBER.sub("#", one) != _NUMBER.sub("#", other):
