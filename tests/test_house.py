@@ -38,7 +38,7 @@ STATEMENTS = {
     "ncclean/webdataset": 290,
     "ncclean/workers": 400,
     "pipelines": 3280,
-    "tests": 36440,
+    "tests": 36450,
     "tests/benchmarks": 6260,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
