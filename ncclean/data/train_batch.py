@@ -75,8 +75,8 @@ def with_batch_noise(batch: TrainBatch, share: float, seed: int) -> TrainBatch:
     """Return the batch with the captions of floor(share B) pairs permuted among themselves.
 
     This is the noise of "Bayesian contrastive learning", drawn for each batch, so a pair is
-    mismatched in one epoch and matched in the next. `is_noisy` says which; a pair that gets its own
-    text is as clean as it was, and one that gets another caption of its image as that one was.
+    mismatched in one epoch and matched in the next. `is_noisy` says which. With an equal text, a
+    pair keeps its truth; with another caption of its own image, it has that caption's.
     """
     plan = plan_noise(len(batch.captions), {"ncr": share}, seed, stream=_STREAM)
     if not plan.is_noisy.any():

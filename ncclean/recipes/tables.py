@@ -89,11 +89,13 @@ def named_results(
     bases: dict[tuple[str, str, str], set[str]] = {}
     for measured, stage, _ in results:
         bases.setdefault(measured, set()).add(stages[stage].base)
-    return [
-        (stage, name if len(bases[measured]) == 1 else f"{name} ({stages[stage].base})", result)
-        for measured, stage, result in results
-        for name in measured[-1:]
-    ]
+    named = []
+    for measured, stage, result in results:
+        name = measured[-1]
+        if len(bases[measured]) > 1:
+            name = f"{name} ({stages[stage].base})"
+        named.append((stage, name, result))
+    return named
 
 
 def _model_name(stages: Mapping[str, StageFacts], result: Mapping[str, Any]) -> str:

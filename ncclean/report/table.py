@@ -78,9 +78,10 @@ class ScoreTable:
         ][:_MOST_FURTHER]
         facts_of_run = read_facts(paths)
         shard = "shard"
-        if facts_of_run.several_runs:  # whose shards may share names
-            labels = [quoted(f" ({without_secrets(p)})") for p in paths for _ in table_files([p])]
-            shard = f"shard || [{', '.join(labels)}][({PLACE} >> 40) + 1]"
+        if facts_of_run.runs:  # whose shards may share names
+            files = [quoted(f" ({without_secrets(file)})") for file in table_files(paths)]
+            labels = ", ".join(files[number] for number in facts_of_run.runs)
+            shard = f"shard || [{labels}][({PLACE} >> 40) + 1]"
         selected = ", ".join([PLACE, f"{shard} AS {SHARD}", selected, *map(identifier, further)])
         connection.execute(f"CREATE TEMP VIEW pairs AS SELECT {selected} FROM {SCORES_ALONE}")
         joined = {

@@ -27,5 +27,6 @@ def truth_of(kind: str) -> str:
 
     DuckDB takes NaN for true.
     """
-    known = "CASE WHEN NOT isnan(is_noisy) THEN is_noisy::BOOLEAN END"
-    return known if kind in ("FLOAT", "DOUBLE") else "is_noisy::BOOLEAN"
+    truth = "is_noisy::BOOLEAN"
+    is_float = kind in ("FLOAT", "DOUBLE")
+    return f"CASE WHEN NOT isnan(is_noisy) THEN {truth} END" if is_float else truth

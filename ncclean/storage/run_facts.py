@@ -16,8 +16,11 @@ from ncclean.scoring.stats import unpack_histogram
 from ncclean.scoring.vague_rate import is_usable
 from ncclean.storage.tables import local_tables, table_metadata
 
-# All files of one run have the same metadata.
-_SAME_RUN = ("model", "pretrained", "weights_fingerprint", "preprocessing", "shift", "noise_rate")
+# All files of one run have the same of these.
+_SAME_RUN = (
+    "model", "pretrained", "weights_fingerprint", "preprocessing", "shift", "noise_rate",
+    "mismatched_histogram",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,11 @@ class RunFacts:
     """The model, the calibration and the versions of a score table; None where not recorded.
 
     `mismatched` is the histogram of the null over the whole corpus. `groups` are those of
-    `calibrate_by`, the largest first. `several_runs` marks files that were not calibrated together;
-    facts of a single run are then None. `audited` is a calibration moved to the answers of an
-    audit. `captions_cut` had more tokens than `context_length`. `image_key` names the scored
-    images, "" if they were chosen by their names, None for embeddings. `further` counts images and
-    captions that belong to no row.
+    `calibrate_by`, the largest first. `runs` is empty for files that were calibrated together. Of
+    others, it has for each file the number of the first file of the same run, and all else is
+    None. `audited` is a calibration moved to the answers of an audit. `captions_cut` had more
+    tokens than `context_length`. `image_key` names the scored images, "" if they were chosen by
+    their names, None for embeddings. `further` counts images and captions that belong to no row.
     """
 
     model: str | None = None
@@ -55,12 +58,17 @@ class RunFacts:
     mismatched: Histogram | None = None
     calibrate_by: str | None = None
     groups: tuple[GroupRate, ...] = ()
-    several_runs: bool = False
+    runs: tuple[int, ...] = ()
     audited: Audited | None = None
     captions_cut: int | None = None
     context_length: int | None = None
     image_key: str | None = None
     further: FurtherMembers = field(default_factory=FurtherMembers)
+
+    @property
+    def several_runs(self) -> bool:
+        """Check whether the files were not calibrated together."""
+        return bool(self.runs)
 
     @property
     def tells_near_misses(self) -> bool:
@@ -85,9 +93,13 @@ def read_facts(paths: Sequence[str]) -> RunFacts:
     Raises `InputError` if a file cannot be read.
     """
     metadata = [table_metadata(file) for file in local_tables(paths)]
-    identities = {tuple(fields.get(name) for name in _SAME_RUN) for fields in metadata}
-    if len(identities) > 1:
-        return RunFacts(several_runs=True)
+    first: dict[tuple[str | None, ...], int] = {}  # files by what their run states
+    runs = [
+        first.setdefault(tuple(fields.get(name) for name in _SAME_RUN), number)
+        for number, fields in enumerate(metadata)
+    ]
+    if len(first) > 1:
+        return RunFacts(runs=tuple(runs))
     return parse_facts(metadata[0])
 
 

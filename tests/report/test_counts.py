@@ -76,7 +76,7 @@ def test_shards_of_two_runs_may_share_a_name(tmp_path):
         rows = [{"similarity": 0.2, "noise_probability": rate} for rate in rates]
         rows.append({"status": "image_missing"})
         paths.append(str(write_scores(tmp_path / f"{name}.parquet", rows, {"shift": name})))
-    table = ScoreTable.open(paths)
+    table = ScoreTable.open([str(tmp_path / "*.parquet")])
     rows = [(row.shard, row.noise_rate, row.unusual) for row in shard_table(table).rows]
     p = 3 / 4  # of the pairs with a probability
     assert rows == [

@@ -180,3 +180,5 @@ def test_files_of_several_runs_have_no_facts_in_common(tmp_path):
     assert mixed.several_runs
     assert not mixed.noise_rate.is_known
     assert read_facts([*[str(one)] * 33, str(other)]).several_runs  # the last of many
+    write_scores(tmp_path / "5.parquet", graded(), {**FIELDS, "mismatched_histogram": "{}"})
+    assert read_facts([str(tmp_path / "[125].parquet")]).runs == (0, 0, 2)
