@@ -28,7 +28,7 @@ STATEMENTS = {
     "ncclean/models": 1520,
     "ncclean/neighbour_search": 1420,
     "ncclean/recipes": 710,
-    "ncclean/report": 1230,
+    "ncclean/report": 1240,
     "ncclean/reviewing": 1360,
     "ncclean/runners": 330,
     "ncclean/scoring": 1470,
