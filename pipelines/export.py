@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -146,7 +147,7 @@ class Export(Command):
         from ncclean.exporting.out_layout import out_layout
         from ncclean.runners.opened import open_runner
 
-        shards = self._selected_shards(fixes)
+        shards = self._selected_shards(fixes, progress)
         with open_runner(self.tasks, self.tasks.workers or usable_cores()) as runner:
             return export_shards(
                 self.selection,
@@ -169,7 +170,7 @@ class Export(Command):
         from ncclean.exporting.cost import plan
         from ncclean.exporting.out_layout import out_layout
 
-        shards = self._selected_shards(fixes)
+        shards = self._selected_shards(fixes, progress)
         return plan(
             self.selection,
             shards,
@@ -186,14 +187,15 @@ class Export(Command):
             progress=progress,
         )
 
-    def _selected_shards(self, fixes: str | None) -> list[ShardRef]:
+    def _selected_shards(self, fixes: str | None, progress: Progress) -> list[ShardRef]:
         """The shards to read. Raises `InputError` if one of the tables is about others."""
         from ncclean.data.sources import resolve_pairs
         from ncclean.storage.same_corpus import as_scored
 
         shards = resolve_pairs(self.shards, self.source_options)
+        say_once = functools.cache(progress.say)
         for tables in filter(None, ([self.selection], list(self.scores), [fixes] if fixes else [])):
-            shards = as_scored(tables, shards)
+            shards = as_scored(tables, shards, say_once)
         return shards
 
     def _captions(self, fixes: str | None) -> CaptionKeys:
@@ -216,6 +218,11 @@ def _summary(exported: ExportSummary) -> Iterator[Shown]:
         yield Note(
             f"{counted(len(exported.walked), 'shard')} written anew since the scoring (first: "
             f"{exported.walked[0]}): samples are not where the selection says, and were searched"
+        )
+    if exported.changed_images:
+        yield Note(
+            f"{counted(exported.changed_images, 'image')} with another size than when scored: the "
+            "scores are of what was there"
         )
     if exported.shifted is not None:
         yield f"{counted(exported.shifted, 'caption')} shifted back"

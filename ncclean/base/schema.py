@@ -91,7 +91,7 @@ SCORE_COLUMNS = (
            "data.samples"),
     Column("image_offset", _LONG, "first byte of the image in its tar; null in other layouts and "
            "in packed tars", "data.tar"),
-    Column("image_size", _LONG, "bytes of the image in its tar", "data.tar"),
+    Column("image_size", _LONG, "bytes of the image in its tar, or of its file", "data.samples"),
     Column("sample_offset", _LONG, "first byte of the sample's members in the tar, headers "
            "included; null where others lie between them", "data.tar"),
     Column("sample_size", _LONG, "bytes of all its members, headers and padding included",

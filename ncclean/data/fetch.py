@@ -45,7 +45,7 @@ class ImageFetcher:
     """Reads the images of chosen samples; any thread may ask.
 
     With `keeps_places`, a tar is read from its start only once. `say` is called once for a table
-    without places, and for each shard that has changed.
+    without places, and for each shard that has changed, or whose image files have.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ImageFetcher:
         """
         left = dict(places)
         is_tar = shard.layout == WEBDATASET
-        yield from _taken(left, (_in_tar if is_tar else _in_files)(shard, left))
+        yield from _taken(left, (_in_tar if is_tar else self._in_files)(shard, left))
         for key, place in list(left.items()):
             # An unreadable file, or a sample in a tar without a readable image.
             where = place.sample_offset if is_tar else place.image_path
@@ -104,6 +104,26 @@ class ImageFetcher:
             while len(self._tars) > _KEPT_TARS:
                 self._tars.popitem(last=False)
 
+    def _in_files(self, shard: ShardRef, places: Mapping[str, Place]) -> Iterator[Image]:
+        """Yield loose images that can be read."""
+        files = UnitFiles(shard)
+        is_folder = shard.layout == Folder.name
+        folder = stores.absolute(shard.url) if is_folder else ""
+        read_file = files.read_exactly if is_folder else files.read
+
+        def read(path: str) -> bytes:
+            try:
+                return read_file(posixpath.join(folder, path))
+            except UnreadableFile:
+                return b""
+
+        paths = {key: place.image_path for key, place in places.items() if place.image_path}
+        for key, image in zip(paths, files.map(read, paths.values()), strict=True):
+            if image:
+                if places[key].image_size not in (None, len(image)):
+                    self._say_once(f"images of {shard.url} have changed since they were scored")
+                yield key, _shown(image)
+
 
 def _taken(left: dict[str, Place], images: Iterator[Image]) -> Iterator[Image]:
     for key, data in images:
@@ -113,25 +133,6 @@ def _taken(left: dict[str, Place], images: Iterator[Image]) -> Iterator[Image]:
 
 def _shown(image: bytes) -> bytes | None:
     return image if len(image) <= LARGEST_IMAGE else None
-
-
-def _in_files(shard: ShardRef, places: Mapping[str, Place]) -> Iterator[Image]:
-    """Yield loose images that can be read."""
-    files = UnitFiles(shard)
-    is_folder = shard.layout == Folder.name
-    folder = stores.absolute(shard.url) if is_folder else ""
-    read_file = files.read_exactly if is_folder else files.read
-
-    def read(path: str) -> bytes:
-        try:
-            return read_file(posixpath.join(folder, path))
-        except UnreadableFile:
-            return b""
-
-    paths = {key: place.image_path for key, place in places.items() if place.image_path}
-    for key, image in zip(paths, files.map(read, paths.values()), strict=True):
-        if image:
-            yield key, _shown(image)
 
 
 @dataclass

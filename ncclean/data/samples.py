@@ -47,9 +47,10 @@ OF_CAPTIONS = (
 class Place(NamedTuple):
     """The position of a sample in its shard, as far as its layout can tell.
 
-    `image_path` is the file of the image, as the source names it. In an uncompressed tar, the image
-    is `image_size` bytes from `image_offset` on; the `sample_size` bytes from `sample_offset` on
-    are exactly all members of the sample, headers and padding included.
+    `image_path` is the file of the image, as the source names it, and `image_size` its bytes. In an
+    uncompressed tar, the image is `image_size` bytes from `image_offset` on; the `sample_size`
+    bytes from `sample_offset` on are exactly all members of the sample, headers and padding
+    included.
     """
 
     image_path: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import glob
+import hashlib
 import itertools
 import os
 import posixpath
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from braceexpand import braceexpand
 
@@ -90,6 +91,12 @@ class ShardRef:
         return dataclasses.replace(self, url=stores.absolute(self.url), files=files)
 
     @property
+    def fingerprint(self) -> Fingerprint:
+        """Return what tells later whether the shard has changed."""
+        url = stores.absolute(self.recorded().url)
+        return Fingerprint(self.size, _digest(url), _digest(self.version))
+
+    @property
     def part_name(self) -> str:
         """Return the file name of the shard's part of the score table."""
         return f"part-{short_name(self.name.replace('/', '__'))}.parquet"
@@ -101,6 +108,25 @@ class ShardRef:
         return cast(
             BinaryIO, stores.open_binary(self.url, block_bytes=_BLOCK_BYTES, blocks=_BLOCKS)
         )
+
+
+class Fingerprint(NamedTuple):
+    """The size of a shard, and digests of its URL and of its version; 0 and "" if unknown."""
+
+    size: int
+    url: str
+    version: str
+
+    def has_changed(self, now: Fingerprint) -> bool:
+        """Check whether a shard is another one now; a copy elsewhere has another version."""
+        if self.size and now.size and self.size != now.size:
+            return True
+        has_versions = self.version != "" != now.version
+        return self.url == now.url and has_versions and self.version != now.version
+
+
+def _digest(text: str) -> str:
+    return text and hashlib.blake2b(text.encode(errors="replace"), digest_size=4).hexdigest()
 
 
 _DEFAULTS = {

@@ -26,7 +26,8 @@ class Choice:
 
     `numbers` are those of its captions, the best first; None if the sample has only one. `mended`
     are the texts that replace captions, and `fields` the columns to add, by caption number. `place`
-    is offset and size of the sample in its tar, if the selection has them.
+    is offset and size of the sample in its tar, if the selection has them, and `image_size` the
+    scored image's.
     """
 
     copies: int = 0
@@ -34,6 +35,7 @@ class Choice:
     mended: dict[int, str] = field(default_factory=dict)
     fields: dict[int, dict[str, Any]] = field(default_factory=dict)
     place: tuple[int, int] | None = None
+    image_size: int | None = None
 
     @property
     def changes_captions(self) -> bool:
@@ -91,16 +93,16 @@ def open_choices(
 
 def _choices(selection: duckdb.DuckDBPyConnection, shard: str, repeats: float | None) -> Choices:
     there = columns_of(selection, "scores")
-    place = ", ".join(name if name in there else "NULL" for name in PLACE)
+    places = ", ".join(name if name in there else "NULL" for name in PLACE)
     rows = selection.execute(
-        f"SELECT key, uid, weight, captions, mended, {place} FROM scores WHERE shard = ?", [shard]
+        f"SELECT key, uid, weight, captions, mended, {places} FROM scores WHERE shard = ?", [shard]
     ).fetchall()
     if repeats is None:
         times = [1 if row[3] is None else row[3].count(row[3][0]) for row in rows]
     else:
         times = copies_of([row[1] for row in rows], [row[2] for row in rows], repeats).tolist()
     choices: Choices = {}
-    for (key, uid, _, captions, mended, offset, size), count in zip(rows, times, strict=True):
+    for (key, uid, _, captions, mended, *place), count in zip(rows, times, strict=True):
         if not count:
             continue
         choice = choices.setdefault(str(key), {}).setdefault(uid, Choice())
@@ -110,6 +112,7 @@ def _choices(selection: duckdb.DuckDBPyConnection, shard: str, repeats: float | 
         for number, text in zip(captions or (0,), mended, strict=True):
             if text is not None:
                 choice.mended[number] = text
+        offset, size, choice.image_size = place
         choice.place = None if offset is None or size is None else (offset, size)
     return choices
 

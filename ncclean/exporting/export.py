@@ -48,7 +48,7 @@ class ExportSummary:
     hold. `layout` is what was written, `uids` for a file of uids. `shifted` captions were shifted
     back, None without `--fix`. `further_images` counts images besides those of the samples, for
     which the layout has no place. `walked` are shards rewritten since they were scored: samples
-    were searched in them.
+    were searched in them. `changed_images` have another size than when they were scored.
     """
 
     shards: int
@@ -62,6 +62,7 @@ class ExportSummary:
     shifted: int | None = None
     further_images: int = 0
     walked: list[str] = field(default_factory=list)
+    changed_images: int = 0
 
 
 def export_shards(
@@ -216,6 +217,7 @@ def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> Export
         summary.samples += stats["successes"]
         summary.bytes += stats["bytes"]
         summary.further_images += stats.get("further_images", 0)
+        summary.changed_images += stats.get("changed_images", 0)
         summary.walked += [one for one in stats.get("walked", ()) if one not in summary.walked]
         summary.errors |= stats["errors"]
         for name, count in stats["missing"].items():  # once, for a shard in two tasks

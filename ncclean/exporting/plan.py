@@ -26,7 +26,8 @@ from ncclean.selection.fixed_selection import check_fixes, fixed_selection
 from ncclean.storage.catalog import columns_of, connect
 
 _LEAST_DIGITS = 5  # of the number in a shard's name, as in img2dataset
-PLACE = ("sample_offset", "sample_size")  # of all members of a sample, in an uncompressed tar
+# Of all members of a sample, in an uncompressed tar, and of its image.
+PLACE = ("sample_offset", "sample_size", "image_size")
 # SQL: how often a row of `open_selection` was drawn.
 WRITTEN = "coalesce(len(list_filter(captions, lambda one: one = captions[1])), 1)"
 

@@ -62,7 +62,8 @@ class ShardReport:
     """The outcome of a task; `missing` keys were selected but are not in the input.
 
     `further_images` counts images besides those of the samples, for which the layout has no place.
-    `walked` are input tars that differ from those of the selection, whose samples were searched.
+    `walked` are input tars that differ from those of the selection, whose samples were searched;
+    `changed_images` have another size than when they were scored.
 
     For image files, `batches` is the number of their lists, `columns` are those of the rows by
     table, and `left_out` numbers the samples that could not be written. `schema` is the task's
@@ -76,6 +77,7 @@ class ShardReport:
     missing: dict[str, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     walked: list[str] = field(default_factory=list)
+    changed_images: int = 0
     seconds: float = 0.0
     batches: int = 0
     columns: dict[str, list[str]] = field(default_factory=dict)
@@ -98,7 +100,15 @@ class ShardReport:
             "errors": self.errors,
             "sources": {segment.name: segment.count for segment in task.segments},
         }
-        names = ("further_images", "walked", "batches", "columns", "left_out", "schema")
+        names = (
+            "further_images",
+            "walked",
+            "changed_images",
+            "batches",
+            "columns",
+            "left_out",
+            "schema",
+        )
         return fields | {name: value for name in names if (value := getattr(self, name))}
 
 
@@ -170,12 +180,14 @@ def _export_segment(segment: Segment, choices: Choices, writer: Writer) -> None:
             choice = choice_of(choices, sample, segment.name)
             if choice is None or sample.status is SkipReason.DUPLICATE_KEY:
                 continue
+            sizes = {choice.image_size, sample.place.image_size} - {None}
             for copy in range(choice.copies):
                 is_here = segment.first <= place < segment.first + segment.count
                 place, lacking = place + 1, lacking - 1
                 if is_here:
                     is_there = writer.add(sample, copy, choice, segment)
                     writer.report.samples += is_there
+                    writer.report.changed_images += copy == 0 and len(sizes) > 1
                     lacking += not is_there
     finally:
         if lacking:

@@ -69,7 +69,7 @@ class JudgeSample:
         server = self._server(prompt)
         try:
             sample = self._sample(progress)
-            shards = as_scored(self.scores, self.shards)
+            shards = as_scored(self.scores, self.shards, progress.say)
             folder = stores.location(self.out)
             identity = self._identity(sample, prompt)
             journal = Journal.open(folder, identity, sample, overwrite=self.overwrite)

@@ -176,7 +176,7 @@ def write_audit(
     judged = AuditPair.of(sample.rows)
     pictures = None
     if shards is not None:
-        shards = as_scored(scores, shards)
+        shards = as_scored(scores, shards, progress.say)
         progress.say(f"reading the pictures of {len(judged):,} pairs")
         pictures = read_pictures(sample.rows, shards, progress.say)
     title = title or scores[0].rstrip("/").rsplit("/", 1)[-1]

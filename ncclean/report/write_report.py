@@ -107,7 +107,7 @@ def write_report(
     decided, decided_elsewhere = reviewed.counts(table.connection) if decisions else (None, 0)
     thumbnails = None
     if shards is not None:
-        shards = as_scored(scores, shards)
+        shards = as_scored(scores, shards, progress.say)
         examples = [example for card in cards or () for example in card.examples]
         pictured: list[Pictured] = [*shown, *examples]
         progress.say(f"reading the pictures of {len(pictured)} pairs")

@@ -125,7 +125,7 @@ def serve(
     if another review writes to `out`.
     """
     if shards is not None:
-        shards = as_scored(scores, shards)
+        shards = as_scored(scores, shards, progress.say)
     with contextlib.ExitStack() as stack:
         table = ReviewTable.open(scores, join, where, memory_limit)
         stack.callback(table.close)

@@ -5,6 +5,7 @@ DuckDB does all the work. Its limit bounds the memory, and no rows pass through 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from ncclean.selection.policy import Policy
 from ncclean.selection.selection_query import SelectionQuery
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
-from ncclean.storage.tables import table_metadata
+from ncclean.storage.tables import FINGERPRINTS, fingerprints, table_metadata
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def select(
                 _raise_if_unknown(paths)
             if policy.drop_parts:
                 check_parts(scores.connection)
-            summary = selection.write(aside, _read_by(paths))
+            summary = selection.write(aside, _of_source(paths))
         except duckdb.Error as error:
             raise_if_full(UPath(aside), error)
             raise InputError(f"the selection failed: {first_line(error)}") from error
@@ -112,10 +113,15 @@ def select(
     return SelectionSummary(**summary, out=str(out))
 
 
-def _read_by(paths: Sequence[str]) -> dict[str, str]:
-    """The keys by which all of the tables have read pictures and captions, as they record them."""
+def _of_source(paths: Sequence[str]) -> dict[str, str]:
+    """Return what later readers of the shards need to know of how and when they were scored.
+
+    These are the keys by which all of the tables have read pictures and captions, as they record
+    them, and the fingerprints of the shards.
+    """
     first, *others = (table_metadata(path) for path in paths)
-    return {
+    scored = fingerprints(paths)
+    return ({FINGERPRINTS: json.dumps(scored)} if scored else {}) | {
         name: first[name]
         for name in ("image_key", "caption_key")
         if name in first and all(one.get(name) == first[name] for one in others)

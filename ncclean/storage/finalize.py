@@ -6,6 +6,7 @@ are those of its part or, once the part is gone, those of the table itself.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -122,11 +123,14 @@ def _rows(run: ScoreRun) -> Iterator[tuple[str, ShardRows]]:
     """Yield where the rows of the run's shards are."""
     parts = run.parts()
     for name, stats in run.done.items():
+        listed = run.listed.shards[name]
+        size, version = run.scored_versions[name]
+        scored = dataclasses.replace(listed.ref, size=size, version=version).fingerprint
         if name in parts:
-            yield name, ShardRows(name, _absolute(parts[name]), stats.rows, True)
-        elif (file := run.listed.shards[name].file) is not None:
+            yield name, ShardRows(name, _absolute(parts[name]), stats.rows, True, scored)
+        elif (file := listed.file) is not None:
             table = run.layout.table_file(file)
-            yield name, ShardRows(name, _absolute(table), stats.rows, False)
+            yield name, ShardRows(name, _absolute(table), stats.rows, False, scored)
 
 
 def _digest(run: ScoreRun, shards: Sequence[ShardRows]) -> str:

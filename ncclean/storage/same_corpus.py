@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 
+from ncclean.base.formats import counted
 from ncclean.base.text_files import parse_json
 from ncclean.data.member_samples import caption_keys, sample_uid
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys
-from ncclean.data.shards import ShardRef, shards_by_name
+from ncclean.data.shards import Fingerprint, ShardRef, shards_by_name
 from ncclean.errors import InputError, ShardError
 from ncclean.storage.catalog import columns_of, connect
-from ncclean.storage.tables import table_metadata
+from ncclean.storage.tables import fingerprints, table_metadata
+
+logger = logging.getLogger(__name__)
 
 _SAMPLES = 20  # from the start of the first, a middle and the last shard
 
 
-def as_scored(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRef]:
+def as_scored(
+    tables: Sequence[str], shards: Sequence[ShardRef], say: Callable[[str], None] = logger.warning
+) -> list[ShardRef]:
     """The shards that tables are about, with the names and the `image_key` that these have.
 
     Raises `InputError` if tables and shards differ in the uids of a few samples, or name other
     images. Samples missing from the tables are skipped, as are unreadable shards: later steps
     report them. A corpus whose json has no uids cannot be distinguished from another with the same
-    names and keys.
+    names and keys; `say` is called if shards have changed since they were scored.
     """
     shards = _with_pictures(tables, shards)
     said = tables[0] if len(tables) == 1 else f"each of {' and '.join(tables[:3])}"
@@ -34,6 +40,7 @@ def as_scored(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRe
         scored = shards_by_name([name for (name,) in names.fetchall()], shards)
         called = {shard.name: name for name, shard in scored.items()}
         shards = [dataclasses.replace(one, name=called.get(one.name, one.name)) for one in shards]
+        _say_changed(fingerprints(tables), shards, say)
         # Whoever reads a selection compares every sample; pages show the images of a score table.
         is_selection = "status" not in columns_of(connection, "scores")
         first = "" if is_selection else "AND status <> 'duplicate_key'"
@@ -53,6 +60,21 @@ def as_scored(tables: Sequence[str], shards: Sequence[ShardRef]) -> list[ShardRe
     finally:
         connection.close()
     return shards
+
+
+def _say_changed(
+    scored: Mapping[str, Fingerprint], shards: Sequence[ShardRef], say: Callable[[str], None]
+) -> None:
+    changed = [
+        one
+        for one in shards
+        if one.name in scored and scored[one.name].has_changed(one.fingerprint)
+    ]
+    if changed:
+        say(
+            f"{counted(len(changed), 'shard')} changed since the scoring (first: "
+            f"{changed[0].recorded().url}): the scores are of what was there"
+        )
 
 
 def another_shard(url: str, table: str, key: str, here: str, there: str) -> InputError:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import fnmatch
 import glob
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,10 +22,13 @@ from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.base.local_copies import AT_ONCE, ListedFile, local_copies, with_original_names
 from ncclean.base.regular_files import why_missing
 from ncclean.base.text_files import LARGEST_TEXT
+from ncclean.data.shards import Fingerprint
 from ncclean.errors import InputError
 
 # Exists in the working folder while the files of a table are inconsistent.
 FINALIZING = "finalizing"
+# Metadata of a table: a JSON object with the `Fingerprint` of each scored shard.
+FINGERPRINTS = "shard_fingerprints"
 _listed: ContextVar[dict[str, list[ListedFile]] | None] = ContextVar("listed", default=None)
 
 
@@ -157,6 +161,28 @@ def table_metadata(path: str) -> dict[str, str]:
         for key, value in raw.items()
         if len(value) <= LARGEST_TEXT
     }
+
+
+def fingerprints(tables: Sequence[str]) -> dict[str, Fingerprint]:
+    """Return what each shard of score tables or selections was when it was scored, by its name.
+
+    Shards are missing if nothing is recorded, or if tables record different ones. Raises
+    `InputError` if a table cannot be read.
+    """
+    recorded: dict[str, set[Fingerprint]] = {}
+    for file in local_tables(tables):
+        for name, scored in _parsed(table_metadata(file).get(FINGERPRINTS, "{}")):
+            recorded.setdefault(name, set()).add(scored)
+    return {name: min(several) for name, several in recorded.items() if len(several) == 1}
+
+
+def _parsed(prints: str) -> list[tuple[str, Fingerprint]]:
+    """Parse recorded fingerprints; a stranger's unreadable text has none."""
+    try:
+        recorded = json.loads(prints).items()
+        return [(name, Fingerprint(int(n), str(url), str(now))) for name, (n, url, now) in recorded]
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        return []
 
 
 def _in_the_making(path: object) -> InputError:

@@ -70,7 +70,7 @@ def adapt_model(
         if done is not None:
             progress.say(f"{out} holds this adaptation already")
             return AdaptSummary(**done["summary"])
-    shards = as_scored(scores, shards)
+    shards = as_scored(scores, shards, progress.say)
     keys, scored = _strictly_clean(scores, threshold)
     pairs = sum(map(len, keys.values()))
     if pairs < options.batch_size:

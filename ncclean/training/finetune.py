@@ -117,12 +117,12 @@ class Finetuning:
             progress.advance(report.step, report.steps, "steps", **report.terms, speed=speed)
 
         if cluster is None:
-            return self.train_as_rank(on_step)
-        return self._on_cluster(cluster, on_step)
+            return self.train_as_rank(on_step, progress)
+        return self._on_cluster(cluster, on_step, progress)
 
-    def train_as_rank(self, on_step: OnStep) -> FinetuneSummary:
+    def train_as_rank(self, on_step: OnStep, progress: Progress = SILENT) -> FinetuneSummary:
         """Train as one process of the run: the work of each rank."""
-        shards, selection, captions = self._inputs()
+        shards, selection, captions = self._inputs(progress)
         estimator = dataclasses.replace(self.model, device=rank_device(self.model.device)).load()
         objective = make_objective(self.method, self.objective, estimator.tokenize)
         training = dataclasses.replace(self.training, seed=self.seed)
@@ -169,10 +169,12 @@ class Finetuning:
             failed_shards=failed,
         )
 
-    def _on_cluster(self, cluster: ClusterOptions, on_step: OnStep) -> FinetuneSummary:
+    def _on_cluster(
+        self, cluster: ClusterOptions, on_step: OnStep, progress: Progress
+    ) -> FinetuneSummary:
         from ncclean.training.ray_train import train_on_cluster  # importing Ray takes a second
 
-        shards, *_ = self._inputs()  # before requesting anything from a cluster
+        shards, *_ = self._inputs(progress)  # before requesting anything from a cluster
         with self._record():
             pass
         result: FinetuneSummary = train_on_cluster(
@@ -188,7 +190,9 @@ class Finetuning:
     def _record(self) -> RunRecord:
         return open_record(self.out, _COMMAND, self.identity, overwrite=self.overwrite)
 
-    def _inputs(self) -> tuple[list[ShardRef], SelectionReader | None, CaptionKeys]:
+    def _inputs(
+        self, progress: Progress
+    ) -> tuple[list[ShardRef], SelectionReader | None, CaptionKeys]:
         """Return the shards, the selection, and its caption keys.
 
         Raises `InputError` if the selection is about others, or lacks what the method reads.
@@ -198,7 +202,7 @@ class Finetuning:
             self.selection, self.method, self.objective, self.loader.captions
         )
         if selection is not None:
-            shards = as_scored([selection.path], shards)
+            shards = as_scored([selection.path], shards, progress.say)
             captions = captions_as_scored([selection.path], captions)
         return shards, selection, captions
 

@@ -278,6 +278,21 @@ def test_files_that_are_gone_or_outside_are_not_shown(tmp_path, monkeypatch):
     assert [*dict(ImageFetcher().fetch(shard, there)).values()] == [b"b"]
 
 
+@pytest.mark.parametrize("layout", ["files", "imagefolder", "open_clip"])
+def test_another_image_in_the_file_is_said(layout, tmp_path):
+    table = LAYOUTS[layout]([("a", b"a", "a"), ("b", b"b", "b")], tmp_path / "source")
+    [shard] = resolve_sources([str(table)])
+    there, said = places(shard), []
+    assert {place.image_size for place in there.values()} == {1}
+    assert dict(ImageFetcher(said.append).fetch(shard, there))
+    assert not said
+    for file in (tmp_path / "source").rglob("*.jpg"):
+        file.write_bytes(b"another")
+    assert {*dict(ImageFetcher(said.append).fetch(shard, there)).values()} == {b"another"}
+    (text,) = said
+    assert "changed since" in text
+
+
 def test_a_store_is_asked_for_a_page_at_once(tmp_path):
     expected = images(300, 20_000)
     (tmp_path / "s.tar").write_bytes(tar(expected))

@@ -8,6 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.score import Score
+from ncclean_pipelines.select import Select
 from PIL import Image
 from upath import UPath
 
@@ -268,6 +270,21 @@ def test_an_image_of_another_task_does_not_stand_in_for_one_of_its_path(
     assert len(samples) == 2
     pairs = {picture(n): f"caption {n}" for n in (1, 200, 95)}
     assert all(one.caption == pairs[one.image] for one in samples)
+
+
+def test_images_replaced_since_the_scoring_are_counted(pairs, tmp_path):
+    source = LAYOUTS["open_clip"](pairs, tmp_path / "source")
+    scores, selection = str(tmp_path / "s.parquet"), str(tmp_path / "sel.parquet")
+    Score(shards=[str(source)], out=scores, model="demo", shift=0.1).run()
+    Select(scores=[scores], out=selection).run()
+    counts = []
+    for out in ("before", "after"):
+        shards = resolve_pairs([str(source)], SourceOptions())
+        summary = export_shards(selection, shards, UPath(tmp_path / out), samples_per_shard=3)
+        counts.append(summary.changed_images)
+        first, second, *_ = sorted((tmp_path / "source").rglob("*.jpg"))
+        first.write_bytes(second.read_bytes() + b"\0")
+    assert counts == [0, 1]
 
 
 def test_a_table_that_is_gone_is_an_error_of_its_shard(pairs, tmp_path):

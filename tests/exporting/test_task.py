@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from types import SimpleNamespace
 
 from upath import UPath
 
-from ncclean.data.samples import SkipReason
+from ncclean.data.samples import Sample
 from ncclean.data.shards import ShardRef
 from ncclean.exporting.choices import Choice
 from ncclean.exporting.out_layout import OutLayout, Targets
@@ -26,7 +25,7 @@ class Keys(Writer):
 
     def samples(self, segment, choices):
         for key in self.keys:
-            yield SimpleNamespace(key=key, status=SkipReason.OK, metadata={})
+            yield Sample(0, key)
 
     def add(self, sample, copy, choice, segment):
         self.taken.append(sample.key)

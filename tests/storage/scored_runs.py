@@ -108,7 +108,8 @@ def read(out):
         with path.open("rb") as file:
             table = pq.read_table(file)
         metadata = dict(table.schema.metadata)
-        del metadata[b"rows_by_shard"]
+        for name in (b"rows_by_shard", b"shard_fingerprints"):  # of the file's shards
+            del metadata[name]
         tables.append(table.replace_schema_metadata(metadata))
     assert all(table.schema.metadata == tables[0].schema.metadata for table in tables)
     return pa.concat_tables(tables)

@@ -1,8 +1,10 @@
 """Two corpora with the same names of shards and keys are told apart by their uids."""
 
 import json
+import shutil
 import tarfile
 from io import BytesIO
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +14,7 @@ from ncclean_pipelines.export import Export
 from ncclean_pipelines.finetune import Finetune
 from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
+from ncclean_pipelines.select import Select
 
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.shards import match_shards, resolve_shards, shards_by_name
@@ -154,6 +157,70 @@ def test_report_and_adapt_ask_too(tmp_path, refused):
     other = [str(tmp_path / "1")]
     refused(Report, scores=[scores], out=str(tmp_path / "r.html"), shards=other)
     refused(Adapt, scores=[scores], out=str(tmp_path / "a"), shards=other, model="demo")
+
+
+@pytest.fixture
+def selected(tmp_path):
+    """A corpus, its scores and a selection of all its pairs."""
+    rendered(tmp_path / "c", pairs=40, shard_size=20)
+    scores, selection = str(tmp_path / "s"), str(tmp_path / "sel.parquet")
+    Score(shards=[str(tmp_path / "c")], out=scores, model="demo", shift=0.1).run()
+    Select(scores=[scores], out=selection).run()
+    return tmp_path / "c", scores, selection
+
+
+def rewritten(tar):
+    """The same size, and the same places of images: one caption is another."""
+    data = tar.read_bytes()
+    caption = data.index(b".txt") - 9
+    begin = (caption // 512 + 1) * 512
+    tar.write_bytes(data[:begin] + b"!" + data[begin + 1 :])
+    return tar
+
+
+def test_shards_that_changed_since_the_scoring_are_named(selected, caplog):
+    folder, scores, selection = selected
+    for tables in ([scores], [selection], [selection, scores]):
+        as_scored(tables, shards(folder))
+    assert not caplog.records
+    rewritten(folder / "00001.tar")
+    for tables in ([scores], [selection]):
+        said = []
+        as_scored(tables, shards(folder), said.append)
+        (text,) = said
+        assert text.startswith("1 shard changed since the scoring")
+        assert "00001.tar" in text
+    as_scored([selection], shards(folder))
+    assert len(caplog.records) == 1  # in Python
+    out = folder.parent / "e"
+    printed = []
+    progress = SimpleNamespace(say=printed.append, advance=lambda *_, **__: None)
+    Export(selection=selection, scores=[scores], shards=[str(folder)], out=str(out)).run(progress)
+    assert sum("changed since" in text for text in printed) == 1
+    common = {"selection": selection, "shards": [str(folder)], "model": "demo"}
+    Finetune(method="clip", out=str(folder.parent / "f"), batch_size=40, **common).run(progress)
+    assert sum("changed since" in text for text in printed) == 2
+
+
+def test_a_copy_elsewhere_has_not_changed_unless_its_size_has(selected):
+    folder, scores, _ = selected
+    copies = folder.parent / "elsewhere"
+    shutil.copytree(folder, copies, copy_function=shutil.copy)  # with times of their own
+    said = []
+    as_scored([scores], shards(copies), said.append)
+    assert not said
+    (copies / "00000.tar").write_bytes((copies / "00000.tar").read_bytes() + bytes(512))
+    as_scored([scores], shards(copies), said.append)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("prints", ["[" * 100_000, "[1]", '{"00000": 1}', '{"00000": [1, 2]}'])
+def test_fingerprints_that_are_none_are_left_out(prints, selected):
+    folder, _, selection = selected
+    table = pq.read_table(selection).replace_schema_metadata({"shard_fingerprints": prints})
+    pq.write_table(table, selection)
+    rewritten(folder / "00001.tar")
+    as_scored([selection], shards(folder), pytest.fail)
 
 
 @pytest.mark.parametrize("keys", ["[" * 100_000, "[", "[1]"], ids=["deep", "cut", "a number"])

@@ -24,7 +24,7 @@ from ncclean.data.sample_groups import (
     is_image,
     utf8,
 )
-from ncclean.data.samples import CaptionKeys, Place, Sample, SkipReason, Unread
+from ncclean.data.samples import NO_PLACE, CaptionKeys, Place, Sample, SkipReason, Unread
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
 
@@ -92,20 +92,21 @@ class FolderSamples(MemberSamples):
         yield from self._grouped()
 
     def _locate(self, sample: Sample, group: Contents) -> None:
-        sample.place = Place(group.located.get(sample.picture or ""))
+        entry = group.located.get(sample.picture or "")
+        sample.place = NO_PLACE if entry is None else Place(entry.name, None, entry.size)
 
-    def _members(self) -> Iterator[tuple[str, str, bytes | Unread, str]]:
+    def _members(self) -> Iterator[tuple[str, str, bytes | Unread, Entry]]:
         entries = entries_of(
             self.shard.url, self.shard.span, self.caption_keys, self.shard.image_key
         )
         yield from self._files.map(self._member, entries)
 
-    def _member(self, entry: Entry) -> tuple[str, str, bytes | Unread, str]:
+    def _member(self, entry: Entry) -> tuple[str, str, bytes | Unread, Entry]:
         key = utf8(entry.key)
         data: bytes | Unread = b""
         if self._files.is_wanted(key) and self._is_used(key, entry.extension):
             data = too_large(entry.extension, entry.size) or self._read(entry)
-        return key, entry.extension, data, entry.name
+        return key, entry.extension, data, entry
 
     def _read(self, entry: Entry) -> bytes | Unread:
         try:

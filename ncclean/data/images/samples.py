@@ -177,6 +177,8 @@ class TableSamples:
             sample.reject(SkipReason.IMAGE_CORRUPT, "zero bytes")
         if sample.status is SkipReason.OK and isinstance(image, bytes):
             sample.image = image
+            if sample.place.image_path is not None:
+                sample.place = sample.place._replace(image_size=len(image))
         return sample
 
 
