@@ -228,8 +228,7 @@ class Policy(Options):
         if self.score is None:
             return None
         value = value or identifier(self.score)
-        finite = f"CASE WHEN isfinite({value}::DOUBLE) THEN {value} END"
-        return f"-({finite})" if self.prefers_low else finite
+        return f"-({finite(value)})" if self.prefers_low else finite(value)
 
     def bound(self) -> float | None:
         """The policy's threshold, turned so that higher is cleaner."""
@@ -241,6 +240,11 @@ class Policy(Options):
         """SQL for the weight of a kept pair."""
         column = self.weights or ("osa_weight" if self.method == "osa" else None)
         return "1.0" if column is None else identifier(column)
+
+
+def finite(value: str) -> str:
+    """Return SQL that is null where `value` is infinite or NaN, which DuckDB ranks above all."""
+    return f"CASE WHEN isfinite({value}::DOUBLE) THEN {value} END"
 
 
 # Declaring the options does not need Arrow, only applying them does.

@@ -26,7 +26,7 @@ from ncclean.selection.chain_steps import (
 )
 from ncclean.selection.decided import DROPPED, Decisions
 from ncclean.selection.drop_parts import count_mended, part_columns
-from ncclean.selection.policy import Policy
+from ncclean.selection.policy import Policy, finite
 from ncclean.storage.catalog import columns_of, first_line
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import PLACE, PLACED, JoinedScores
@@ -141,7 +141,7 @@ class SelectionQuery:
         policy = self._policy
         where = f"coalesce(({self._where.sql})::BOOLEAN, false)" if self._where else "true"
         weight = f"{identifier(self._weights) if self._weights else policy.weight()}::FLOAT"
-        goodness = self._or_null("similarity", "FLOAT")
+        goodness = finite(self._or_null("similarity", "FLOAT"))
         noise = self._or_null("noise_probability", "FLOAT")
         balance = f"({self._balance.sql})" if self._balance is not None else "NULL"
         if self._score is not None:

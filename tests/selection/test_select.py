@@ -95,6 +95,16 @@ def test_of_some_scores_less_is_cleaner(tmp_path, score):
     assert pq.read_table(tmp_path / "o.parquet")["uid"].to_pylist() == ["b", "d"]
 
 
+def test_a_similarity_that_is_nan_is_not_the_best(tmp_path):
+    scores = pa.table({
+        "uid": ["a", "a"], "shard": ["0"] * 2, "key": ["a"] * 2, "row": [0, 0],
+        "caption_number": [0, 1], "status": ["ok"] * 2, "similarity": [np.nan, 0.1],
+    })  # fmt: skip
+    _, selection = run(tmp_path, scores, best_caption=True)
+    assert selection["caption_number"].to_pylist() == [1]
+    assert selection["caption_rank"].to_pylist() == [0]
+
+
 def test_weights(tmp_path, refused):
     scores = table(50)
     _, by_method = run(tmp_path, scores, method="osa")
