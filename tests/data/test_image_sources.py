@@ -42,6 +42,26 @@ def test_a_row_that_repeats_key_and_picture_is_a_duplicate(tmp_path):
     assert len({sample.key for sample in samples}) == 3
 
 
+def test_rows_of_an_embedded_image_are_its_captions_and_none_is_lost(tmp_path):
+    """Hugging Face writes the names of files without their folders: other images may have one."""
+    rows = [("a", b"one", "x"), ("a", b"one", "y"), ("a", b"two", "z"), ("b", b"b", "b"),
+            ("a", b"one", "w")]  # fmt: skip
+    pairs = [
+        {"image": {"bytes": image, "path": f"{name}.jpg"}, "text": text}
+        for name, image, text in rows
+    ]
+    pq.write_table(pa.Table.from_pylist(pairs), tmp_path / "t.parquet")
+    samples, _ = read(tmp_path / "t.parquet")
+    assert [
+        (sample.key, sample.image, [caption.text for caption in sample.captions])
+        for sample in samples
+    ] == [
+        ("a", b"one", ["x", "y"]), ("000000001", b"two", ["z"]), ("b", b"b", ["b"]),
+        ("000000003", b"one", ["w"]),
+    ]  # fmt: skip
+    assert {sample.status for sample in samples} == {SkipReason.OK}
+
+
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
 def test_metadata_of_an_imagefolder(tmp_path, ending):
     for split in ("train", "test"):

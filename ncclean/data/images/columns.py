@@ -170,14 +170,14 @@ def _usual_column(row: Row) -> str | None:
     return next((n for n in CAPTION_COLUMNS if value is not None and row.get(n) is value), None)
 
 
-def shared_path(row: Row | BrokenRow, image_key: str | None = None) -> str | None:
-    """Return the path that rows of one image share; None for a row that stands alone."""
+def shared_image(
+    row: Row | BrokenRow, image_key: str | None = None
+) -> tuple[str, bytes | None] | None:
+    """Return the path and bytes that rows of one image share; None for a row that stands alone."""
     if isinstance(row, BrokenRow):
         return None
     image, path = image_of(row, image_key)
-    if image is not None or path is None:
-        return None
-    return None if any(row.get(name) not in (None, "") for name in KEY_COLUMNS) else path
+    return None if path is None or key_of(row, None) is not None else (path, image)
 
 
 def by_image(
@@ -186,11 +186,11 @@ def by_image(
     """Group the rows of each image at the place of the first.
 
     Unless they are consecutive, at most `MOST_ROWS` rows of an image, within some megabytes, are
-    grouped; further ones come later. A row that holds its image is never delayed. An error of
-    `rows` is raised after the rows before it.
+    grouped; further ones come later. Rows that hold their images are grouped only if consecutive,
+    as they are not delayed. An error of `rows` is raised after the rows before it.
     """
     waiting: list[list[Row | BrokenRow]] = []
-    of_path: dict[str, list[Row | BrokenRow]] = {}
+    of_image: dict[object, list[Row | BrokenRow]] = {}
     held = 0
     failure: ShardError | None = None
     remaining = iter(rows)
@@ -199,25 +199,25 @@ def by_image(
             row = next(remaining, None)
         except ShardError as error:
             row, failure = None, error
-        path = shared_path(row, image_key) if row is not None else None
-        if path is None and row is not None and not waiting:
+        image = shared_image(row, image_key) if row is not None else None
+        if image is None and row is not None and not waiting:
             yield [row]
             continue
-        if path is not None and len(of_path.get(path, ())) not in (0, MOST_ROWS):
-            of_path[path].append(row)  # type: ignore[arg-type]
+        if image is not None and len(of_image.get(image, ())) not in (0, MOST_ROWS):
+            of_image[image].append(row)  # type: ignore[arg-type]
         elif row is not None:
             waiting.append([row])
-            if path is not None:
-                of_path[path] = waiting[-1]
+            if image is not None:
+                of_image[image] = waiting[-1]
         held += _size(row)
-        if row is None or not of_path or held > _MOST_HELD or _holds_image(row, image_key):
+        if row is None or not of_image or held > _MOST_HELD or _holds_image(row, image_key):
             # The next rows may have the same image as the last ones.
-            last = waiting.pop() if path is not None and of_path[path] is waiting[-1] else []
+            last = waiting.pop() if image is not None and of_image[image] is waiting[-1] else []
             held = sum(map(_size, last))
             if held > _MOST_HELD:
                 waiting, last, held = [*waiting, last], [], 0
             yield from waiting
-            waiting, of_path = ([last], {path: last}) if path is not None and last else ([], {})
+            waiting, of_image = ([last], {image: last}) if image is not None and last else ([], {})
         if failure is not None:
             raise failure
         if row is None:

@@ -138,11 +138,13 @@ class TableSamples:
         metadata = _metadata(whole, [values for _, values in named])
         if image is not None and column is not None:
             metadata.pop(column, None)  # it may be a text
-        key = key_of(row, path)
-        identity = path if image is None or key is None else hash(image)
-        if key is not None and self._keys.get(key) not in (None, identity):
-            # A table merged from several shards has their keys, each possibly counted from 0.
+        key = key_of(row, None)
+        identity = path if image is None or (key or path) is None else hash(image)
+        if key is None or self._keys.get(key) not in (None, identity):
+            # A table merged from several shards has their keys, each possibly counted from 0, and
+            # images of several folders may have one name.
             key = key_of({}, path)
+            key = None if key in self._keys else key
         sample = Sample(
             row=number,
             key=key or place,

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
-from ncclean.data.images.columns import MOST_ROWS, shared_path
+from ncclean.data.images.columns import MOST_ROWS, shared_image
 from ncclean.data.images.layout import OutForm
 from ncclean.data.images.tables import TEXTS, TableLayout
 from ncclean.data.images.text_rows import CAPTIONS_TXT, BrokenRow, Row, TextRows, is_lines, row_keys
@@ -54,7 +54,7 @@ class TextTable(TableLayout):
                 return cut_rows(
                     lines,
                     self.unit_rows,
-                    path_of=lambda row: shared_path(lines.row_of(row), options.image_key),
+                    image_of=lambda row: shared_image(lines.row_of(row), options.image_key),
                 )
         except OSError as error:
             raise ShardError(f"{file.url} cannot be read: {one_line(error)}") from error
@@ -100,23 +100,23 @@ def cut_rows(
     rows: Rows,
     unit_rows: int,
     is_wanted: Callable[[Any], bool] = lambda row: True,
-    path_of: Callable[[Any], str | None] = lambda row: None,
+    image_of: Callable[[Any], object] = lambda row: None,
 ) -> list[Cut]:
     """Return first row, end row and byte offset of each unit; only wanted rows count.
 
-    Rows of one path stay together, as many as an image may have. If a row cannot be passed, the
+    Rows of one image stay together, as many as an image may have. If a row cannot be passed, the
     last unit has one row too many, so reading it fails; the units before it are unaffected.
     """
     units: list[Cut] = []
     count = first = 0
     begin = start = rows.offset
-    path: str | None = None
+    image: object = None
     try:
         for row in rows:
             if is_wanted(row):
                 is_near = count - first >= unit_rows - 1
-                before, path = path, path_of(row) if is_near else None
-                is_same = path is not None and path == before
+                before, image = image, image_of(row) if is_near else None
+                is_same = image is not None and image == before
                 if count - first >= unit_rows + (MOST_ROWS if is_same else 0):
                     units.append(Cut(first, count, begin))
                     first = count
