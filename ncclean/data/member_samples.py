@@ -21,6 +21,7 @@ from ncclean.data.sample_groups import (
     Group,
     SampleGroups,
     caption_members,
+    identifier,
     is_caption,
     is_image,
     is_unread_image,
@@ -28,7 +29,6 @@ from ncclean.data.sample_groups import (
     may_be_caption,
     parse_json,
     usual_caption,
-    utf8,
 )
 from ncclean.data.samples import Caption, CaptionKeys, FurtherMembers, Sample, SkipReason, Unread
 from ncclean.data.shards import ShardRef
@@ -356,13 +356,8 @@ def sample_uid(metadata: dict[str, Any], shard: str, key: str) -> str:
 
 
 def own_uid(metadata: dict[str, Any]) -> str | None:
-    """Return the `uid` of a json; pandas stores integers with gaps as floats."""
-    uid = metadata.get("uid")
-    if isinstance(uid, float) and uid.is_integer():
-        uid = int(uid)
-    if isinstance(uid, str) and uid:
-        return utf8(uid)
-    return str(uid) if isinstance(uid, int) and not isinstance(uid, bool) else None
+    """Return the `uid` of a json."""
+    return identifier(metadata.get("uid"))
 
 
 def uid_among(uids: Collection[str], metadata: dict[str, Any], shard: str, key: str) -> str | None:

@@ -123,7 +123,13 @@ def _tables(source: Any) -> Iterator[pa.Table]:
         metadata = features.arrow_schema.metadata if features is not None else None
         for table in source.with_format("arrow").iter(batch_size=_ROWS):
             yield table.replace_schema_metadata(metadata)
-    elif hasattr(source, "iloc"):  # pandas: its Arrow stream rejects Pillow images
+    elif hasattr(source, "iloc") and hasattr(source, "columns"):
+        # pandas: its Arrow stream rejects Pillow images
+        twice = source.columns[source.columns.duplicated()]
+        if len(twice):
+            raise InputError(f"the data frame has several columns called {twice[0]}")
+        named = [name for name in source.index.names if name not in (None, *source.columns)]
+        source = source.reset_index(level=named) if named else source
         for start in range(0, len(source), _ROWS):
             rows = source.iloc[start : start + _ROWS]
             plain = {name: rows[name].map(_plain) for name in rows if rows[name].dtype == object}

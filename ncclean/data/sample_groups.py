@@ -363,6 +363,14 @@ def may_be_caption(value: object) -> bool:
     return isinstance(value, str | bytes | Unread)
 
 
+def identifier(value: object) -> str | None:
+    """Return a key or uid as text, None for none; pandas stores integers with gaps as floats."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_one = isinstance(value, str | int) and not isinstance(value, bool) and value != ""
+    return utf8(str(value)) if is_one else None
+
+
 def utf8(value: str) -> str:
     """Convert a name in a tar to valid UTF-8 without NUL, as Parquet strings need it."""
     text = value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")

@@ -117,6 +117,20 @@ def test_what_pandas_has_no_value_for_is_missing():
     assert pq.read_table(write_pairs(frame)[0]).column("text").to_pylist() == ["a", None]
 
 
+def test_a_named_index_of_pandas_is_a_column():
+    frame = pd.DataFrame({"key": ["x", "y"], "image": [encoded(), encoded(1)], "text": ["a", "b"]})
+    for drop in (True, False):
+        rows = frame.set_index("key", drop=drop).iloc[::-1]
+        assert pq.read_table(write_pairs(rows)[0]).column("key").to_pylist() == ["y", "x"]
+
+
+def test_pandas_with_a_column_twice_or_one_only_is_refused():
+    frame = pd.DataFrame([[encoded(), "a", "b"]], columns=["image", "text", "text"])
+    for source in (frame, frame["image"]):
+        with pytest.raises(InputError):
+            write_pairs(source)
+
+
 def test_what_the_first_rows_lack_has_a_type_too():
     rows = [{"image": encoded(n), "text": "a", "note": None} for n in range(300)]
     table = pq.read_table(write_pairs([*rows, {"image": encoded(), "text": "b", "note": "x"}])[0])

@@ -97,3 +97,9 @@ def test_the_index_that_pandas_writes_without_a_name_is_no_path():
     row = {"": "0", "filepath": "a.jpg", "title": "a dog"}
     assert image_of(row) == (None, "a.jpg")
     assert key_of(row, "a.jpg") == "a"
+
+
+def test_whole_numbers_are_keys_also_as_floats():
+    """Pandas stores integers with gaps as floats."""
+    keys = [key_of({"key": value}, "a.jpg") for value in (7, 7.0, float("nan"), None, "")]
+    assert keys == ["7", "7", "a", "a", "a"]

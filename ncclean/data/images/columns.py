@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ncclean.data.images.text_rows import BrokenRow, Row
 from ncclean.data.nested_fields import field_at, head_of
-from ncclean.data.sample_groups import is_image, usual_caption, utf8
+from ncclean.data.sample_groups import identifier, is_image, usual_caption, utf8
 from ncclean.errors import ShardError
 
 # Column names in the layouts we read; the first that exists counts.
@@ -133,9 +133,8 @@ def _is_path(value: object) -> bool:
 
 def key_of(row: Row, path: str | None) -> str | None:
     for name in KEY_COLUMNS:
-        value = row.get(name)
-        if isinstance(value, str | int) and value != "":
-            return utf8(str(value))
+        if (key := identifier(row.get(name))) is not None:
+            return key
     return utf8(posixpath.splitext(path.replace(os.sep, "/"))[0]) if path is not None else None
 
 
