@@ -114,7 +114,12 @@ def test_a_picture_keeps_how_it_is_to_be_turned():
 
 def test_what_pandas_has_no_value_for_is_missing():
     frame = pd.DataFrame({"image": [encoded(), encoded(1)], "text": ["a", np.nan]})
-    assert pq.read_table(write_pairs(frame)[0]).column("text").to_pylist() == ["a", None]
+    for source in (
+        frame,
+        frame.to_dict("records"),
+        list(zip(frame.image, frame.text, strict=True)),
+    ):
+        assert pq.read_table(write_pairs(source)[0]).column("text").to_pylist() == ["a", None]
 
 
 def test_a_named_index_of_pandas_is_a_column():
