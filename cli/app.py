@@ -70,8 +70,8 @@ def typer_command(kind: type[Command]) -> Callable[..., None]:
             for name, value in values.items()
             if is_typed(context, name)
         }
-        given = parse_settings(declared, settings or [], kind.name)
-        command = build(kind, {**assumed, **typed, **given})
+        set_values = parse_settings(declared, settings or [], kind.name)
+        command = build(kind, {**assumed, **typed, **set_values})
         is_first = not kind.runs_in_ranks or os.environ.get("RANK", "0") == "0"
         _run(command, as_json=json_, is_quiet=quiet, is_first=is_first)
 

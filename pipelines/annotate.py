@@ -52,8 +52,8 @@ class Annotate(Command):
             "columns": list(written.columns),
             "version": written.version,
         }
-        shown = (
+        line = (
             f"{written.scored:,} of {written.rows:,} rows have scores now: "
             f"{', '.join(written.columns)}, in version {written.version} of {self.dataset}"
         )
-        return Result(self.name, written, values, shown=[shown])
+        return Result(self.name, written, values, shown=[line])

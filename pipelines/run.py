@@ -159,9 +159,9 @@ def _plan(stages: Sequence[PlannedStage], about: str | None) -> Iterator[Shown]:
         yield from (
             f"{stage.name} writes outside of the run's folder: {path}" for path in stage.elsewhere
         )
-    known = [stage.hours for stage in stages if stage.hours is not None]
-    if known:
+    stage_hours = [stage.hours for stage in stages if stage.hours is not None]
+    if stage_hours:
         yield (
-            f"about {hours(sum(known))} of computing for the stages with an estimate; starting, "
-            "reading and saving come on top"
+            f"about {hours(sum(stage_hours))} of computing for the stages with an estimate; "
+            "starting, reading and saving come on top"
         )

@@ -188,19 +188,19 @@ def _needed(
     cells: Cells, noise: Estimate, width: float, is_half: bool = False
 ) -> tuple[int, int | None]:
     """Return numbers of answers by people, and by the judge if it needs more."""
-    given, pairs = float(cells.answered.sum()), float(cells.pairs.sum())
+    answers, pairs = float(cells.answered.sum()), float(cells.pairs.sum())
     judged = pairs if cells.judged is None else float(cells.judged.sum())
     people, judge = variances(cells)
     now, of_judge = noise.high - noise.low, None
     if now < _ROUNDING:
-        return (math.ceil(given) if is_half else _needed_of_half(cells, width)), None
+        return (math.ceil(answers) if is_half else _needed_of_half(cells, width)), None
     if people + judge <= 0:
-        return math.ceil(min(given * _growth(cells, now, width), pairs)), None
+        return math.ceil(min(answers * _growth(cells, now, width), pairs)), None
     goal = (people + judge) * (width / now) ** 2
     if judge > 0.75 * goal:
         share = 0.5 * goal / judge
         more = 1 / (share * (1 / judged - 1 / pairs) + 1 / pairs)
         judge, judged, of_judge = 0.5 * goal, more, math.ceil(more)
     # Of n pairs from m, a mean varies as 1 / n - 1 / m.
-    rate = people / max(1 / given - 1 / max(judged, given + 1), 1e-12)
+    rate = people / max(1 / answers - 1 / max(judged, answers + 1), 1e-12)
     return math.ceil(1 / ((goal - judge) / rate + 1 / judged)), of_judge

@@ -105,8 +105,8 @@ class Problem:
             mine = self.side == number
             above, below = ((weight * part)[:, mine].sum(axis=1) for part in (together, spread))
             slope = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
-            found = mismatched[:, mine].sum(axis=(1, 2))
-            fewer = np.minimum(found, n[:, mine].sum(axis=1) - found)
+            wrong = mismatched[:, mine].sum(axis=(1, 2))
+            fewer = np.minimum(wrong, n[:, mine].sum(axis=1) - wrong)
             slope = np.clip(slope, 0, 1) * fewer / (fewer + _SHRINKAGE)
             slopes[:, mine] = slope[:, None]
         return slopes

@@ -81,9 +81,9 @@ def accept(parameter: Parameter, value: Any) -> Any:
     is_number = _can_be(parameter.takes, int) or _can_be(parameter.takes, float)
     if is_number and not _can_be(parameter.takes, bool):
         # Otherwise true would count as 1: `keep_fraction: yes` would keep everything.
-        given = _boolean_in(value)
-        if given is not None:
-            raise OptionError(parameter.name, f"{parameter.name} takes a number, got {given}")
+        text = _boolean_in(value)
+        if text is not None:
+            raise OptionError(parameter.name, f"{parameter.name} takes a number, got {text}")
     try:
         return TypeAdapter(parameter.takes).validate_python(value)
     except ValidationError as error:

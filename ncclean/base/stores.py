@@ -282,10 +282,10 @@ def read_files(paths: Sequence[UPath]) -> list[bytes]:
         return [ask("read", path, read_bytes, path) for path in paths]
     names = [path.path for path in paths]  # as ranges, else the size of each is requested first
     ends = [None] * len(names)
-    found: list[bytes] = ask(
+    contents: list[bytes] = ask(
         "read", paths[0], paths[0].fs.cat_ranges, names, [0] * len(names), ends, on_error="raise"
     )
-    return found
+    return contents
 
 
 def read_tails(paths: Sequence[UPath], most: int) -> list[bytes]:

@@ -99,7 +99,7 @@ def _middle(text: str) -> int:
     blanks, text = len(text) - len(text.lstrip()), text.strip()
     half = len(text) / 2
     for kind in _BREAKS:
-        ends = [found.end() for found in kind.finditer(text, len(text) // 4, len(text) * 3 // 4)]
+        ends = [match.end() for match in kind.finditer(text, len(text) // 4, len(text) * 3 // 4)]
         if ends:
             return blanks + min(ends, key=lambda end: abs(end - half))
     middle = len(text) // 2

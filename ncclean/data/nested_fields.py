@@ -64,5 +64,5 @@ def put_at(fields: dict[str, Any], path: str, value: object) -> None:
 def _name_in(place: Any, step: str | int) -> str | int:
     if isinstance(step, int):
         return step
-    found: str = next(name for name in place if name.lower() == step)
-    return found
+    written: str = next(name for name in place if name.lower() == step)
+    return written

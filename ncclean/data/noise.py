@@ -193,8 +193,8 @@ def plan_noise(
 
 def _drawn_images(own: np.ndarray, free: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return up to `count` sorted images whose captions are all free, and the captions left."""
-    numbers, first, found = np.unique(own[free], return_index=True, return_counts=True)
-    whole = found == np.bincount(own)[numbers]
+    numbers, first, counts = np.unique(own[free], return_index=True, return_counts=True)
+    whole = counts == np.bincount(own)[numbers]
     drawn = np.sort(numbers[whole][np.argsort(first[whole])][:count])
     return drawn, free[~np.isin(own[free], drawn)]
 

@@ -111,9 +111,9 @@ class FilePlaces:
         samples, total = len(self._entries), int(self._entries.sum())
         if length == total:
             return self._entries
-        each = length // samples if samples else 0
-        if each and each * samples == length and each <= self._entries.min():
-            return np.full(samples, each)
+        per_sample = length // samples if samples else 0
+        if per_sample and per_sample * samples == length and per_sample <= self._entries.min():
+            return np.full(samples, per_sample)
         raise InputError(
             f"the noise file has {length:,} entries, and the corpus {total:,} captions of "
             f"{samples:,} images: it is of another corpus, or of another --split"

@@ -75,8 +75,8 @@ class ShardScoring:
             # For a place column, a corpus field of the same name takes precedence.
             own = {name for name in schema.PLACE_COLUMNS if name in metadata}
             columns = {name: fact for name, fact in facts.items() if name not in own}
-            known = {**metadata, **columns, **self._rows(values, shard.ok)}
-            labels = group_labels(self.options.calibrate_by, pa.table(known))
+            groupable = {**metadata, **columns, **self._rows(values, shard.ok)}
+            labels = group_labels(self.options.calibrate_by, pa.table(groupable))
             facts["calibration_group"] = labels
         scores = self.scores(shard, facts.get("calibration_group"))
         self.columns.add_to(shard, self.encoder, scores)

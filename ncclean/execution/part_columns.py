@@ -112,14 +112,14 @@ class PartColumns(ColumnSource):
         worst = [caption.strip() for caption in captions]
         numbers, similarity, mean = np.zeros(len(captions), np.int32), whole.copy(), whole.copy()
         log_odds: list[Sequence[float | None]] = [[None]] * len(captions)
-        each = [[cosine] for cosine in whole.tolist()]
+        similarities = [[cosine] for cosine in whole.tolist()]
         for row, texts, cosines, odds in several:
-            known = not np.isnan(odds).any()
-            number = int(odds.argmax() if known else cosines.argmin())
+            has_odds = not np.isnan(odds).any()
+            number = int(odds.argmax() if has_odds else cosines.argmin())
             worst[row], numbers[row] = texts[number], number
             similarity[row], mean[row] = cosines[number], cosines.mean()
-            each[row] = cosines.tolist()
-            log_odds[row] = odds.tolist() if known else [None] * len(odds)
+            similarities[row] = cosines.tolist()
+            log_odds[row] = odds.tolist() if has_odds else [None] * len(odds)
         count = len(captions)
         values: dict[str, Any] = {
             "part_count": [len(of_caption) for of_caption in starts],
@@ -128,7 +128,7 @@ class PartColumns(ColumnSource):
             "worst_part_similarity": similarity,
             "mean_part_similarity": mean,
             "part_starts": starts,
-            "part_similarities": each,
+            "part_similarities": similarities,
             "part_log_odds": log_odds,
         }
         return {

@@ -29,9 +29,9 @@ class WorkerMetrics:
         tags = {"worker": worker}
 
         def counter(name: str, description: str, *keys: str) -> Counter:
-            made = Counter(f"ncclean_{name}", description, ("worker", *keys))
-            made.set_default_tags(tags)
-            return made
+            metric = Counter(f"ncclean_{name}", description, ("worker", *keys))
+            metric.set_default_tags(tags)
+            return metric
 
         self._pairs = counter("pairs_total", "Pairs in the parts of finished shards.")
         self._bytes = counter("bytes_total", "Bytes of finished shards.")

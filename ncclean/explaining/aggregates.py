@@ -63,8 +63,8 @@ class Totals:
         right = np.maximum(pairs.sum() - wrong, 1e-9)
         among_wrong = of_all[2] / wrong
         difference = among_wrong - (of_all[0] - of_all[2]) / right
-        shown = difference / np.maximum(difference[place], 1e-9)
-        return cls(pairs, summed[0], summed[1], np.clip(shown, 0.0, 1.0))
+        shares = difference / np.maximum(difference[place], 1e-9)
+        return cls(pairs, summed[0], summed[1], np.clip(shares, 0.0, 1.0))
 
     def of(self, columns: Sequence[int]) -> Totals:
         """Return the totals of some of the values."""

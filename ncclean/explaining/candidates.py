@@ -134,7 +134,7 @@ def candidates_of(
 ) -> Candidates:
     """Test every group of every kind in every outcome."""
     spreads = _spreads(groups, totals, len(values.names()))
-    found, tested = [], 0
+    candidates, tested = [], 0
     for of_kind, spread in zip(groups, spreads, strict=True):
         for number in range(len(values.outcomes)):
             required = values.required(number)
@@ -147,11 +147,11 @@ def candidates_of(
                 of_kind.pairs, of_kind.sums[places], totals.of(places), tau2, required,
                 compares_lengths(of_kind.kind),
             )  # fmt: skip
-            found.append((of_kind, number, required, tuple(map(float, tau2)), test))
-    every = np.concatenate([test.log_p for *_, test in found]) if found else np.empty(0)
+            candidates.append((of_kind, number, required, tuple(map(float, tau2)), test))
+    every = np.concatenate([test.log_p for *_, test in candidates]) if candidates else np.empty(0)
     threshold = log_threshold(every, tested, options.false_discoveries)
-    ends = np.cumsum([len(test.log_p) for *_, test in found])[:-1]
-    of_tests = np.split(q_values(every, tested), ends) if found else []
+    ends = np.cumsum([len(test.log_p) for *_, test in candidates])[:-1]
+    of_tests = np.split(q_values(every, tested), ends) if candidates else []
     listed = [
         Candidate(
             of_kind.kind,
@@ -162,7 +162,7 @@ def candidates_of(
             float(test.strength[at]),
             float(rates[at]),
         )
-        for (of_kind, number, required, tau2, test), rates in zip(found, of_tests, strict=True)
+        for (of_kind, number, required, tau2, test), rates in zip(candidates, of_tests, strict=True)
         for at in np.flatnonzero(
             (test.log_p <= threshold) & (test.mean - test.expected >= options.min_excess)
         )

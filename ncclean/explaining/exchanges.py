@@ -162,8 +162,10 @@ class _Statistics:
             low[word] = np.nanquantile(table[word], _LOW)
         is_lowest = (self.z == lowest[self.first]) & (self.z == lowest[self.second])
         is_apart = self.z / 2 < np.minimum(low[self.first], low[self.second])
-        found: np.ndarray = (self.z < 0) & is_lowest & is_apart & (self.share >= _LEAST_SHARE)
-        return found
+        exchange_like: np.ndarray = (
+            (self.z < 0) & is_lowest & is_apart & (self.share >= _LEAST_SHARE)
+        )
+        return exchange_like
 
 
 def _statistics(
@@ -234,6 +236,8 @@ def _significant(words: Sequence[str], statistics: _Statistics, rate: float) -> 
             log_p[number] = norm.logcdf(z[place] / scale)
     threshold = log_threshold(log_p, len(z), rate)
     of_tests = q_values(log_p, len(z))
-    found = [number for number in np.argsort(log_p, kind="stable") if log_p[number] <= threshold]
-    pairs = tuple((words[first[at]], words[second[at]]) for at in candidates[found])
-    return Exchanges(pairs, tuple(map(float, of_tests[found])), len(z))
+    significant = [
+        number for number in np.argsort(log_p, kind="stable") if log_p[number] <= threshold
+    ]
+    pairs = tuple((words[first[at]], words[second[at]]) for at in candidates[significant])
+    return Exchanges(pairs, tuple(map(float, of_tests[significant])), len(z))

@@ -49,12 +49,12 @@ def without_causes(
     Raises `InputError` for causes of other scores, for a number that no cause has, and for a cause
     whose table is not joined or whose condition is invalid.
     """
-    found = read_causes(path)
-    causes = chosen(found, path, numbers)
+    listed = read_causes(path)
+    causes = chosen(listed, path, numbers)
     joined = {JoinedFile.parse(table).name for table in join}
     conditions = []
     with JoinedScores.open(scores) as table:
-        check_examples(found, table.connection, path)
+        check_examples(listed, table.connection, path)
         for cause in causes:
             option = f"{path}: the condition of cause {cause.number}"
             # As DuckDB writes it, without a comment, which would hide what follows it.

@@ -48,8 +48,8 @@ class Patterns:
 
     def has(self, group: int) -> np.ndarray:
         """Return (P,): whether the pairs of each pattern are in a group."""
-        found: np.ndarray = np.asarray(self.members[:, group].todense()).ravel() != 0
-        return found
+        is_member: np.ndarray = np.asarray(self.members[:, group].todense()).ravel() != 0
+        return is_member
 
     def of_groups(self, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (K, S) pairs and (V, K, S) sums of the groups, over the remaining patterns."""

@@ -126,8 +126,8 @@ class OwnNulls:
 
     def of(self, groups: Sequence[int]) -> np.ndarray:
         """Return (S,): whether each pair is in one of the groups."""
-        found: np.ndarray = np.asarray(self.members[:, list(groups)].sum(axis=1)).ravel() > 0
-        return found
+        is_member: np.ndarray = np.asarray(self.members[:, list(groups)].sum(axis=1)).ravel() > 0
+        return is_member
 
     def verdict(self, group: int, made_of: str, without: Sequence[int]) -> Verdict:
         """Judge a group by its pairs that are in none of the groups `without`."""

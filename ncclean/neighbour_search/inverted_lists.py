@@ -74,11 +74,11 @@ class NearestHeap:
 
 def inner_knn(queries: np.ndarray, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the k <= m largest inner products of (q, d) with (m, d) vectors, and their places."""
-    found: tuple[np.ndarray, np.ndarray] = faiss.knn(
+    neighbours: tuple[np.ndarray, np.ndarray] = faiss.knn(
         queries.astype(np.float32, copy=False), vectors.astype(np.float32, copy=False), k,
         metric=faiss.METRIC_INNER_PRODUCT,
     )  # fmt: skip
-    return found
+    return neighbours
 
 
 def nlist_for(vectors: int) -> int:

@@ -93,8 +93,8 @@ def find_duplicates(
     lists = InvertedLists.load(work, side)
     learnt, vectors, ids = work.load("learnt"), lists.read(rows), lists.ids[rows]
     queries = whitened(learnt, side, vectors)
-    found, held = np.empty((2, 0), np.int64), 0
-    pairs = [found]
+    edges, held = np.empty((2, 0), np.int64), 0
+    pairs = [edges]
     for members, asking in lists.probed(vectors, effort):
         listed, theirs = whitened(learnt, side, lists.read(members)), lists.ids[members]
         asking = asking[np.argsort(ids[asking])]

@@ -201,7 +201,7 @@ def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def single_files(made: Iterable[str]) -> list[UPath]:
+def single_files(paths: Iterable[str]) -> list[UPath]:
     """Return the paths that are files; folders have their own record, or are named."""
-    places = map(stores.location, made)
+    places = map(stores.location, paths)
     return [place for place in places if stores.is_url(place) or place.is_file()]

@@ -65,16 +65,16 @@ def expand(source: Source, matrix: Mapping[str, Sequence[Any]], repeats: int | N
 
 def _check(source: Source, values: Mapping[str, list[Any]], stages: Mapping[str, Any]) -> None:
     variables = source.values.get("vars") or {}
-    for name, given in values.items():
+    for name, choices in values.items():
         where = ("for", name)
         if name in stages or name in variables or name == "run":
             raise source.error(where, f"{name!r} names a variable or a stage too: rename one")
-        odd = next((v for v in given if not isinstance(v, str | int | float) or v == ""), None)
-        if odd is not None or None in given:
+        odd = next((v for v in choices if not isinstance(v, str | int | float) or v == ""), None)
+        if odd is not None or None in choices:
             raise source.error(where, f"{name} takes numbers and texts, got {odd!r}")
-        slugs = [_slug(value) for value in given]
+        slugs = [_slug(value) for value in choices]
         twice = next(
-            (v for v, slug in zip(given, slugs, strict=True) if slugs.count(slug) > 1), None
+            (v for v, slug in zip(choices, slugs, strict=True) if slugs.count(slug) > 1), None
         )
         if twice is not None:
             raise source.error(where, f"{name} has the value {twice!r} more than once")

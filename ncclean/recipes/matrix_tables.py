@@ -45,11 +45,11 @@ class Means:
         rows = []
         for name, cell in ordered:
             values = self.rows[name, cell]
-            known = dict(cell)
+            variable_values = dict(cell)
             counts = {len(values.get(column, ())) for column in columns} - {0}
             rows.append(
                 (
-                    *(str(known.get(variable, "")) for variable in variables),
+                    *(str(variable_values.get(variable, "")) for variable in variables),
                     name,
                     str(max(counts, default=0)),
                     *(_spread(values.get(column, ()), digits) for column in columns),
@@ -105,11 +105,11 @@ def _place(cell: _Cell, rows: Iterable[tuple[str, _Cell]]) -> int:
 
 def _spread(values: Iterable[float], digits: int) -> str:
     """`73.1 ± 0.4`, with the deviation of the sample."""
-    known = [value for value in values if not math.isnan(value)]
-    if not known:
+    measured = [value for value in values if not math.isnan(value)]
+    if not measured:
         return "-"
-    text = f"{mean(known):.{digits}f}"
-    return f"{text} ± {stdev(known):.{digits}f}" if len(known) > 1 else text
+    text = f"{mean(measured):.{digits}f}"
+    return f"{text} ± {stdev(measured):.{digits}f}" if len(measured) > 1 else text
 
 
 def _short(metric: str) -> str:

@@ -86,8 +86,8 @@ def _first(error: ValidationError) -> Any:
 def _sentence(error: Any, owner: str, names: Mapping[str, Any]) -> str:
     option = str(error["loc"][-1 if owner == "engine" else 0])
     if error["type"] == "extra_forbidden":
-        known = [field.alias or name for name, field in names.items()]
-        return f"{owner} has no option {option!r}{closest(option, known)}"
+        options = [field.alias or name for name, field in names.items()]
+        return f"{owner} has no option {option!r}{closest(option, options)}"
     if error["type"] == "missing":
         return f"{owner} needs {option}"
     if "[key]" in error["loc"]:

@@ -58,7 +58,7 @@ class Source:
             (*new, *at[count:]): line for at, line in self.lines.items() if at[:count] == old
         }
         self.changed |= {
-            (*new, *at[count:]): given for at, given in self.changed.items() if at[:count] == old
+            (*new, *at[count:]): text for at, text in self.changed.items() if at[:count] == old
         }
 
     def change(self, assignment: str, given_as: str | None = None) -> None:

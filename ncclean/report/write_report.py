@@ -98,7 +98,7 @@ def write_report(
         check_examples(rows, table.connection, causes)
         cards = cards_of(rows)
     numbers = measure_table(table)
-    shown = choose_pairs(table, pairs)
+    chosen = choose_pairs(table, pairs)
     audit = None
     if answers:
         progress.say("measuring by the answers")
@@ -109,7 +109,7 @@ def write_report(
     if shards is not None:
         shards = as_scored(scores, shards, progress.say)
         examples = [example for card in cards or () for example in card.examples]
-        pictured: list[Pictured] = [*shown, *examples]
+        pictured: list[Pictured] = [*chosen, *examples]
         progress.say(f"reading the pictures of {len(pictured)} pairs")
         places = table.places([(pair.shard, pair.row) for pair in pictured])
         thumbnails = read_thumbnails(pictured, shards, places, ImageFetcher(progress.say))
@@ -117,7 +117,7 @@ def write_report(
         title=title or scores[0].rstrip("/").rsplit("/", 1)[-1],
         paths=scores,
         made=date.today(),
-        pairs=shown,
+        pairs=chosen,
         thumbnails=thumbnails,
         join=join,
         audit=audit,

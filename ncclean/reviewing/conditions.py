@@ -202,8 +202,8 @@ class Conditions:
         if is_useless and self._evaluations.get(text) is evaluation:
             del self._evaluations[text]
         while len(self._evaluations) > _KEPT:
-            known = (at for at, one in self._evaluations.items() if one.task.done())
-            oldest = next(known, None)
+            finished = (at for at, one in self._evaluations.items() if one.task.done())
+            oldest = next(finished, None)
             if oldest is None:
                 break
             del self._evaluations[oldest]

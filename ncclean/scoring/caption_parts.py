@@ -211,8 +211,8 @@ def part_distributions(own: np.ndarray, foreign: np.ndarray) -> Distributions:
 
     Negated so that higher is cleaner, as with cosines.
     """
-    known = own[~np.isnan(own)]
-    return Distributions(matched=_histogram(known), mismatched=_histogram(foreign))
+    own_odds = own[~np.isnan(own)]
+    return Distributions(matched=_histogram(own_odds), mismatched=_histogram(foreign))
 
 
 def _histogram(log_odds: np.ndarray) -> Histogram:
@@ -302,11 +302,11 @@ def with_part_probabilities(table: pa.Table, foreign: ForeignParts | None) -> pa
     is_null = (is_null & ~is_whole) | no_pair[rows]
     lacking = no_pair | (counts == 0)
     lacking[rows[is_null]] = True
-    each = pa.ListArray.from_arrays(
+    by_caption = pa.ListArray.from_arrays(
         pa.array(np.cumsum([0, *counts]), pa.int32()),
         pa.array(values, pa.float32(), mask=is_null),
         mask=pa.array(counts == 0),
     )
-    table = with_column(table, "part_noise_probabilities", each)
+    table = with_column(table, "part_noise_probabilities", by_caption)
     whole = pa.array(any_part, pa.float32(), mask=lacking)
     return with_column(table, "part_noise_probability", whole)

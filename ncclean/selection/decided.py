@@ -57,11 +57,11 @@ class Decisions:
     def counts(self, connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, int], int]:
         """Count decisions by kind, for pairs in the view `pairs` of a connection and for others."""
         self.create_table(connection)
-        found = connection.execute(
+        rows = connection.execute(
             "SELECT decision, count(*) FROM decided SEMI JOIN pairs ON uid = decided_uid "
             "AND coalesce(caption_number, 0) = decided_number GROUP BY 1"
         ).fetchall()
-        counts = dict(found)
+        counts = dict(rows)
         elsewhere = len(self.by_pair) - sum(counts.values())
         return {kind: counts[kind] for kind in KINDS if kind in counts}, elsewhere
 

@@ -93,8 +93,8 @@ class SelectionQuery:
     @property
     def has_scored(self) -> bool:
         """Whether any pair has scores."""
-        found = self._connection.execute("SELECT 1 FROM candidates WHERE status = 'ok' LIMIT 1")
-        return found.fetchone() is not None
+        scored = self._connection.execute("SELECT 1 FROM candidates WHERE status = 'ok' LIMIT 1")
+        return scored.fetchone() is not None
 
     def write(self, aside: Path, recorded: Mapping[str, str]) -> dict[str, Any]:
         """COPY the kept pairs to `aside`; return the fields of the summary except `out`.

@@ -94,13 +94,13 @@ def _check_sizes(connection: duckdb.DuckDBPyConnection, files: list[str]) -> Non
 
     Its values would be read one by one: a one-gigabyte dictionary fills any memory.
     """
-    found = connection.execute(
+    too_large = connection.execute(
         "SELECT file_name, path_in_schema, total_compressed_size, total_uncompressed_size "
         f"FROM parquet_metadata([{_listed(files)}]) WHERE total_uncompressed_size > "
         f"greatest({_WORTH_A_LOOK}, {_LARGEST_RATIO} * total_compressed_size) LIMIT 1"
     ).fetchone()
-    if found is not None:
-        file, column, packed, unpacked = found
+    if too_large is not None:
+        file, column, packed, unpacked = too_large
         raise InputError(
             f"{with_original_names(file)}: column {column} unpacks from {packed:,} to "
             f"{unpacked:,} bytes, so it is not read"

@@ -29,13 +29,13 @@ def earlier_files(path: UPath) -> list[UPath]:
         places.append((path.parent.parent, _IN_VIEW))
     for folder, names in places:
         pattern = rf"({'|'.join(map(re.escape, names))})(-(?P<number>\d{{6,}}))?\.jsonl"
-        found = [
+        numbered = [
             (match["number"] or "", one.name)
             for one in stores.listing(folder)
             if (match := re.fullmatch(pattern, one.name))
         ]
-        if found:
-            return [folder / name for _, name in sorted(found)]
+        if numbered:
+            return [folder / name for _, name in sorted(numbered)]
     return []
 
 

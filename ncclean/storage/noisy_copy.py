@@ -60,24 +60,26 @@ def write_noisy_copy(
     """
     chosen = _read(shards, keys, pairs)
     kind = "donor" if donors else "ncr"
-    given: list[EmbeddedPairs] = []
+    donor_parts: list[EmbeddedPairs] = []
     if donors:
         has_names = any(shard.layout in ("datacomp", "vectors") for shard in donors)
         donor_keys = vector_keys(donors, keys if has_names else None)
-        given = _read(donors, donor_keys, math.ceil(share * pairs))
+        donor_parts = _read(donors, donor_keys, math.ceil(share * pairs))
     counts = [len(part.image) for part in chosen]
     total = sum(counts)
-    donated = sum(len(part.image) for part in given)
+    donated = sum(len(part.image) for part in donor_parts)
     plan = plan_noise(total, {kind: share}, seed, stream=_STREAM, donors=donated)
     if not plan.is_noisy.any():
         raise InputError(f"{share:.1%} of {total:,} pairs are too few to exchange captions")
-    if given and given[0].text.shape[1] != chosen[0].text.shape[1]:
+    if donor_parts and donor_parts[0].text.shape[1] != chosen[0].text.shape[1]:
         raise InputError(
-            f"{donors[0].url} has {given[0].text.shape[1]} dimensions, and {shards[0].url} "
+            f"{donors[0].url} has {donor_parts[0].text.shape[1]} dimensions, and {shards[0].url} "
             f"{chosen[0].text.shape[1]}: both must come from one model"
         )
-    text = np.concatenate([part.text for part in (*chosen, *given)])
-    facts = pa.concat_tables([part.facts.filter(pa.array(part.ok)) for part in (*chosen, *given)])
+    text = np.concatenate([part.text for part in (*chosen, *donor_parts)])
+    facts = pa.concat_tables(
+        [part.facts.filter(pa.array(part.ok)) for part in (*chosen, *donor_parts)]
+    )
     captions = facts.column("text").combine_chunks()
     after = captions.take(pa.array(plan.caption_source))
     is_same = pc.fill_null(pc.equal(after, captions.slice(0, total)), False)

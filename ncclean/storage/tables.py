@@ -47,15 +47,15 @@ def listed_files(paths: Iterable[str]) -> list[ListedFile]:
 
     Raises `InputError` for a path without any.
     """
-    paths, known = list(paths), _listed.get()
-    known = {} if known is None else known
-    unknown = [path for path in dict.fromkeys(paths) if path not in known]
+    paths, by_path = list(paths), _listed.get()
+    by_path = {} if by_path is None else by_path
+    unknown = [path for path in dict.fromkeys(paths) if path not in by_path]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for path, found in zip(unknown, pool.map(_files_at, unknown), strict=True):
-            if not found:
+        for path, files_there in zip(unknown, pool.map(_files_at, unknown), strict=True):
+            if not files_there:
                 raise InputError(_missing(stores.location(path)))
-            known[path] = found
-    files = [file for path in paths for file in known[path]]
+            by_path[path] = files_there
+    files = [file for path in paths for file in by_path[path]]
     if not files:
         raise InputError("name at least one score file")
     return files

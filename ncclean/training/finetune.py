@@ -156,8 +156,8 @@ class Finetuning:
             failed = dict(counted.failed) if counted is not None else {}
             for of_rank in gathered(ranks, trainer.failed_shards):
                 failed |= of_rank
-        each = loader.steps_per_epoch
-        epochs = sum(phase.length(each) // each for phase in trainer.phases)
+        steps_per_epoch = loader.steps_per_epoch
+        epochs = sum(phase.length(steps_per_epoch) // steps_per_epoch for phase in trainer.phases)
         return FinetuneSummary(
             method=self.method,
             samples=position.total_steps * self.batch_size - epochs * loader.lacking,

@@ -136,7 +136,7 @@ def _without_gaps(
 ) -> Iterator[RawSample]:
     """Yield the pairs, replacing each missing one by the next, the previous, or `others`."""
     gaps = 0
-    shown: RawSample | None = None
+    filler: RawSample | None = None
     for pair in pairs:
         if not isinstance(pair, RawSample):
             gaps += 1
@@ -144,8 +144,8 @@ def _without_gaps(
                 on_unusable(pair)
             continue
         yield from itertools.repeat(pair, 1 + gaps)
-        gaps, shown = 0, pair
-    yield from itertools.islice(others if shown is None else itertools.repeat(shown), gaps)
+        gaps, filler = 0, pair
+    yield from itertools.islice(others if filler is None else itertools.repeat(filler), gaps)
 
 
 def _fields(pair: RawSample) -> dict[str, Any]:

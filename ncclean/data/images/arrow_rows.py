@@ -43,13 +43,13 @@ def rows_of_batch(
     `left_out` replaces columns that were not read. With the `schema` of the file, the rows are
     `ParquetRow`s.
     """
-    shown: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name in keys:
-            shown.setdefault(keys[name], column)
-    read = itertools.starmap(column_values, shown.items())
+            columns.setdefault(keys[name], column)
+    read = itertools.starmap(column_values, columns.items())
     for number, values in enumerate(zip(*read, strict=True)):
-        row = {**dict(zip(shown, values, strict=True)), **left_out}
+        row = {**dict(zip(columns, values, strict=True)), **left_out}
         yield row if schema is None else ParquetRow(row, batch, number, schema)
 
 

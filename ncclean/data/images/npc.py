@@ -122,11 +122,11 @@ def _images(url: str, version: str) -> Iterator[tuple[str, list[str], list[str] 
 
     Equal numbers on consecutive lines are one image.
     """
-    each, has_plain = _counted(url, version)
+    captions_each, has_plain = _counted(url, version)
     texts = _lines(url)
     before = _lines(_plain_of(url)) if has_plain else None
     for number, lines in itertools.groupby(_lines(_ids_of(url))):
-        size = each * sum(1 for _ in lines)
+        size = captions_each * sum(1 for _ in lines)
         clean = _taken(before, size) if before is not None else None
         yield number, _taken(texts, size), clean
 
