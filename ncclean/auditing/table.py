@@ -66,28 +66,28 @@ class AuditTable:
         """Open score files for an audit. Raises `InputError` if they lack noise probabilities."""
         beside = {"selection": [selection]} if selection is not None else {}
         connection = connect(paths, memory_limit, beside=beside, place=PLACE)
-        there = columns_of(connection, "scores")
+        columns = columns_of(connection, "scores")
         for name in _NEEDED:
-            if name not in there:
+            if name not in columns:
                 raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
         # If no pair has a probability, the model cannot tell words, and none is shown.
         told = f"CASE WHEN s.{_TELLS} IS NOT NULL THEN s.{{0}} END AS {{0}}"
-        words = ("suspect_word", "better_word") if _TELLS in there else ()
+        words = ("suspect_word", "better_word") if _TELLS in columns else ()
         selected = ", ".join(
             (told if column.name in words else "s.{}").format(column.name)
-            if column.name in there
+            if column.name in columns
             else f"NULL::{column.sql_type} AS {column.name}"
             for column in (*SCORE_COLUMNS, *OPTIONAL_COLUMNS)
             if column.name != "caption_number"
         )
-        number = "coalesce(s.caption_number, 0)" if "caption_number" in there else "0"
-        judging = NOBODY if judge is None else judge.joined(connection, there)
+        number = "coalesce(s.caption_number, 0)" if "caption_number" in columns else "0"
+        judging = NOBODY if judge is None else judge.joined(connection, columns)
         connection.execute(
             f"CREATE TEMP VIEW pairs AS SELECT {selected}, {number}::SMALLINT AS caption_number, "
             f"s.{PLACE} AS place, {judging.answer} AS judge FROM scores s {judging.joins} "
             "WHERE s.status = 'ok' AND s.noise_probability IS NOT NULL"
         )
-        rules = tuple(rule for rule in RULES if set(rule.columns) <= set(there))
+        rules = tuple(rule for rule in RULES if set(rule.columns) <= set(columns))
         if selection is not None:
             rules = (*rules, _selection_rule(connection, selection))
         table = cls(connection, rules, selection is not None, judging.name or None)
@@ -241,8 +241,8 @@ def _flag(rule: Rule) -> str:
 
 def _selection_rule(connection: duckdb.DuckDBPyConnection, path: str) -> Rule:
     """Return the rule that flags pairs not kept by a selection."""
-    there = columns_of(connection, "selection")
-    if not {"shard", "key", "weight"} <= set(there):
+    columns = columns_of(connection, "selection")
+    if not {"shard", "key", "weight"} <= set(columns):
         raise InputError(f"{path} is not a selection that `ncclean select` wrote")
-    named = ", ".join(n for n in ("uid", "shard", "key", "caption_number") if n in there)
+    named = ", ".join(n for n in ("uid", "shard", "key", "caption_number") if n in columns)
     return Rule("dropped", f"({named}) NOT IN (SELECT ({named}) FROM selection)", short="dropped")

@@ -60,9 +60,11 @@ class Problem:
         side: np.ndarray,
         stratum: np.ndarray,
     ) -> None:
-        there = (answers.sum(axis=2) > 0) & (pairs > 0)
-        self.pairs, self.side = np.where(there, pairs, 0.0), side
-        answers, mismatched = (np.where(there[..., None], x, 0.0) for x in (answers, mismatched))
+        has_answers = (answers.sum(axis=2) > 0) & (pairs > 0)
+        self.pairs, self.side = np.where(has_answers, pairs, 0.0), side
+        answers, mismatched = (
+            np.where(has_answers[..., None], x, 0.0) for x in (answers, mismatched)
+        )
         count, judged_count = answers.sum(axis=2), judged.sum(axis=2)
         self._count, self._share = count, judged / np.maximum(judged_count, 1)[..., None]
         self._target = _nearest_answered(answers)

@@ -165,15 +165,15 @@ def listing(folder: str | UPath, *, is_there: bool = False) -> list[Entry]:
     With `is_there`, a missing folder is also an error. Links to folders count as files. Raises
     `InputError` if the folder cannot be listed.
     """
-    place, kept = str(folder), _kept_listings.get()
-    if kept is not None and (kept.get(place) or not is_there) and place in kept:
-        return kept[place]
+    place, listings = str(folder), _kept_listings.get()
+    if listings is not None and (listings.get(place) or not is_there) and place in listings:
+        return listings[place]
     if is_url(folder):
         entries = sorted(ask("list", folder, _list_url, place, is_there))
     else:
         entries = sorted(ask("list", folder, _list_local, place, is_there))
-    if kept is not None:
-        kept[place] = entries
+    if listings is not None:
+        listings[place] = entries
     return entries
 
 

@@ -74,23 +74,23 @@ class ImageFetcher:
         if not left:
             return
         with self._locks[shard.name]:
-            there = self._tars.get(shard.name, {})
-            earlier = {key: there[key] for key in left if key in there}
+            places_now = self._tars.get(shard.name, {})
+            earlier = {key: places_now[key] for key in left if key in places_now}
             yield from _taken(left, _in_tar(shard, earlier))
             has_changed = any(
                 earlier[key].image_offset is not None for key in left if key in earlier
             )
-            if not there or has_changed:
+            if not places_now or has_changed:
                 yield from _taken(left, self._in_samples(shard, left))
 
     def _in_samples(self, shard: ShardRef, left: Mapping[str, Place]) -> Iterator[Image]:
         """Yield images of a shard, read from its start up to the last remaining one."""
-        there: dict[str, Place] = {}
+        places_now: dict[str, Place] = {}
         is_kept = False
         for sample in read_samples(shard, wanted=frozenset(left)):
-            if sample.key in there:
+            if sample.key in places_now:
                 continue
-            there[sample.key] = place = sample.place
+            places_now[sample.key] = place = sample.place
             is_kept = is_kept or (self._keeps_places and place.image_offset is not None)
             if sample.image is not None and (before := left.get(sample.key)) is not None:
                 if before[1:3] != place[1:3]:
@@ -100,7 +100,7 @@ class ImageFetcher:
             if not left and not is_kept:
                 return
         if is_kept:
-            self._tars[shard.name] = there
+            self._tars[shard.name] = places_now
             while len(self._tars) > _KEPT_TARS:
                 self._tars.popitem(last=False)
 

@@ -209,8 +209,8 @@ class _NoisySample:
             grows = self._entries == 1 and len(captions) > 1 and self._lines is None
             # Names may differ only in case, so each is replaced under its own.
             fields = ("caption", "text", self._field)
-            there = [name for name in record if name.lower() in fields]
-            for path in dict.fromkeys((*there, *fields)):
+            truth_names = [name for name in record if name.lower() in fields]
+            for path in dict.fromkeys((*truth_names, *fields)):
                 value = field_at(record, path)
                 if isinstance(value, list) and not self._is_in_member and self._lines is None:
                     put_at(truth, path, _replaced_in(value, self._numbers, captions))
@@ -223,7 +223,7 @@ class _NoisySample:
     def _truth(self, record: dict[str, Any]) -> dict[str, Any]:
         """Return the record with each pair's truth: noisy by this injection or before it."""
         lowered = {name.lower(): value for name, value in record.items()}
-        kept = {name: value for name, value in record.items() if name.lower() not in TRUTH}
+        fields = {name: value for name, value in record.items() if name.lower() not in TRUTH}
         edit, numbers = self.edit, self._numbers
         before = [_truth_of(lowered, number) for number in range(self._entries)]
         own = range(len(edit.kinds)) if edit.own is None else edit.own
@@ -241,7 +241,7 @@ class _NoisySample:
         truth = dict(zip(TRUTH, (one[0] if is_one else list(one) for one in columns), strict=True))
         if not any(part is not None for _, _, part in after):
             del truth["noisy_part"]
-        return {**kept, **truth}
+        return {**fields, **truth}
 
 
 def _read_ahead(sources: Sequence[ImageSource]) -> Generator[bytes, None, None]:

@@ -90,8 +90,8 @@ class Contents(Group):
 
     @property
     def has_caption(self) -> bool:
-        there = [may_be_caption(value) for _, value in self.captions]
-        return all(there) if self._caption_keys else any(there)
+        is_caption = [may_be_caption(value) for _, value in self.captions]
+        return all(is_caption) if self._caption_keys else any(is_caption)
 
     @property
     def metadata(self) -> dict[str, Any]:

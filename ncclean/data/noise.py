@@ -220,6 +220,6 @@ def placed(own: np.ndarray, image_of: np.ndarray) -> tuple[np.ndarray, np.ndarra
     has_place = rank < end - begin
     places[moving] = len(own) + moving
     places[moving[has_place]] = free[(begin + rank)[has_place]]
-    there = np.flatnonzero(image_of >= 0)
-    source = there[np.lexsort((places[there], image_of[there]))]
+    filled = np.flatnonzero(image_of >= 0)
+    source = filled[np.lexsort((places[filled], image_of[filled]))]
     return source, image_of[source]

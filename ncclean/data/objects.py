@@ -97,8 +97,8 @@ def _write(tables: Iterator[pa.Table], path: Path) -> int:
     with pq.ParquetWriter(path, schema) as writer:
         for piece in pieces:
             for batch in pq.ParquetFile(piece).iter_batches(_ROWS):
-                there = dict(zip(batch.schema.names, batch.columns, strict=True))
-                columns = [there.get(name, pa.nulls(len(batch))) for name in schema.names]
+                by_name = dict(zip(batch.schema.names, batch.columns, strict=True))
+                columns = [by_name.get(name, pa.nulls(len(batch))) for name in schema.names]
                 writer.write_table(pa.table(columns, schema.names).cast(schema))
     return count
 

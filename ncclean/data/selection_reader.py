@@ -61,13 +61,13 @@ class SelectionReader:
             kind = self._dataset.schema.field(MENDED).type
             if not (pa.types.is_null(kind) or _is_text(kind)):
                 raise InputError(not_captions(path, kind))
-        there = [
+        optional = [
             name
             for name in (CAPTION_NUMBER, CAPTION_RANK, MENDED)
             if name in self._dataset.schema.names
         ]
-        self._columns = [*COLUMNS, *there]
-        self.captions = captions if CAPTION_RANK in there else "all"
+        self._columns = [*COLUMNS, *optional]
+        self.captions = captions if CAPTION_RANK in optional else "all"
 
     def counts(self) -> dict[str, int]:
         """Return the number of selected samples by shard: pairs or images, as `captions` says."""

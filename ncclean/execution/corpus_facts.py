@@ -224,12 +224,12 @@ def _drawn(pairs: EmbeddedPairs, size: int) -> Arrays:
     ok = pairs.facts.filter(pairs.ok)
     numbers = sample_numbers(ok.column("uid").to_pylist())
     captions = np.asarray(ok.column("caption_number")).astype(np.uint64)
-    kept = np.lexsort((captions, numbers))[:size]
+    smallest = np.lexsort((captions, numbers))[:size]
     return {
-        "samples": numbers[kept],
-        "captions": captions[kept],
-        "image": pairs.image[kept].astype(np.float16),
-        "text": pairs.text[kept].astype(np.float16),
+        "samples": numbers[smallest],
+        "captions": captions[smallest],
+        "image": pairs.image[smallest].astype(np.float16),
+        "text": pairs.text[smallest].astype(np.float16),
     }
 
 
@@ -237,5 +237,5 @@ def _smallest(mine: Arrays, others: Arrays, size: int) -> Arrays:
     if not mine:
         return others
     both = {name: np.concatenate([mine[name], others[name]]) for name in mine}
-    kept = np.lexsort((both["captions"], both["samples"]))[:size]
-    return {name: array[kept] for name, array in both.items()}
+    smallest = np.lexsort((both["captions"], both["samples"]))[:size]
+    return {name: array[smallest] for name, array in both.items()}

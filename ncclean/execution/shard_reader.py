@@ -118,19 +118,19 @@ class ShardRows:
         error = np.array(self.facts["error"].to_pylist(), dtype=object)
         is_ok = status == SkipReason.OK.value
         rows = self.facts["row"].to_numpy()
-        kept = ~np.isin(rows[is_ok], list(rejected))
-        for place in np.flatnonzero(is_ok)[~kept]:
+        is_kept = ~np.isin(rows[is_ok], list(rejected))
+        for place in np.flatnonzero(is_ok)[~is_kept]:
             image = rejected[int(rows[place])]
             status[place], error[place] = image.reason.value, str(image)
         changed = {"status": strings(status.tolist()), "error": strings(error.tolist())}
         # Images are numbered as encoded: without rejected ones.
-        _, images = np.unique(self.images[kept], return_inverse=True)
+        _, images = np.unique(self.images[is_kept], return_inverse=True)
         return replace(
             self,
             facts=self.facts | changed,
             images=images,
-            tokens=self.tokens and replace(self.tokens, places=self.tokens.places[kept]),
-            image_signals=list(itertools.compress(self.image_signals, kept)),
+            tokens=self.tokens and replace(self.tokens, places=self.tokens.places[is_kept]),
+            image_signals=list(itertools.compress(self.image_signals, is_kept)),
         )
 
 

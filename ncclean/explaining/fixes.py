@@ -114,8 +114,8 @@ def _shift_of(
     if not np.array_equal(order, np.arange(len(places))):
         shift = find_shift(places[order], image[order], text[order], right)
         shifts.append(shift and dataclasses.replace(shift, is_by_name=True))
-    there = [shift for shift in shifts if shift is not None]
-    return max(there, key=lambda shift: shift.right_after, default=None)
+    possible = [shift for shift in shifts if shift is not None]
+    return max(possible, key=lambda shift: shift.right_after, default=None)
 
 
 def _exchanged(connection: duckdb.DuckDBPyConnection, group: int, value: str) -> str | None:

@@ -77,15 +77,15 @@ OUTCOMES = (
 
 def outcomes_of(columns: Iterable[str]) -> tuple[Outcome, ...]:
     """Return the outcomes in a table with these columns, and its evidence."""
-    there = set(columns)
+    names = set(columns)
     return tuple(
         Outcome(
             outcome.name,
             outcome.columns,
             outcome.value,
-            tuple(one for one in outcome.evidence if set(one.columns) <= there),
+            tuple(one for one in outcome.evidence if set(one.columns) <= names),
             outcome.weight,
         )
         for outcome in OUTCOMES
-        if set(outcome.columns) <= there
+        if set(outcome.columns) <= names
     )

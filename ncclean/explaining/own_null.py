@@ -107,7 +107,7 @@ class OwnNulls:
             "SELECT place, outside, dense_rank() OVER (ORDER BY shard, key) AS photograph "
             "FROM sampled JOIN pairs USING (place) ORDER BY place"
         ).fetchnumpy()
-        there = np.searchsorted(rows["place"], places)
+        positions = np.searchsorted(rows["place"], places)
         joined = connection.execute(
             "SELECT place, member FROM members SEMI JOIN sampled USING (place)"
         ).fetchnumpy()
@@ -120,7 +120,7 @@ class OwnNulls:
         )
         _, captions = np.unique(text, axis=0, return_inverse=True)
         return cls(
-            image, text, members, rows["outside"][there], rows["photograph"][there],
+            image, text, members, rows["outside"][positions], rows["photograph"][positions],
             captions.ravel(),
         )  # fmt: skip
 

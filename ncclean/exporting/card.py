@@ -44,10 +44,10 @@ def exported_card(layout: OutLayout) -> str | None:
         return text
     if not isinstance(fields, dict) or fields.keys().isdisjoint((_COUNTS, _FILES)):
         return text
-    kept = {name: value for name, value in fields.items() if name not in (_COUNTS, _FILES)}
+    written = {name: value for name, value in fields.items() if name not in (_COUNTS, _FILES)}
     if layout.name == "parquet" and _FILES in fields:
-        kept[_FILES] = _with_patterns(fields[_FILES], layout)
-    lines = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True) if kept else ""
+        written[_FILES] = _with_patterns(fields[_FILES], layout)
+    lines = yaml.safe_dump(written, sort_keys=False, allow_unicode=True) if written else ""
     return f"---\n{lines}---\n{text[head.end() :]}"
 
 

@@ -92,8 +92,8 @@ def open_choices(
 
 
 def _choices(selection: duckdb.DuckDBPyConnection, shard: str, repeats: float | None) -> Choices:
-    there = columns_of(selection, "scores")
-    places = ", ".join(name if name in there else "NULL" for name in PLACE)
+    columns = columns_of(selection, "scores")
+    places = ", ".join(name if name in columns else "NULL" for name in PLACE)
     rows = selection.execute(
         f"SELECT key, uid, weight, captions, mended, {places} FROM scores WHERE shard = ?", [shard]
     ).fetchall()
@@ -121,9 +121,9 @@ def _add_fields(
     choices: Choices, scores: duckdb.DuckDBPyConnection, shard: str, columns: Sequence[str]
 ) -> None:
     """Put the columns of the chosen captions of each sample into its choice."""
-    there = columns_of(scores, "scores")
-    number = "caption_number" if "caption_number" in there else "0"
-    uid = "uid" if "uid" in there else "NULL"
+    existing = columns_of(scores, "scores")
+    number = "caption_number" if "caption_number" in existing else "0"
+    uid = "uid" if "uid" in existing else "NULL"
     names = ", ".join(map(identifier, columns))
     # As Arrow, whose values do not need the packages that DuckDB uses, such as for time zones.
     table: pa.Table = scores.sql(

@@ -161,14 +161,14 @@ def _done(targets: Targets, tasks: Sequence[ExportTask]) -> set[int]:
     if tables and len(stores.present_files(tables)) == len(tables):
         return {task.number for task in ended}
     files = [stores.location(task.file) for task in ended if task.file]
-    there = {str(path) for path in (*stores.present_files(files), *lists_in(targets.work))}
+    present = {str(path) for path in (*stores.present_files(files), *lists_in(targets.work))}
     done = set()
     for task in ended:
         stats = json.loads(stores.read_bytes(targets.stats(task.number)))
         written = [task.file] * bool(task.file and stats["successes"])
         batches = range(stats.get("batches", 0))
         written += [str(list_path(targets, task.number, batch)) for batch in batches]
-        if there.issuperset(written):
+        if present.issuperset(written):
             done.add(task.number)
     return done
 

@@ -119,12 +119,12 @@ def replaced_images(targets: Targets) -> Mapping[int, dict[str, int]]:
             WHERE digest IS NOT NULL AND {_SAME_FILE} IN (FROM shared)
             GROUP BY task, file, digest ORDER BY file, task"""
         )
-        file, there = "", None
+        file, written = "", None
         while rows := cursor.fetchmany(10_000):
             for task, name, digest, count in rows:
                 if name != file:
-                    file, there = name, _digest_at(targets.out / name)
-                if there not in (None, digest):
+                    file, written = name, _digest_at(targets.out / name)
+                if written not in (None, digest):
                     replaced[task][name] = count
     return replaced
 

@@ -70,9 +70,9 @@ def _original(
     for _, group in itertools.groupby(origins, lambda origin: id(origin.batch)):
         alike = list(group)
         batch = alike[0].batch
-        there = dict(zip(batch.schema.names[::-1], batch.columns[::-1], strict=True))
+        by_name = dict(zip(batch.schema.names[::-1], batch.columns[::-1], strict=True))
         for name, field in fields.items():
-            column = there.get(name)
+            column = by_name.get(name)
             if column is None:
                 column = pa.nulls(len(batch), field.type)
             elif column.type != field.type:  # texts read as dictionaries
@@ -191,7 +191,7 @@ def _with_images(metadata: Mapping[bytes, bytes], schema: pa.Schema) -> dict[byt
         }
     except (ValueError, AttributeError, TypeError):
         return dict(metadata)
-    kept = {name: value for name, value in metadata.items() if name != _HUGGING_FACE}
+    written = {name: value for name, value in metadata.items() if name != _HUGGING_FACE}
     if noted["info"]["features"]:
-        kept[_HUGGING_FACE] = json.dumps(noted).encode()
-    return kept
+        written[_HUGGING_FACE] = json.dumps(noted).encode()
+    return written

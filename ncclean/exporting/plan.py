@@ -104,23 +104,23 @@ def open_selection(selection: str, fixes: str | None = None) -> duckdb.DuckDBPyC
     """
     tables = {"fixes": [fixes]} if fixes is not None else {}
     connection = connect([selection], view="selected", beside=tables)
-    there = columns_of(connection, "selected")
-    missing = [name for name in COLUMNS if name not in there]
+    columns = columns_of(connection, "selected")
+    missing = [name for name in COLUMNS if name not in columns]
     if missing:
         raise InputError(f"{selection} is not a selection: it has no column {missing[0]}")
-    if MENDED in there:
+    if MENDED in columns:
         (kind,) = connection.execute(
             f"SELECT column_type FROM (DESCRIBE SELECT {MENDED} FROM selected)"
         ).fetchall()[0]
         if kind not in ("VARCHAR", '"NULL"'):
             raise InputError(not_captions(selection, kind))
-    is_mended = MENDED in there or fixes is not None
+    is_mended = MENDED in columns or fixes is not None
     mended = f"{MENDED}::VARCHAR" if is_mended else "NULL::VARCHAR"
-    source = "selected" if fixes is None else f"({fixed_selection(there)})"
+    source = "selected" if fixes is None else f"({fixed_selection(columns)})"
     sql = f"SELECT *, NULL::SMALLINT[] AS captions, [{mended}] AS mended FROM {source}"
-    if CAPTION_NUMBER in there:
-        best = CAPTION_RANK if CAPTION_RANK in there else CAPTION_NUMBER
-        beside = "".join(f"any_value({n}) AS {n}, " for n in PLACE if n in there and not fixes)
+    if CAPTION_NUMBER in columns:
+        best = CAPTION_RANK if CAPTION_RANK in columns else CAPTION_NUMBER
+        beside = "".join(f"any_value({n}) AS {n}, " for n in PLACE if n in columns and not fixes)
         sql = (
             f"SELECT shard, key, uid, arg_min(weight, {best}) AS weight, "
             f"{beside}"

@@ -115,8 +115,8 @@ def _read_content(content: str, asks_words: bool) -> _Read:
     words = fields.get("words", [])
     if not isinstance(words, list) or not all(map(_is_text, words)):
         return _none(f"no list of words: {_short(content)}")
-    kept = (_storable(text[:_LONGEST_WORDS]) for text in words[:_MOST_WORDS])
-    return word, _said(word), tuple(text for text in kept if text.strip())
+    storable = (_storable(text[:_LONGEST_WORDS]) for text in words[:_MOST_WORDS])
+    return word, _said(word), tuple(text for text in storable if text.strip())
 
 
 def _said(word: str) -> str | None:

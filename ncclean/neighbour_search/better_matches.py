@@ -39,15 +39,15 @@ def count_better(
     for here in chunks(len(own), _BLOCK_ROWS):
         rows = image[here].astype(np.float32)
         here_grouped = _within(grouped, here)
-        for there in chunks(len(own), _COLUMN_ROWS):
-            cosines = rows @ text[there].astype(np.float32).T
+        for columns in chunks(len(own), _COLUMN_ROWS):
+            cosines = rows @ text[columns].astype(np.float32).T
             captions[here] += (cosines > own[here, None] + TIE).sum(axis=1, dtype=np.int32)
-            images[there] += (cosines > own[None, there] + TIE).sum(axis=0, dtype=np.int32)
+            images[columns] += (cosines > own[None, columns] + TIE).sum(axis=0, dtype=np.int32)
             # Subtract the counts from near-duplicates, which few pairs have.
-            i, j = here_grouped, _within(grouped, there)
+            i, j = here_grouped, _within(grouped, columns)
             same = image_group[i, None] == image_group[None, j]
             same |= text_group[i, None] == text_group[None, j]
-            cosines = cosines[np.ix_(i - here.start, j - there.start)]
+            cosines = cosines[np.ix_(i - here.start, j - columns.start)]
             captions[i] -= (same & (cosines > own[i, None] + TIE)).sum(axis=1, dtype=np.int32)
             images[j] -= (same & (cosines > own[None, j] + TIE)).sum(axis=0, dtype=np.int32)
     return captions, images

@@ -147,11 +147,11 @@ class Pictures:
     def _begin(self, shard: str, places: Mapping[str, Place]) -> dict[str, Future[bytes]]:
         """Start reading images, unless present or being read."""
         with self._lock:
-            there = {key: self._pictures.pop((shard, key), None) for key in places}
-            begun = {key: Future[bytes | None]() for key, one in there.items() if one is None}
+            pending = {key: self._pictures.pop((shard, key), None) for key in places}
+            begun = {key: Future[bytes | None]() for key, one in pending.items() if one is None}
             pictures = {
                 key: one or self._encoders.submit(self._encode, begun[key])
-                for key, one in there.items()
+                for key, one in pending.items()
             }
             self._pictures |= {(shard, key): one for key, one in pictures.items()}
             while len(self._pictures) > _KEPT:

@@ -53,9 +53,9 @@ class _Connection(H11Protocol):
         super().connection_made(transport)
         self._last_used = self.loop.time()
         others = [one for one in self.connections if isinstance(one, _Connection)]
-        there = [one for one in others if not one.transport.is_closing()]
-        idle = [one for one in there if one.cycle is None or one.cycle.response_complete]
-        if len(there) > _MOST_CONNECTIONS:
+        open_ones = [one for one in others if not one.transport.is_closing()]
+        idle = [one for one in open_ones if one.cycle is None or one.cycle.response_complete]
+        if len(open_ones) > _MOST_CONNECTIONS:
             min(idle, key=lambda one: one._last_used).transport.abort()
 
     def on_response_complete(self) -> None:

@@ -240,8 +240,10 @@ class Server:
             for rows in self._table.batches(view):
                 captions = [mended_caption(row) for row in rows] if kind == CORRECT else None
                 if captions is not None:
-                    there = [(r, c) for r, c in zip(rows, captions, strict=True) if c is not None]
-                    rows, captions = [r for r, _ in there], [c for _, c in there]
+                    proposals = [
+                        (r, c) for r, c in zip(rows, captions, strict=True) if c is not None
+                    ]
+                    rows, captions = [r for r, _ in proposals], [c for _, c in proposals]
                 pairs = [(row["uid"], row["caption_number"]) for row in rows]
                 self._decided.decide(pairs, kind, captions, continues=changed > 0)
                 changed += len(pairs)

@@ -39,12 +39,12 @@ def find_duplicates(connection: duckdb.DuckDBPyConnection, policy: Policy) -> bo
     The groups are those of the view `neighbours`. Raises `InputError` if it has none.
     """
     group = _GROUPS[policy.dedup_by or "both"]
-    there = set(columns_of(connection, "neighbours"))
-    if not {"uid", group} <= there:
+    columns = set(columns_of(connection, "neighbours"))
+    if not {"uid", group} <= columns:
         raise InputError(
             f"--dedup takes the table of `ncclean neighbours`: this one lacks uid or {group}"
         )
-    number = "caption_number" if "caption_number" in there else "NULL"
+    number = "caption_number" if "caption_number" in columns else "NULL"
     # For near-duplicate images, all captions of the best one stay.
     kept = f"({image_of('c.')})" if group == _GROUPS["image"] else "c.place"
     connection.execute(

@@ -24,11 +24,11 @@ def fixed_selection(columns: Collection[str]) -> str:
     Pairs whose caption is lost are dropped; returning pairs have weight 1, and the caption ranks
     after the other captions of their image.
     """
-    kept = [name for name in (CAPTION_NUMBER, CAPTION_RANK) if name in columns]
-    own = "".join(f", selected.{name}" for name in kept)
+    caption_columns = [name for name in (CAPTION_NUMBER, CAPTION_RANK) if name in columns]
+    own = "".join(f", selected.{name}" for name in caption_columns)
     back = "".join(
         f", {CAPTION_NUMBER}" if name == CAPTION_NUMBER else f", {_LAST_RANK} + {CAPTION_NUMBER}"
-        for name in kept
+        for name in caption_columns
     )
     return (
         "SELECT selected.uid, selected.shard, selected.key, selected.weight, selected.split, "

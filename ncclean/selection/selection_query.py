@@ -129,12 +129,12 @@ class SelectionQuery:
     @staticmethod
     def _refuse(option: str, name: str, scores: JoinedScores) -> None:
         """Raise `InputError` for a missing column."""
-        there = scores.names.types
-        if {"weight", "split"} <= set(there):
+        columns = scores.names.types
+        if {"weight", "split"} <= set(columns):
             raise InputError(
                 "this is a selection that `select` wrote: name the score table that it came from"
             )
-        raise InputError(f"{option}: {missing_column(name, there)}")
+        raise InputError(f"{option}: {missing_column(name, columns)}")
 
     def _create_candidates(self) -> None:
         """Create the view `candidates`: every row with the values that the filters read."""
@@ -270,12 +270,12 @@ class SelectionQuery:
             "SELECT decision, count(*) FROM candidates WHERE decision IS NOT NULL "
             "GROUP BY 1 ORDER BY 1"
         ).fetchall()
-        there = self._one(
+        decided_here = self._one(
             "SELECT count(DISTINCT (uid, number)) FROM candidates WHERE decision IS NOT NULL"
         )[0]
         return {
             "decided": dict(counts),
-            "decided_elsewhere": len(self._decisions.by_pair) - there,
+            "decided_elsewhere": len(self._decisions.by_pair) - decided_here,
             "decided_alike": self._one(
                 "SELECT coalesce(sum(pairs), 0)::BIGINT FROM (SELECT count(*) AS pairs "
                 "FROM candidates WHERE decision IS NOT NULL AND status = 'ok' "

@@ -121,12 +121,12 @@ class ColumnNames:
 
 def _keys(scores: Iterable[str], file: JoinedFile, columns: Iterable[str]) -> tuple[str, ...]:
     """Return the columns to join on: the uid, else shard and key, and the caption number."""
-    there = {name.lower() for name in scores}
-    common = there & {name.lower() for name in columns}
+    score_names = {name.lower() for name in scores}
+    common = score_names & {name.lower() for name in columns}
     for key in (("uid",), ("shard", "key")):
         if set(key) <= common:
             return (*key, CAPTION_NUMBER) if CAPTION_NUMBER in common else key
-    if not there & {"uid", "shard"}:
+    if not score_names & {"uid", "shard"}:
         raise InputError(
             f"{file.path} cannot be joined: the scores have neither uid nor shard and key"
         )

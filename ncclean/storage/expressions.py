@@ -200,10 +200,10 @@ def explain(error: duckdb.Error, columns: Iterable[str]) -> str:
     return f"{reason.rstrip('!.')} (did you mean {meant[1]}?)" if meant else reason
 
 
-def missing_column_hint(text: str, there: Iterable[str]) -> str | None:
+def missing_column_hint(text: str, columns: Iterable[str]) -> str | None:
     """A hint for a missing column that `ncclean neighbours` would compute; None for others."""
     for name in NEIGHBOURS.names:
-        if name in text and name not in SCORES.names and name not in there:
+        if name in text and name not in SCORES.names and name not in columns:
             return (
                 f"there is no column {name!r}: `ncclean neighbours` computes it, and --join "
                 "neighbours.parquet adds it to the scores"

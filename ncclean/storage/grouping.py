@@ -35,8 +35,8 @@ def group_labels(sql: str, table: pa.Table) -> pa.Array:
     an expression that cannot be evaluated, or with hundreds of values.
     """
     one_expression(sql, "--calibrate-by")
-    there = {name.lower() for name in table.column_names}
-    missing = sorted(name for name in names_in(sql) if name.lower() not in there)
+    columns = {name.lower() for name in table.column_names}
+    missing = sorted(name for name in names_in(sql) if name.lower() not in columns)
     for name in missing:
         table = table.append_column(name, pa.nulls(len(table)))
     connection = duckdb.connect()

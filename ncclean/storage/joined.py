@@ -147,10 +147,10 @@ class JoinedScores:
         except duckdb.Error as error:
             raise InputError(f"the tables cannot be joined: {first_line(error)}") from error
         lock(self.connection)
-        kept = ", ".join(map(identifier, [*wanted, *map(rank_column, ranks)]))
-        self._create_view(f"SELECT {kept} FROM {_reading(file)}")
+        names = ", ".join(map(identifier, [*wanted, *map(rank_column, ranks)]))
+        self._create_view(f"SELECT {names} FROM {_reading(file)}")
         if is_placed:
-            self._create_view(f"SELECT {kept}, {PLACE} FROM {_reading(file)}", PLACED)
+            self._create_view(f"SELECT {names}, {PLACE} FROM {_reading(file)}", PLACED)
         return [str(file)]
 
     def _write(self, columns: list[str], ranks: list[str]) -> Path:
@@ -187,9 +187,9 @@ class JoinedScores:
             before = self._add(f"ranked_{number}", source, added, join, before)
             source = _reading(before)
             self.connection.execute("DROP TABLE ranks")
-        kept = [*map(identifier, columns), *(identifier(rank_column(rank)) for rank in ranks)]
-        kept += [_partner(number) for number in range(1, len(self.joins) + 1)]
-        file = self._copy("sorted", f"SELECT {', '.join(kept)} FROM {source} ORDER BY {PLACE}")
+        names = [*map(identifier, columns), *(identifier(rank_column(rank)) for rank in ranks)]
+        names += [_partner(number) for number in range(1, len(self.joins) + 1)]
+        file = self._copy("sorted", f"SELECT {', '.join(names)} FROM {source} ORDER BY {PLACE}")
         if before is not None:
             before.unlink()
         return file
@@ -240,8 +240,8 @@ class JoinedScores:
         """Raise `InputError` if two rows of a joined table have the same key."""
         keys = self.names.keys[number - 1]
         values = ", ".join(_key("joined", key) for key in keys)
-        there = " AND ".join(f"{_key('joined', key)} IS NOT NULL" for key in keys)
-        rows = f"FROM {_view(number)} AS joined WHERE {there}"
+        has_keys = " AND ".join(f"{_key('joined', key)} IS NOT NULL" for key in keys)
+        rows = f"FROM {_view(number)} AS joined WHERE {has_keys}"
         # Group by 64 bits, not by text: a third of the memory. The second query separates different
         # keys with the same hash.
         repeated = f"SELECT hash({values}) AS hashed {rows} GROUP BY 1 HAVING count(*) > 1"

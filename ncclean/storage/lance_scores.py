@@ -81,11 +81,11 @@ def _written(column: str) -> str:
 
 
 def _wanted(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> list[str]:
-    there = columns_of(connection, "scores")
+    existing = columns_of(connection, "scores")
     for name in columns:
-        if name not in there:
-            raise InputError(f"the scores have no column {name}; they have {', '.join(there)}")
-    return list(dict.fromkeys(columns)) or [name for name in USUAL if name in there]
+        if name not in existing:
+            raise InputError(f"the scores have no column {name}; they have {', '.join(existing)}")
+    return list(dict.fromkeys(columns)) or [name for name in USUAL if name in existing]
 
 
 def _check_names(target: Any, dataset: str, columns: Sequence[str]) -> None:

@@ -240,9 +240,9 @@ class ScoreRun:
 
     def parts(self) -> dict[str, UPath]:
         """The parts that are in place, by the names of their shards."""
-        there = present_parts(self.layout.work)
+        present = present_parts(self.layout.work)
         named = ((name, self.layout.part(one.ref)) for name, one in self.listed.shards.items())
-        return {name: part for name, part in named if part.name in there}
+        return {name: part for name, part in named if part.name in present}
 
     def records(self) -> Iterator[tuple[str, str]]:
         """Yield the records of all shards that are done, each with its name, in any order.

@@ -59,11 +59,11 @@ class ForkServer:
         status is read once it has ended. Raises `InputError` if no process can be started.
         """
         for _ in range(_ATTEMPTS):  # the server may be killed meanwhile
-            here, there = socket.socketpair()
+            here, their_end = socket.socketpair()
             status, tell = os.pipe()
-            with self._lock, there:
+            with self._lock, their_end:
                 try:
-                    self._send({"fork": module}, [there.fileno(), tell, *inherited])
+                    self._send({"fork": module}, [their_end.fileno(), tell, *inherited])
                 finally:
                     os.close(tell)
             if pid := os.read(status, _STATUS.size):
@@ -86,9 +86,9 @@ class ForkServer:
         socket.send_fds(self._socket, [message], descriptors)
 
     def _start(self) -> None:
-        here, there = socket.socketpair()
-        with there:
-            process = subprocess.Popen(isolated(__name__), stdin=there.fileno())
+        here, their_end = socket.socketpair()
+        with their_end:
+            process = subprocess.Popen(isolated(__name__), stdin=their_end.fileno())
         if self._owner != os.getpid():
             atexit.register(self._end)
         self._process, self._socket, self._owner = process, here, os.getpid()

@@ -78,8 +78,8 @@ def _vectors(column: pa.ChunkedArray) -> Vectors:
     lengths_seen, counts = np.unique(lengths[lengths >= 0], return_counts=True)
     dim = int(lengths_seen[counts.argmax()]) if len(lengths_seen) else 0
     fits = lengths == dim
-    kept = column if fits.all() else column.filter(pa.array(fits))
-    values = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in kept.chunks]
+    fitting = column if fits.all() else column.filter(pa.array(fits))
+    values = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in fitting.chunks]
     flat = np.concatenate(values) if values else np.empty(0, np.float32)
     if fits.all():
         return Vectors(flat.reshape(-1, dim), lengths)

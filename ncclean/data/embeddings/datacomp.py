@@ -93,8 +93,8 @@ def _read_npz(url: str, keys: Sequence[str], rows: int) -> list[np.ndarray]:
         matrices = []
         for key, what in zip(keys, ("image", "caption"), strict=True):
             if f"{key}.npy" not in names:
-                there = ", ".join(sorted(name.removesuffix(".npy") for name in names))
-                raise ShardError(f"{url} has no {key}: it has {there}")
+                arrays = ", ".join(sorted(name.removesuffix(".npy") for name in names))
+                raise ShardError(f"{url} has no {key}: it has {arrays}")
             try:
                 with archive.open(f"{key}.npy") as member:
                     header = read_header(url, member)

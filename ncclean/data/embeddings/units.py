@@ -84,16 +84,16 @@ def _keys_there(shards: Sequence[ShardRef], candidates: Sequence[Keys]) -> Keys:
     for shard in shards:
         where = shard.files[0] if shard.files else shard.url
         try:
-            there = LAYOUTS[shard.layout].vector_names(shard)
+            vector_names = LAYOUTS[shard.layout].vector_names(shard)
         except ShardError as error:
             failure = failure or error
             continue
         for keys in candidates:
-            if set(keys) <= set(there):
+            if set(keys) <= set(vector_names):
                 return keys
         raise InputError(
             f"which vectors of {where} are of images, and which of captions? Name both with "
-            f"--embedding-keys IMG,TEXT; there are {', '.join(there) or 'none'}"
+            f"--embedding-keys IMG,TEXT; there are {', '.join(vector_names) or 'none'}"
         )
     raise InputError(str(failure))
 

@@ -65,8 +65,8 @@ def read_npy(url: str, rows: Rows | None = None) -> np.ndarray:
         if not stores.is_url(url):
             # Copy-on-write: torch wants writable memory.
             size = header.size + count * dim * header.dtype.itemsize
-            if (there := os.stat(url).st_size) < size:
-                raise ShardError(f"{url} is cut short: {there:,} of {size:,} bytes are there")
+            if (actual := os.stat(url).st_size) < size:
+                raise ShardError(f"{url} is cut short: {actual:,} of {size:,} bytes are there")
             matrix: np.ndarray = np.load(url, mmap_mode="c", allow_pickle=False)[first:last]
             return matrix
         if header.is_fortran:

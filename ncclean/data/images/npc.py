@@ -106,8 +106,8 @@ def _caption_files(place: str) -> list[str]:
     folders = [posixpath.join(place, below) if below else place for below in _FOLDERS]
     files = [[f"{folder}/{split}{ENDING}" for split in _SPLITS] for folder in folders]
     asked = [name for several in files for file in several for name in (file, _ids_of(file))]
-    there = set(map(str, stores.present_files(map(stores.location, asked))))
-    complete = ([file for file in several if {file, _ids_of(file)} <= there] for several in files)
+    present = set(map(str, stores.present_files(map(stores.location, asked))))
+    complete = ([file for file in several if {file, _ids_of(file)} <= present] for several in files)
     return next(filter(None, complete), [])
 
 

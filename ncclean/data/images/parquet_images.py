@@ -118,8 +118,8 @@ def read_group(
         return
     except MemoryError:
         too_large = {name: what for name in columns if (what := _why_too_large(url, group, name))}
-    kept = [name for name in columns if name not in too_large]
-    for number, batch in enumerate(_batches(url, group, kept, 1)):
+    readable = [name for name in columns if name not in too_large]
+    for number, batch in enumerate(_batches(url, group, readable, 1)):
         if number >= done:
             yield from _without_large_texts(batch, too_large)
 

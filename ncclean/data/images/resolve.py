@@ -139,8 +139,8 @@ def _of_splits(files: Sequence[SourceFile], splits: Sequence[str]) -> list[Sourc
             )
     chosen = [one for one in files if one.layout.split_of(one.url) in (None, *splits)]
     if files and not chosen:
-        there = ", ".join(sorted({str(one.layout.split_of(one.url)) for one in files}))
-        raise InputError(f"{files[0].url}: there is no split {splits[0]}; there is {there}")
+        splits_there = ", ".join(sorted({str(one.layout.split_of(one.url)) for one in files}))
+        raise InputError(f"{files[0].url}: there is no split {splits[0]}; there is {splits_there}")
     return chosen
 
 

@@ -36,9 +36,11 @@ class TableLayout(RowLayout):
         if source.url.endswith(self.files) and not source.entries:
             is_one = self.holds_images(source.url, options.image_key)
             return [source.url] if is_one or self.is_unreadable(source.url) else []
-        there = [name for name in source.files if name.endswith((*TABLES, *self.files))]
-        metadata = [name for name in there if name in METADATA]
-        tables = [source.below(name) for name in metadata or there if name.endswith(self.files)]
+        candidates = [name for name in source.files if name.endswith((*TABLES, *self.files))]
+        metadata = [name for name in candidates if name in METADATA]
+        tables = [
+            source.below(name) for name in metadata or candidates if name.endswith(self.files)
+        ]
         # One readable file decides for all of its ending: a corpus has thousands, some are broken.
         by_ending = [[url for url in tables if url.endswith(one)] for one in self.files]
         holding = [

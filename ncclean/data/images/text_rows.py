@@ -272,10 +272,10 @@ def row_keys(names: Iterable[str]) -> dict[str, str]:
 
     `URL` beside `url`, or after `Url`, stays `URL`.
     """
-    there = dict.fromkeys(names)
-    keys: dict[str, str] = {name: name for name in there if name == name.lower()}
+    distinct = dict.fromkeys(names)
+    keys: dict[str, str] = {name: name for name in distinct if name == name.lower()}
     taken = {*keys}
-    for name in there:
+    for name in distinct:
         if name not in keys:
             keys[name] = name if name.lower() in taken else name.lower()
             taken.add(keys[name])
