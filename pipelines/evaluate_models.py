@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ncclean.base.formats import Table, percentage, skipped_counts
@@ -73,10 +74,15 @@ class ModelOptions(Command):
             raise InputError("name at least one --model")
         if not self.models and (self.pretrained or self.preprocess):
             raise InputError("--pretrained and --preprocess are for a --model: name it")
-        named = self.named_models
-        twice = next((name for name in named if named.count(name) > 1), None)
+        # Tables and files of results call a model by its name and the name of its weights.
+        labels = [(model, tag and PurePath(tag).name) for model, tag, _ in self.named_models]
+        twice = next((label for label in labels if labels.count(label) > 1), None)
         if twice is not None:
-            raise InputError(f"--model {twice[0]} is given twice")
+            weights = f" with weights called {twice[1]}" if twice[1] else ""
+            raise InputError(
+                f"--model {twice[0]} is given twice{weights}, and results would have one name: "
+                "evaluate each by itself"
+            )
 
     @property
     def models(self) -> Sequence[str]:

@@ -66,7 +66,7 @@ class EvaluateSimilarity(ModelOptions):
         values = {"models": [result.to_json() for result in results]}
         files = []
         if self.plot is not None:
-            models = [(result.model, result.cosines) for result in results]
+            models = [(result.label, result.cosines) for result in results]
             write_figure(draw_similarities(models), self.plot, self.name)
             files.append(self.plot)
         if out is not None:
@@ -87,12 +87,12 @@ def _summary(results: Sequence[ModelSimilarity], files: Sequence[str]) -> Iterat
         ):
             quantiles = (spread.quantiles[q] for q in ("q5", "q50", "q95"))
             values = (decimal(value) for value in (spread.mean, spread.std, *quantiles))
-            rows.append(("" if row else result.model, name, *values))
+            rows.append(("" if row else result.label, name, *values))
     heads = ("model", "cosine with", "mean", "std", "5 %", "median", "95 %")
     yield Table("", heads, tuple(rows), left=2)
     for result in results:
         part = share(result.cosines.summary().above_hardest)
-        yield f"{result.model}: own captions beat the hardest others for {part} of images"
+        yield f"{result.label}: own captions beat the hardest others for {part} of images"
         if result.skipped:
-            yield f"left out for {result.model}: {skipped_counts(result.skipped)}"
+            yield f"left out for {result.label}: {skipped_counts(result.skipped)}"
     yield from (f"written to {path}" for path in files)

@@ -97,6 +97,11 @@ def percentage(metric: str, value: float | None, *, is_signed: bool = False) -> 
     return f"{100 * value:{sign}.1f}" if is_signed else f"{100 * value:.1f}%"
 
 
+def model_label(model: str, pretrained: str) -> str:
+    """A model with its pretrained tag, if it may have several."""
+    return model if pretrained in ("bundled", "local", "hub") else f"{model} {pretrained}"
+
+
 def skipped_counts(skipped: Mapping[str, int]) -> str:
     """Unusable samples as text, such as `3 image_corrupt, 1 caption_missing`."""
     return ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())

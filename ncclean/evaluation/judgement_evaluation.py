@@ -18,6 +18,7 @@ import pyarrow as pa
 import torch
 
 from ncclean.base.estimates import flattened
+from ncclean.base.formats import model_label
 from ncclean.base.progress import SILENT, Progress
 from ncclean.base.stores import absolute
 from ncclean.data.images.folders import Folder
@@ -364,7 +365,8 @@ class JudgementEvaluation:
         scores = scores_of_model(
             estimator, images, judgements, prefix=prefix, batch_size=options.batch_size
         )
-        self.add(estimator.identity.model, judgements, scores)
+        identity = estimator.identity
+        self.add(model_label(identity.model, identity.pretrained), judgements, scores)
 
     def add(self, source: str, judgements: Judgements, scores: JudgedScores) -> None:
         """Compare scores with the ratings. Raises `InputError` if none of them has an order."""

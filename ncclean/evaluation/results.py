@@ -24,6 +24,7 @@ from upath import UPath
 import ncclean
 from ncclean.base import schema, stores
 from ncclean.base.atomic import published
+from ncclean.base.formats import model_label
 from ncclean.base.output_mark import check_free, mark
 from ncclean.base.small_tables import read_parquet
 from ncclean.base.text_files import parse_json, read_text
@@ -205,10 +206,8 @@ class Evaluation:
 
     @property
     def label(self) -> str:
-        """The model's name in tables, with its pretrained tag."""
-        if self.pretrained in ("bundled", "local", "hub"):
-            return self.model
-        return f"{self.model} {self.pretrained}"
+        """The model's name in tables."""
+        return model_label(self.model, self.pretrained)
 
     @property
     def file_name(self) -> str:

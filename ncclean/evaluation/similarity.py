@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ncclean.base import stores
+from ncclean.base.formats import model_label
 from ncclean.base.progress import Progress
 from ncclean.data.benchmark_sets import RETRIEVAL, read_set
 from ncclean.data.shards import ShardRef, resolve_shards
@@ -128,6 +129,11 @@ class ModelSimilarity:
     cosines: Similarities
     skipped: dict[str, int]
     preprocessing: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The model's name in tables."""
+        return model_label(self.model, self.pretrained)
 
     def to_json(self) -> dict[str, Any]:
         """The model, and mean, spread and quantiles of its cosines."""

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -11,6 +12,7 @@ from ncclean_pipelines.score import Score
 from ncclean_pipelines.synth import Synth
 from scipy.stats import kendalltau
 
+import ncclean
 from ncclean.data.options import CorpusOptions, SourceOptions
 from ncclean.errors import InputError
 from tests import hostile
@@ -65,6 +67,13 @@ def test_both_scores_of_a_model(judged):
     for one in found:
         assert one.agreement.tau_b.low < one.agreement.tau_b.value < one.agreement.tau_b.high
     assert result.values["scores"][0]["tau_b"] == found[0].agreement.tau_b.value
+
+
+def test_checkpoints_of_one_architecture_are_told_apart(judged):
+    weights = str(Path(ncclean.__file__).parent / "models" / "demo" / "open_clip_model.safetensors")
+    both = {"model": ["demo", "demo"], "pretrained": ["none", weights]}
+    scores = evaluate(judged, data=[str(judged / "images")], **both).summary.scores
+    assert [one.source for one in scores[::2]] == ["demo", "demo open_clip_model.safetensors"]
 
 
 def test_every_source_gives_the_same(judged):

@@ -230,7 +230,8 @@ def test_each_model_has_its_own_weights_and_preprocessing(heldout):
 
 def test_requests_are_checked_before_anything_is_loaded(heldout, tmp_path, refused):
     nobody = "no-such-model"
-    refused(on, EvaluateZeroshot, nobody, nobody, data=[heldout])
+    for weights in ({}, {"pretrained": ["a/w.pt", "b/w.pt"]}, {"preprocess": ["a", "b"]}):
+        refused(on, EvaluateZeroshot, nobody, nobody, data=[heldout], **weights)
     refused(on, EvaluateZeroshot, data=[heldout])
     refused(on, EvaluateZeroshot, nobody, "demo", data=[heldout], pretrained=["a", "b", "c"])
     refused(on, EvaluateZeroshot, nobody, "demo", data=[heldout], preprocess=["a", "b", "c"])
