@@ -59,8 +59,13 @@ class Embedded:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedImages(Embedded):
-    """Images with the note and all captions of each, and keys without the names of the shards."""
+    """Images with the note and all captions of each, and keys without the names of the shards.
 
+    `same` (N,) has the number of the first image of the same file: the rows of an image may lie in
+    several shards of a table.
+    """
+
+    same: list[int]
     notes: list[str]
     sample_keys: list[str]
     captions: list[list[str]]
@@ -96,6 +101,9 @@ def embed_dataset(
     embeddings are not finite.
     """
     embedded = embed_images(space, shards, options)
+    texts_of: dict[int, list[str]] = {}
+    for number, stated in zip(embedded.same, embedded.captions, strict=True):
+        texts_of.setdefault(number, []).extend(stated)
     # clip_benchmark's tars have a caption a line; a caption of a table may have several lines.
     is_by_line = any(shard.layout == WEBDATASET for shard in shards)
     captions = [
@@ -105,13 +113,13 @@ def embed_dataset(
             for line in (text.split("\n") if is_by_line else [text])
             if line.strip()
         ][:captions_per_image]
-        for texts in embedded.captions
+        for texts in texts_of.values()
     ]
     owners = [number for number, lines in enumerate(captions) for _ in lines]
     text = space.encode_text([line for lines in captions for line in lines], options.batch_size)
     return EmbeddedPairs(
-        keys=embedded.keys,
-        image=embedded.image,
+        keys=[embedded.keys[number] for number in texts_of],
+        image=embedded.image[list(texts_of)],
         text=finite_embeddings(text, "captions"),
         text_to_image=torch.tensor(owners),
         skipped=embedded.skipped,
@@ -171,6 +179,8 @@ def embed_images(
     missing label is an error in the data set; an image without a caption is skipped.
     """
     keys: list[str] = []
+    same: list[int] = []
+    files: dict[tuple[str, str, str], int] = {}
     notes: list[str] = []
     sample_keys: list[str] = []
     captions: list[list[str]] = []
@@ -190,6 +200,10 @@ def embed_images(
             if decoded.pixels is None:
                 skipped[sample.status.value] += 1
                 continue
+            number = len(keys)
+            if (path := sample.place.image_path) is not None:
+                number = files.setdefault((shard.url, sample.key, path), number)
+            same.append(number)
             keys.append(key)
             notes.append(sample.caption or "")
             sample_keys.append(sample.key)
@@ -213,6 +227,7 @@ def embed_images(
     return EmbeddedImages(
         keys=keys,
         image=image,
+        same=same,
         notes=notes,
         skipped=dict(skipped),
         sample_keys=sample_keys,

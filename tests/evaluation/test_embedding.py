@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from ncclean.data.images.layout import ImageLayout
 from ncclean.data.images.resolve import resolve_images
 from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError, ModelError
@@ -53,6 +54,21 @@ def test_a_caption_of_a_table_may_have_several_lines(demo_estimator, tmp_path):
     count = [len(embed_dataset(demo_estimator, table, EmbeddingOptions(), n).text) for n in (4, 3)]
     assert count == [4, 3]
     assert len(embed_dataset(demo_estimator, table, EmbeddingOptions()).text) == 4
+
+
+def test_an_image_with_rows_in_several_units_is_one(demo_estimator, tmp_path, monkeypatch):
+    for seed, name in enumerate("abc"):
+        (tmp_path / f"{name}.jpg").write_bytes(jpeg(seed))
+    rows = [f"{name}.jpg,{name} {number}\n" for number in range(4) for name in "abc"]
+    (tmp_path / "t.csv").write_text("image,caption\n" + "".join(rows))
+    monkeypatch.setattr(ImageLayout, "unit_rows", 5)
+    units = resolve_images([str(tmp_path / "t.csv")])
+    assert len(units) == 3
+    pairs = embed_dataset(demo_estimator, units, EmbeddingOptions())
+    assert len(pairs.keys) == len(pairs.image) == 3
+    assert pairs.text_to_image.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    expected = demo_estimator.encode_text(["b 0", "b 3"], 2)
+    torch.testing.assert_close(pairs.text[[4, 7]], expected)
 
 
 def test_images_lie_as_they_are_stored(demo_estimator, tmp_path):
