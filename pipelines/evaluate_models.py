@@ -45,7 +45,7 @@ class ModelOptions(Command):
         Option(
             "Pretrained tag or weights file, as in `score`: for all models, or one each, `none` "
             "for one with its own weights.",
-            reads=Reads.WEIGHTS,
+            reads=Reads.NAME_OR_FILE,
         ),
     ] = ()
     preprocess: Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ncclean.base.config import TaskOptions
 from ncclean.base.formats import Table, counted
-from ncclean.base.options import Option, Seed
+from ncclean.base.options import Option, Reads, Seed
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 
@@ -65,7 +65,8 @@ class InjectNoise(Command):
         str | None,
         Option(
             "Noise file of NCR and others instead of --kind: an `.npy` with the "
-            "image number of each caption."
+            "image number of each caption.",
+            reads=Reads.PATH,
         ),
     ] = None
     write_noise_file: Annotated[str | None, Option("Write the noise as such a file.")] = None

@@ -82,8 +82,7 @@ class Score(Command):
     shards: Annotated[Sequence[str], sources_option("SOURCES", typed_default=())]
     out: ScoresOut
     format: Annotated[
-        SourceFormat,
-        Option("Kind of sources: `webdataset`, `images`, `embeddings` or `auto`.", is_idle=True),
+        SourceFormat, Option("Kind of sources: `webdataset`, `images`, `embeddings` or `auto`.")
     ] = "auto"
     source_options: SourceOptions = field(default_factory=SourceOptions)
     model: Model = DEFAULT_MODEL

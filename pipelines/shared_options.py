@@ -23,7 +23,7 @@ Pretrained = Annotated[
     Option(
         "Pretrained tag of an open_clip name, or weights file for the architecture of --model "
         "(default for `ViT-B-32`: `laion2b_s34b_b79k`).",
-        reads=Reads.WEIGHTS,
+        reads=Reads.NAME_OR_FILE,
         shows_default=False,
     ),
 ]

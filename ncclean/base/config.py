@@ -13,6 +13,7 @@ from ncclean.base.options import (
     DecodeThreads,
     Option,
     Options,
+    Reads,
     Seed,
     parameters,
     usable_cores,
@@ -114,7 +115,11 @@ class ScoreOptions(Options):
     ] = None
     head: Annotated[
         Sequence[str] | None,
-        Option("Column from a linear layer or MLP on the image embedding.", metavar="NAME=FILE"),
+        Option(
+            "Column from a linear layer or MLP on the image embedding.",
+            metavar="NAME=FILE",
+            reads=Reads.NAMED,
+        ),
     ] = None
     words: Words = False
     word_classes: Annotated[
@@ -123,6 +128,7 @@ class ScoreOptions(Options):
             "Word classes of --words: a file, or `corpus` to learn them (default: "
             "an English list).",
             metavar="FILE|corpus",
+            reads=Reads.NAME_OR_FILE,
         ),
     ] = None
     words_per_caption: Annotated[

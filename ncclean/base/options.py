@@ -35,7 +35,8 @@ class Reads(Enum):
     TABLE = "table"
     JOINED = "joined table"  # optionally with a name before it: `NAME=FILE`
     MODEL = "model"
-    WEIGHTS = "weights"
+    NAME_OR_FILE = "name or file"
+    NAMED = "named file"  # `NAME=FILE`
     PATH = "path"
 
 

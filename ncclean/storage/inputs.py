@@ -64,15 +64,17 @@ def check_there(
         _shards(reads, value)
     elif reads in (Reads.TABLE, Reads.JOINED):
         table_files([_table(reads, value)])
-    elif reads is Reads.WEIGHTS:
-        return  # a tag or a file: checked with the model
+    elif reads is Reads.NAME_OR_FILE:
+        return  # checked by the command
     elif reads is Reads.MODEL:
         if is_random or value.startswith(LOCAL_MODEL) or "/" not in value:
             resolve_model(value, pretrained, is_random=is_random)
         elif not value.startswith("hf-hub:") and not Path(value).exists():
             raise InputError(f"{value} does not exist")
-    elif not stores.is_url(value) and not Path(value).exists():
-        raise InputError(f"{value} does not exist")
+    else:
+        path = _path(reads, value)
+        if not stores.is_url(path) and not Path(path).exists():
+            raise InputError(f"{path} does not exist")
 
 
 def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
@@ -86,18 +88,20 @@ def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
             yield " ".join((shard.url, *shard.files)), shard.size, shard.version
     elif reads in (Reads.TABLE, Reads.JOINED):
         for file, size, version in listed_files([_table(reads, value)]):
-            yield _stamp(file) if size is None else (without_secrets(file), size, version or "")
+            yield file_stamp(file) if size is None else (without_secrets(file), size, version or "")
     else:
+        value = _path(reads, value)
         path = Path(value.removeprefix(LOCAL_MODEL))
         # A folder that happens to be called `demo` is not the model of that name.
-        is_name = reads is not Reads.PATH and "/" not in str(path) and not path.is_file()
+        may_be_name = reads in (Reads.MODEL, Reads.NAME_OR_FILE)
+        is_name = may_be_name and "/" not in str(path) and not path.is_file()
         if stores.is_url(value) or not path.exists() or (is_name and str(path) == value):
             yield without_secrets(value), 0, ""
         elif path.is_file():
-            yield _stamp(str(path))
+            yield file_stamp(str(path))
         else:
             for folder, _, names in os.walk(path):
-                yield from (_stamp(os.path.join(folder, name)) for name in names)
+                yield from (file_stamp(os.path.join(folder, name)) for name in names)
 
 
 def _shards(reads: Reads, value: str) -> list[ShardRef]:
@@ -112,7 +116,13 @@ def _table(reads: Reads, value: str) -> str:
     return JoinedFile.parse(value).path if reads is Reads.JOINED else value
 
 
-def _stamp(path: str) -> Stamp:
+def _path(reads: Reads, value: str) -> str:
+    """Return the file of an option that takes `NAME=FILE`, any other value unchanged."""
+    return value.partition("=")[2] or value if reads is Reads.NAMED else value
+
+
+def file_stamp(path: str) -> Stamp:
+    """Return path, size and version of a file."""
     from ncclean.base import stores
 
     if not stores.is_url(path):

@@ -20,6 +20,8 @@ from ncclean.storage.tables import check_apart
         (Reads.JOINED, "n={}/scores.parquet", "scores.parquet"),
         (Reads.MODEL, "local-dir:{}/model", "model/weights.safetensors"),
         (Reads.PATH, "{}/audit.yaml", "audit.yaml"),
+        (Reads.NAMED, "aesthetic={}/head.safetensors", "head.safetensors"),
+        (Reads.NAME_OR_FILE, "{}/classes.txt", "classes.txt"),
     ],
 )
 def test_a_file_that_is_written_again_has_another_stamp(tmp_path, reads, value, name):

@@ -6,6 +6,7 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.recipe.identity import stage_identity
 from ncclean_pipelines.recipe.plan import plan
 from ncclean_pipelines.recipe.run import run
 
@@ -99,6 +100,35 @@ def test_a_changed_shard_runs_everything_that_depends_on_it(shards, copied, tmp_
     assert run(made(text, copied)).ran == ()
     os.utime(own / "00001.tar", ns=(1, 1))
     assert run(made(text, copied)).ran == ("score", "noise", "clean")
+
+
+def test_files_that_options_name_are_inputs(shards, tmp_path):
+    """A run was unchanged after its noise file, its head or the kind of its sources had changed."""
+    for name in ("noise.npy", "head.safetensors", "classes.txt"):
+        (tmp_path / name).write_bytes(b"1")
+    text = f"""
+stages:
+  noisy: {{command: inject-noise, shards: {shards}, noise_file: {tmp_path}/noise.npy}}
+  score:
+    shards: {shards}
+    model: demo
+    head: [aesthetic={tmp_path}/head.safetensors]
+    words: true
+    word_classes: {tmp_path}/classes.txt
+"""
+
+    def identities(text=text):
+        stages = made(text, tmp_path / "run").stages
+        return [stage_identity(stages[name], {}) for name in ("noisy", "score")]
+
+    before = identities()
+    for name, changed in (("noise.npy", 0), ("head.safetensors", 1), ("classes.txt", 1)):
+        (tmp_path / name).write_bytes(b"22")
+        after = identities()
+        assert before[changed] != after[changed]
+        assert before[1 - changed] == after[1 - changed]
+        before = after
+    assert identities(text.replace("model: demo", "model: demo\n    format: images")) != before
 
 
 def test_an_output_that_is_gone_is_made_again(shards, copied):
