@@ -100,8 +100,19 @@ def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
         elif path.is_file():
             yield file_stamp(str(path))
         else:
-            for folder, _, names in os.walk(path):
-                yield from (file_stamp(os.path.join(folder, name)) for name in names)
+            yield from map(file_stamp, _files_below(path))
+
+
+def _files_below(path: Path) -> Iterator[str]:
+    """Yield the files of a folder and of those that links in it lead to, each folder once."""
+    walked = set()
+    for folder, folders, names in os.walk(path, followlinks=True):
+        if (target := os.path.realpath(folder)) in walked:
+            folders.clear()
+            continue
+        walked.add(target)
+        files = (os.path.join(folder, name) for name in names)
+        yield from filter(os.path.exists, files)  # editors leave links to nothing
 
 
 def _shards(reads: Reads, value: str) -> list[ShardRef]:

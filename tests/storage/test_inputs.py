@@ -37,6 +37,22 @@ def test_a_file_that_is_written_again_has_another_stamp(tmp_path, reads, value, 
     assert found == [[(str(place), 12, str(second + later))] for later in (0, 1_000_000)]
 
 
+def test_files_behind_links_of_a_folder_are_stamped_once(tmp_path):
+    """A folder of evaluation sets may hold links to them, also one to itself."""
+    sets, data = tmp_path / "sets", tmp_path / "disk" / "flickr30k"
+    sets.mkdir()
+    data.mkdir(parents=True)
+    (data / "captions.txt").write_text("a dog")
+    (sets / "flickr30k").symlink_to(data)
+    (sets / "again").symlink_to(sets)
+    (sets / ".#lock").symlink_to("nobody@nowhere")
+    before = list(stamps(Reads.PATH, str(sets)))
+    (data / "captions.txt").write_text("another dog")
+    after = list(stamps(Reads.PATH, str(sets)))
+    assert [size for _, size, _ in before] == [5]
+    assert [size for _, size, _ in after] == [11]
+
+
 @pytest.mark.parametrize("digest", [content_digest, footer_digest])
 @pytest.mark.parametrize("changed", ["a", "b"])
 def test_a_digest_is_of_all_files_of_a_table(tmp_path, digest, changed):
