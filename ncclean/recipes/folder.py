@@ -30,6 +30,7 @@ from ncclean.base.output_mark import check_free, was_made_by
 from ncclean.base.table_files import file_name, table_text
 from ncclean.errors import InputError
 from ncclean.recipes.references import RUN, written
+from ncclean.storage.inputs import file_stamp
 from ncclean.storage.run_record import RunRecord, exists
 
 _COMMAND = "run"  # whose records these are
@@ -52,11 +53,12 @@ class StageRecord:
     figures: dict[str, str] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
     made: list[str] = field(default_factory=list)
+    elsewhere: dict[str, list[Any]] = field(default_factory=dict)  # size and version by file
     failures: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         fields = dataclasses.asdict(self)
-        del fields["identity"]
+        del fields["identity"], fields["elsewhere"]
         return fields
 
 
@@ -178,6 +180,15 @@ class RunFolder:
                     f"another run is using {self.path}: wait for it, or use another --out"
                 ) from None
             yield
+
+    def elsewhere(self, files: Iterable[UPath]) -> dict[str, list[Any]]:
+        """Return size and version of files outside the folder, where other runs may write."""
+        paths = [path for path in map(str, files) if self.recorded(path) == path]
+        return {path: [size, version] for path, size, version in map(file_stamp, paths)}
+
+    def is_replaced(self, record: StageRecord) -> bool:
+        """Check whether files outside the folder are no longer those that the stage wrote."""
+        return self.elsewhere(map(UPath, record.elsewhere)) != record.elsewhere
 
     def is_there(self, record: StageRecord) -> bool:
         """Check whether everything that the stage made still exists."""

@@ -71,6 +71,8 @@ def decide(
         return decision(Start.RESUME, "interrupted")
     if not folder.is_there(record):
         return decision(Start.CHANGED, "its output is gone")
+    if folder.is_replaced(record):
+        return decision(Start.CHANGED, "its output has been replaced")
     return decision(None, "unchanged")
 
 

@@ -165,8 +165,9 @@ def _run_stage(
                 where = f"{recipe.name}, stage {stage.name!r}"
                 raise type(error)(f"{where}: {error}") from error
             raise
-        if not stage.command.has_record:  # otherwise it lists what it wrote itself
-            opened.made(*single_files(result.made))
+        # Commands with their own record list what they wrote, and refuse to replace others' files.
+        files = [] if stage.command.has_record else single_files(result.made)
+        opened.made(*files)
         record = folder.finish(
             opened,
             record,
@@ -175,6 +176,7 @@ def _run_stage(
             figures=dict(result.figures),
             result=result.to_json(),
             made=list(result.made),
+            elsewhere=folder.elsewhere(files),
             failures=dict(result.failures),
         )
         lines.say(f"done in {record.seconds:,.1f} s: {json.dumps(record.figures)}")

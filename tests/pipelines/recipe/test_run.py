@@ -137,6 +137,27 @@ def test_an_output_that_is_gone_is_made_again(shards, copied):
     assert again.ran == ("clean", "kept")
 
 
+def test_an_output_that_another_run_has_replaced_is_made_again(scored, tmp_path):
+    """A choice has its own folder, but an `out` outside of it is shared by all."""
+    text = f"""
+stages:
+  clean:
+    command: select
+    scores: {scored}/scores.parquet
+    score: similarity
+    keep_fraction: 0.5
+    out: {tmp_path}/clean.parquet
+"""
+    other = text.replace("0.5", "0.2")
+    counts = []
+    for recipe, folder in ((text, "one"), (other, "two"), (text, "one"), (text, "one")):
+        summary = run(made(recipe, tmp_path / folder))
+        counts.append((summary.ran, pq.read_metadata(tmp_path / "clean.parquet").num_rows))
+    half, fifth = counts[0][1], counts[1][1]
+    assert fifth < half
+    assert counts == [(("clean",), half), (("clean",), fifth), (("clean",), half), ((), half)]
+
+
 def test_from_runs_a_stage_and_all_after_it(shards, copied, refused):
     again = run(made(whole(shards, only=4), copied), start_from="clean")
     assert again.ran == ("clean", "kept")
