@@ -93,8 +93,10 @@ class ShardRef:
     @property
     def fingerprint(self) -> Fingerprint:
         """Return what tells later whether the shard has changed."""
-        url = stores.absolute(self.recorded().url)
-        return Fingerprint(self.size, _digest(url), _digest(self.version))
+        url = self.recorded().url
+        # The target of a link, and the link, which may lead elsewhere later.
+        urls = sorted({stores.canonical(url), stores.absolute(url)})
+        return Fingerprint(self.size, " ".join(map(_digest, urls)), _digest(self.version))
 
     @property
     def part_name(self) -> str:
@@ -111,10 +113,10 @@ class ShardRef:
 
 
 class Fingerprint(NamedTuple):
-    """The size of a shard, and digests of its URL and of its version; 0 and "" if unknown."""
+    """The size of a shard, and digests of its URLs and of its version; 0 and "" if unknown."""
 
     size: int
-    url: str
+    urls: str
     version: str
 
     def has_changed(self, now: Fingerprint) -> bool:
@@ -122,7 +124,8 @@ class Fingerprint(NamedTuple):
         if self.size and now.size and self.size != now.size:
             return True
         has_versions = self.version != "" != now.version
-        return self.url == now.url and has_versions and self.version != now.version
+        is_same_place = bool({*self.urls.split()} & {*now.urls.split()})
+        return is_same_place and has_versions and self.version != now.version
 
 
 def _digest(text: str) -> str:

@@ -1,6 +1,7 @@
 import gzip
 import hashlib
 import json
+import os
 
 import pytest
 
@@ -34,6 +35,29 @@ def test_file_glob_braces_and_list(folder):
     listing = folder / "list.txt"
     listing.write_text(f"# comment\n{folder}/00002.tar\n\n{folder}/{{00000..00001}}.tar\n")
     assert names(f"@{listing}") == ["00002", "00000", "00001"]
+
+
+def test_a_shard_rewritten_behind_a_link_has_changed(folder):
+    """Whether the link was scored, or what it leads to, or whether it leads elsewhere now."""
+    first, second, link = folder / "v1", folder / "v2", folder / "current"
+    for place, time in ((first, 1), (second, 2)):
+        place.mkdir()
+        (place / "0.tar").write_bytes(b"12345")
+        os.utime(place / "0.tar", ns=(time, time))
+    link.symlink_to(first)
+
+    def fingerprint(place):
+        return resolve_shards([str(place)])[0].fingerprint
+
+    by_link, by_path = fingerprint(link), fingerprint(first)
+    assert not by_link.has_changed(by_path)
+    os.utime(first / "0.tar", ns=(3, 3))
+    assert by_link.has_changed(fingerprint(first))
+    assert by_path.has_changed(fingerprint(link))
+    link.unlink()
+    link.symlink_to(second)
+    assert by_link.has_changed(fingerprint(link))
+    assert not by_path.has_changed(fingerprint(second))  # a copy elsewhere has another time
 
 
 def test_url(folder):
