@@ -191,7 +191,7 @@ class Finetuning:
         return open_record(self.out, _COMMAND, self.identity, overwrite=self.overwrite)
 
     def _inputs(
-        self, progress: Progress
+        self, progress: Progress = SILENT
     ) -> tuple[list[ShardRef], SelectionReader | None, CaptionKeys]:
         """Return the shards, the selection, and its caption keys.
 
