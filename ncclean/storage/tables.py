@@ -181,7 +181,7 @@ def _parsed(prints: str) -> list[tuple[str, Fingerprint]]:
     try:
         recorded = json.loads(prints).items()
         return [(name, Fingerprint(int(n), str(url), str(now))) for name, (n, url, now) in recorded]
-    except (AttributeError, RecursionError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError):
         return []
 
 

@@ -214,7 +214,10 @@ def test_a_copy_elsewhere_has_not_changed_unless_its_size_has(selected):
     assert len(said) == 1
 
 
-@pytest.mark.parametrize("prints", ["[" * 100_000, "[1]", '{"00000": 1}', '{"00000": [1, 2]}'])
+@pytest.mark.parametrize(
+    "prints",
+    ["[" * 100_000, "[1]", '{"00001": 1}', '{"00001": [1, 2]}', '{"00001": [Infinity, "", ""]}'],
+)
 def test_fingerprints_that_are_none_are_left_out(prints, selected):
     folder, _, selection = selected
     table = pq.read_table(selection).replace_schema_metadata({"shard_fingerprints": prints})
