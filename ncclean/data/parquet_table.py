@@ -72,7 +72,7 @@ def read_batches(url: str, columns: Sequence[str] | None, rows: Rows | None) -> 
         )
         first, last = rows or (0, file.metadata.num_rows)
         last = min(last, file.metadata.num_rows)
-        kinds = pa.schema([schema.field(name) for name in names])
+        kinds = pa.schema([schema.field(name) for name in names], schema.metadata)
         yield kinds, max(last - first, 0), place.stat().st_size
         for group, (begin, end) in enumerate(itertools.pairwise(ends.tolist())):
             if end <= first or begin >= last:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 from braceexpand import braceexpand
 
@@ -25,6 +25,7 @@ from ncclean.base.formats import counted
 from ncclean.base.regular_files import open_file, why_missing
 from ncclean.base.text_files import read_text
 from ncclean.base.url_secrets import name_without_secrets, without_secrets
+from ncclean.data.fingerprints import Fingerprint
 from ncclean.data.lance_table import is_lance, lance_size_and_version
 from ncclean.errors import InputError
 
@@ -110,22 +111,6 @@ class ShardRef:
         return cast(
             BinaryIO, stores.open_binary(self.url, block_bytes=_BLOCK_BYTES, blocks=_BLOCKS)
         )
-
-
-class Fingerprint(NamedTuple):
-    """The size of a shard, and digests of its URLs and of its version; 0 and "" if unknown."""
-
-    size: int
-    urls: str
-    version: str
-
-    def has_changed(self, now: Fingerprint) -> bool:
-        """Check whether a shard is another one now; a copy elsewhere has another version."""
-        if self.size and now.size and self.size != now.size:
-            return True
-        has_versions = self.version != "" != now.version
-        is_same_place = bool({*self.urls.split()} & {*now.urls.split()})
-        return is_same_place and has_versions and self.version != now.version
 
 
 def _digest(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ncclean.base import stores
 from ncclean.base.stores import absolute
+from ncclean.data.fingerprints import as_metadata
 from ncclean.data.shards import ShardRef
 from ncclean.execution.encoder import OnProgress, Speed
 from ncclean.execution.finish_shard import ShardResult
@@ -59,12 +60,13 @@ class PartWriter:
         """Publish a shard's embeddings, then its part: a part in place has its embeddings."""
         if self.embeddings is not None and result.embeddings is not None:
             embeddings = result.embeddings
+            encoded = result.stats.sources or {task.shard.name: task.shard.fingerprint}
             write_embeddings(
                 stores.location(self.embeddings),
                 f"{task.number:0{self.digits}d}",
                 embeddings.image,
                 embeddings.text,
-                embeddings.metadata,
+                embeddings.metadata.replace_schema_metadata(as_metadata(encoded)),
             )
         shard = task.shard
         record = ShardRecord(

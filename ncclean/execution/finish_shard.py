@@ -19,6 +19,7 @@ import torch
 
 from ncclean.base import schema
 from ncclean.base.config import ScoreOptions
+from ncclean.data.fingerprints import fingerprints_of
 from ncclean.data.samples import SkipReason
 from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.column_sources import ColumnSources
@@ -96,6 +97,7 @@ class ShardScoring:
             further=shard.further,
             times={**shard.times, "score": time.perf_counter() - start},
             bytes=table.nbytes,
+            sources=fingerprints_of(shard.metadata),
         )
         check_counts(table, stats)
         embeddings = None

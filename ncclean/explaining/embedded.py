@@ -15,6 +15,7 @@ from upath import UPath
 from ncclean.base.output_mark import mark
 from ncclean.base.progress import Progress
 from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.data.fingerprints import Fingerprints, agreed, as_metadata, fingerprints_of
 from ncclean.explaining.cause_table import COMMAND
 from ncclean.neighbour_search.blocks import EmbeddedBlock, embedded_blocks
 from ncclean.neighbour_search.inverted_lists import (
@@ -116,9 +117,11 @@ class Embedded:
         centroids = train_lists(sample, count, seed)
         regions = max(2, count // _CLUSTERS_PER_REGION)
         region_of = nearest_lists(centroids, train_lists(centroids, regions, seed), 1)[:, 0]
+        carried: list[Fingerprints] = []
         with pq.ParquetWriter(out, _SCHEMA, compression="zstd") as writer:
             for number, block in enumerate(self.blocks):
                 pairs = block.read()
+                carried.append(fingerprints_of(pairs.facts))
                 if len(pairs.image):
                     nearest = nearest_lists(pairs.image, centroids, 1)[:, 0]
                     facts = pairs.facts.select(_SCHEMA.names[:3])
@@ -126,3 +129,4 @@ class Embedded:
                     facts = facts.append_column("region", pa.array(region_of[nearest]))
                     writer.write_table(facts.cast(_SCHEMA))
                 progress.advance(number + 1, len(self.blocks), "blocks")
+            writer.add_key_value_metadata(as_metadata(agreed(carried)))

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ncclean.data.embeddings.pairs import embedding_dim, read_pairs
 from ncclean.data.embeddings.units import vector_keys
+from ncclean.data.fingerprints import concatenated
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
 
@@ -20,8 +21,8 @@ IDENTIFIERS = ("uid", "shard", "key", "caption_number")
 class BlockPairs:
     """The usable pairs of a block: (m, d) float16 unit vectors, identifiers, captions.
 
-    `facts` has the columns uid, shard, key, caption_number and text; `left_out` counts pairs whose
-    vectors are missing or corrupt.
+    `facts` has the columns uid, shard, key, caption_number and text, and carries the fingerprints
+    of the shards; `left_out` counts pairs whose vectors are missing or corrupt.
     """
 
     image: np.ndarray
@@ -49,7 +50,7 @@ class EmbeddedBlock:
         return BlockPairs(
             np.concatenate([one.image for one in several]),
             np.concatenate([one.text for one in several]),
-            pa.concat_tables([one.facts for one in several]),
+            concatenated([one.facts for one in several]),
             sum(one.left_out for one in several),
         )
 

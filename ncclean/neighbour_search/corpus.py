@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from ncclean.data.fingerprints import concatenated
 from ncclean.errors import InputError
 from ncclean.neighbour_search.blocks import IDENTIFIERS, EmbeddedBlock
 from ncclean.neighbour_search.stages import VALUES, DisjointSets, Stages, chunks
@@ -101,7 +102,7 @@ def read_corpus(stages: Stages, blocks: Sequence[EmbeddedBlock]) -> Corpus:
     names = stages.run("reading embeddings", "read", read_block, [(block,) for block in blocks])
     files = [stages.work.load(name) for name in names]
     tables = [pa.ipc.open_stream(pa.py_buffer(file["pairs"])).read_all() for file in files]
-    pairs = pa.concat_tables(tables)
+    pairs = concatenated(tables)
     if not len(pairs):
         raise InputError("the embeddings hold no usable pair")
     stages.progress.say("looking for copies")

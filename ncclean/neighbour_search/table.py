@@ -17,6 +17,7 @@ import ncclean
 from ncclean.base import schema
 from ncclean.base.atomic import published
 from ncclean.base.output_mark import mark
+from ncclean.data.fingerprints import as_metadata, fingerprints_of
 from ncclean.neighbour_search.blocks import IDENTIFIERS
 from ncclean.neighbour_search.lemon import LemonParameters
 from ncclean.neighbour_search.options import NeighbourOptions
@@ -33,8 +34,9 @@ def write_neighbours(
     `reference` are the uids of the images with which the pairs' were compared.
     """
     count, uids = len(neighbours.corpus), neighbours.corpus.pairs["uid"]
+    carried = as_metadata(fingerprints_of(neighbours.corpus.pairs))
     with published(path) as aside, pq.ParquetWriter(
-        aside, schema.NEIGHBOURS.with_metadata(dict(metadata)), compression="zstd",
+        aside, schema.NEIGHBOURS.with_metadata({**carried, **metadata}), compression="zstd",
         use_dictionary=["shard"],
     ) as writer:  # fmt: skip
         for rows in chunks(count, ROW_GROUP_ROWS):

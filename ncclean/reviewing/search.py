@@ -31,6 +31,10 @@ IMAGE, CAPTION = "image", "caption"
 _PROCESS = "ncclean.reviewing.vector_search"  # it imports torch
 _DIED = "the search has ended, for lack of memory perhaps: ask again"
 _KEPT = 4  # rankings
+_PROBLEMS = {
+    "unread": "embeddings that cannot be read (%s, first %s): their pairs come last in searches",
+    "changed": "the embeddings are not of what was scored: %s changed in between (first: %s)",
+}
 _LONGEST_ANSWER = 1 << 20  # bytes
 PROPOSED = 5
 CANDIDATES = 50, 2000  # captions, many of which may be equal
@@ -161,11 +165,10 @@ class Search:
         assert process.stdout is not None
         async for line in process.stdout:
             fields = json.loads(line)
-            if unread := fields.get("unread"):
-                logger.warning(
-                    "embeddings that cannot be read (%s, first %s): their pairs come last in "
-                    "searches", counted(unread, "shard"), *fields["example"],
-                )  # fmt: skip
+            for problem, text in _PROBLEMS.items():
+                count, *first = fields.get(problem, [0])
+                if count:
+                    logger.warning(text, counted(count, "shard"), *first)
             answer = self._waiting.get(fields.pop("id"))
             if answer is not None and not answer.done():
                 answer.set_result(fields)

@@ -25,11 +25,13 @@ import torch
 
 from ncclean.base.options import usable_cores
 from ncclean.data.embeddings.pairs import EmbeddedPairs, read_pairs
+from ncclean.data.fingerprints import Fingerprints, agreed, changed_shards, fingerprints_of
 from ncclean.errors import InputError, NccleanError, ShardError
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import encode_text, padded_lengths
 from ncclean.reviewing.search import CAPTION, IMAGE, Task
 from ncclean.storage.catalog import connect
+from ncclean.storage.tables import fingerprints
 
 _ROWS = 2048  # vectors compared at a time, in float32
 _THREADS = 4
@@ -57,7 +59,8 @@ class PairVectors:
     """The vectors of embeddings by the places of their rows in the score files.
 
     `captions` are a few captions with the numbers of their vectors. Unreadable shards are omitted,
-    and named in `unread`.
+    and named in `unread`. `changed` are the shards of images that changed between the encoding and
+    the scoring.
     """
 
     def __init__(self, task: Task) -> None:
@@ -70,6 +73,7 @@ class PairVectors:
             task.files, task.memory_limit, view=_ALONE, place=_PLACE, work=self._folder, is_own=True
         )
         connection.execute("CREATE TABLE vectors (uid VARCHAR, number SMALLINT, vector BIGINT)")
+        encoded: list[Fingerprints] = []
         for shard in task.shards:
             try:
                 pairs = read_pairs(shard, task.keys, dim=task.dim)
@@ -79,8 +83,10 @@ class PairVectors:
             if pairs.error is not None:
                 self.unread.append(shard.name)
                 continue
+            encoded.append(fingerprints_of(pairs.facts))
             connection.register("arrived", self._add(pairs))
             connection.execute("INSERT INTO vectors SELECT * FROM arrived")
+        self.changed = changed_shards(fingerprints(task.files), agreed(encoded))
         # If several vectors have one name, the first counts.
         rows = connection.execute(
             f"SELECT {_PLACE} AS place, min(vector) AS vector FROM {_ALONE} AS scores "
@@ -152,7 +158,7 @@ class WordSearch:
 
     def __init__(self, task: Task) -> None:
         self._vectors, self._task = PairVectors(task), task
-        self.unread = self._vectors.unread
+        self.unread, self.changed = self._vectors.unread, self._vectors.changed
         self._estimator: Estimator | None = None
         self._loading = threading.Lock()
 
@@ -228,8 +234,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # libraries print
     search = WordSearch(task)
-    facts = {"id": None, "unread": len(search.unread), "example": search.unread[:1]}
-    answers.write(json.dumps(facts) + "\n")
+    problems = {"unread": search.unread, "changed": search.changed}
+    facts = {name: [len(shards), *shards[:1]] for name, shards in problems.items()}
+    answers.write(json.dumps({"id": None, **facts}) + "\n")
 
     def answer(line: bytes) -> None:
         fields = json.loads(line)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ncclean.data.fingerprints import Fingerprints, parsed
 from ncclean.data.samples import FurtherMembers, SkipReason
 from ncclean.scoring.null import BINS, Histogram
 
@@ -27,7 +28,8 @@ class ShardStats:
     the seconds that scoring the shard waited for the `store`, the `decode`rs and the `device`, and
     took to `score` and `write`; phases of several shards overlap. `bytes` is the rows' size in
     memory, which decides where the table is split into files. `trace` is the process in which the
-    shard failed, and the last lines of the traceback.
+    shard failed, and the last lines of the traceback. `sources` are the shards of a file of
+    embeddings as they were encoded.
     """
 
     rows: int
@@ -41,6 +43,7 @@ class ShardStats:
     times: dict[str, float] = field(default_factory=dict)
     bytes: int = 0
     trace: str = ""
+    sources: Fingerprints = field(default_factory=dict)
 
     @property
     def ok(self) -> int:
@@ -54,6 +57,7 @@ class ShardStats:
             "error": self.error,
             "bytes": self.bytes,
             **({"trace": self.trace} if self.trace else {}),
+            **({"sources": self.sources} if self.sources else {}),
             **({"columns": self.column_failures.to_json()} if self.column_failures.counts else {}),
             **(
                 {"captions_cut": self.captions_cut, "context_length": self.context_length}
@@ -77,6 +81,7 @@ class ShardStats:
             further=FurtherMembers.from_json(fields),
             times=fields.get("times", {}),
             trace=fields.get("trace", ""),
+            sources=parsed(fields.get("sources", {})),
             bytes=fields.get("bytes", 256 * fields["rows"]),  # by 0.3
         )
 

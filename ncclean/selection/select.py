@@ -5,7 +5,6 @@ DuckDB does all the work. Its limit bounds the memory, and no rows pass through 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from upath import UPath
 
 from ncclean.base.atomic import published, raise_if_full, remove_leftovers
 from ncclean.base.estimates import UNKNOWN, Estimate
+from ncclean.data.fingerprints import as_metadata
 from ncclean.errors import InputError
 from ncclean.scoring.vague_rate import NO_KNOWN_MISMATCHES, tells_nothing, why_vague
 from ncclean.selection.decided import Conflict, Decisions
@@ -23,7 +23,7 @@ from ncclean.selection.policy import Policy
 from ncclean.selection.selection_query import SelectionQuery
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import JoinedScores
-from ncclean.storage.tables import FINGERPRINTS, fingerprints, table_metadata
+from ncclean.storage.tables import fingerprints, table_metadata
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,7 @@ def _of_source(paths: Sequence[str]) -> dict[str, str]:
     them, and the fingerprints of the shards.
     """
     first, *others = (table_metadata(path) for path in paths)
-    scored = fingerprints(paths)
-    return ({FINGERPRINTS: json.dumps(scored)} if scored else {}) | {
+    return as_metadata(fingerprints(paths)) | {
         name: first[name]
         for name in ("image_key", "caption_key")
         if name in first and all(one.get(name) == first[name] for one in others)

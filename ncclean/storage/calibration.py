@@ -43,7 +43,6 @@ def final_metadata(calibration: Calibration, run: ScoreRun) -> dict[str, str]:
     near_misses, audited = calibration.near_misses, calibration.audited
     parts = calibration.foreign_parts
     cut, context = run.captions_cut()
-    has_images = identity.model.get("weights_fingerprint") != ""
     fields: dict[str, object] = {
         **identity.model,
         **{
@@ -65,8 +64,12 @@ def final_metadata(calibration: Calibration, run: ScoreRun) -> dict[str, str]:
         **(parts.rate.fields("part_noise_rate") if parts is not None else {}),
         **({"audited": audited.to_json()} if audited is not None else {}),
         **({"captions_cut": cut, "context_length": context} if context is not None else {}),
-        **({"image_key": identity.options.get("image_key") or ""} if has_images else {}),
-        **({"caption_key": ""} if has_images and not identity.options.get("caption_key") else {}),
+        **({"image_key": identity.options.get("image_key") or ""} if identity.has_images else {}),
+        **(
+            {"caption_key": ""}
+            if identity.has_images and not identity.options.get("caption_key")
+            else {}
+        ),
         **{name: json.dumps(counts) for name, counts in run.further().to_json().items()},
         "ncclean_version": identity.version,
         "schema_version": schema.SCHEMA_VERSION,
@@ -83,8 +86,7 @@ def _group_metadata(calibration: Calibration) -> dict[str, str]:
 
 def asks_for_noise(shift: str | float, identity: RunIdentity) -> bool:
     """Check whether `--shift` is the cosine on noise, which needs a model."""
-    has_model = identity.model.get("weights_fingerprint") != ""
-    return shift == "noise" or (shift == "auto" and has_model)
+    return shift == "noise" or (shift == "auto" and identity.has_images)
 
 
 def _shift(run: ScoreRun, shift: str | float) -> tuple[float, str]:

@@ -125,7 +125,10 @@ def _rows(run: ScoreRun) -> Iterator[tuple[str, ShardRows]]:
     for name, stats in run.done.items():
         listed = run.listed.shards[name]
         size, version = run.scored_versions[name]
-        scored = dataclasses.replace(listed.ref, size=size, version=version).fingerprint
+        scored = stats.sources
+        if run.identity.has_images:
+            ref = dataclasses.replace(listed.ref, size=size, version=version)
+            scored = {name: ref.fingerprint}
         if name in parts:
             yield name, ShardRows(name, _absolute(parts[name]), stats.rows, True, scored)
         elif (file := listed.file) is not None:

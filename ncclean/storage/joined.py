@@ -29,7 +29,7 @@ from ncclean.storage.catalog import (
 from ncclean.storage.column_names import ColumnNames, JoinedFile
 from ncclean.storage.expressions import Expression, bind_expression, parse_query, rank_column
 from ncclean.storage.quoting import identifier, quoted
-from ncclean.storage.tables import local_tables
+from ncclean.storage.tables import local_tables, say_others
 
 SCORES = "scores"
 SCORES_ALONE = "_scores_alone"  # a view of `scores` without joined columns
@@ -65,7 +65,8 @@ class JoinedScores:
     ) -> JoinedScores:
         """Open score files and the tables to join, each `PATH` or `NAME=PATH`.
 
-        Raises `InputError` for paths without tables, and for a table without a common key with the
+        A table of shards that have changed before or after the scoring is said to be. Raises
+        `InputError` for paths without tables, and for a table without a common key with the
         scores, with duplicate keys, or with a taken name.
         """
         files = tuple(JoinedFile.parse(text) for text in joins)
@@ -85,6 +86,11 @@ class JoinedScores:
             scores, *tables = (_columns(connection, number) for number in range(len(files) + 1))
             names = ColumnNames.of(scores, zip(files, tables, strict=True))
             joined = cls(connection, names, files, paths, local, work=work)
+            for name, others in {
+                **(beside or {}),
+                **{one.name: [one.path] for one in files},
+            }.items():
+                say_others(name, others, paths)
             for number in range(1, len(files) + 1):
                 joined._check_distinct(number)
             joined._create_view(f"SELECT * EXCLUDE ({PLACE}) FROM {SCORES_ALONE}")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from ncclean.base.formats import counted
 from ncclean.base.text_files import parse_json
+from ncclean.data.fingerprints import changed_shards
 from ncclean.data.member_samples import caption_keys, sample_uid
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys
-from ncclean.data.shards import Fingerprint, ShardRef, shards_by_name
+from ncclean.data.shards import ShardRef, shards_by_name
 from ncclean.errors import InputError, ShardError
 from ncclean.storage.catalog import columns_of, connect
 from ncclean.storage.tables import fingerprints, table_metadata
@@ -40,7 +41,13 @@ def as_scored(
         scored = shards_by_name([name for (name,) in names.fetchall()], shards)
         called = {shard.name: name for name, shard in scored.items()}
         shards = [dataclasses.replace(one, name=called.get(one.name, one.name)) for one in shards]
-        _say_changed(fingerprints(tables), shards, say)
+        now = {one.name: one.fingerprint for one in shards}
+        if changed := changed_shards(fingerprints(tables), now):
+            first = next(one.recorded().url for one in shards if one.name == changed[0])
+            say(
+                f"{counted(len(changed), 'shard')} changed since the scoring (first: {first}): the "
+                "scores are of what was there"
+            )
         # Whoever reads a selection compares every sample; pages show the images of a score table.
         is_selection = "status" not in columns_of(connection, "scores")
         first = "" if is_selection else "AND status <> 'duplicate_key'"
@@ -60,21 +67,6 @@ def as_scored(
     finally:
         connection.close()
     return shards
-
-
-def _say_changed(
-    scored: Mapping[str, Fingerprint], shards: Sequence[ShardRef], say: Callable[[str], None]
-) -> None:
-    changed = [
-        one
-        for one in shards
-        if one.name in scored and scored[one.name].has_changed(one.fingerprint)
-    ]
-    if changed:
-        say(
-            f"{counted(len(changed), 'shard')} changed since the scoring (first: "
-            f"{changed[0].recorded().url}): the scores are of what was there"
-        )
 
 
 def another_shard(url: str, table: str, key: str, here: str, there: str) -> InputError:

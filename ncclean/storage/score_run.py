@@ -50,6 +50,11 @@ class RunIdentity:
     shards: list[ShardRef]
     version: str
 
+    @property
+    def has_images(self) -> bool:
+        """Check whether a model encodes images; embeddings come from one that is unknown."""
+        return self.model.get("weights_fingerprint") != ""
+
     def to_json(self) -> dict[str, Any]:
         """Return the identity without its shards, which are listed separately."""
         return {"model": self.model, "options": self.options, "version": self.version}

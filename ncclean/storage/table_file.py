@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 
 from ncclean.base import schema, stores
 from ncclean.base.atomic import published
-from ncclean.data.shards import Fingerprint, ShardRef
+from ncclean.data.fingerprints import Fingerprints, agreed, as_metadata
+from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, one_line
 from ncclean.scoring.calibration import Calibration, fill_calibrated
 from ncclean.storage.earlier_scores import rows_by_column
 from ncclean.storage.parts import ROW_GROUP_ROWS, table_writer
-from ncclean.storage.tables import FINGERPRINTS
 
 _ROWS_BY_SHARD = "rows_by_shard"
 _THREADS = 4
@@ -33,14 +33,14 @@ _THREADS_OF_STORES = 16  # mostly waiting
 class ShardRows:
     """The rows of one shard: a whole part, or those of a file of a table, which may be this one.
 
-    `fingerprint` is that of the shard as it was scored.
+    `fingerprints` are of the shards of images as they were scored.
     """
 
     shard: str
     path: str
     rows: int
     is_part: bool
-    fingerprint: Fingerprint
+    fingerprints: Fingerprints
 
     @property
     def shard_file(self) -> str:
@@ -81,8 +81,8 @@ def write_table_file(file: TableFile, calibration: Calibration, metadata: dict[s
     if first is None:
         first = _schema(file.shards).empty_table()
     rows = {one.shard: one.rows for one in file.shards}
-    prints = {one.shard: one.fingerprint for one in file.shards}
-    metadata = metadata | {_ROWS_BY_SHARD: json.dumps(rows), FINGERPRINTS: json.dumps(prints)}
+    metadata = metadata | {_ROWS_BY_SHARD: json.dumps(rows)}
+    metadata |= as_metadata(agreed(one.fingerprints for one in file.shards))
     place = stores.location(file.path)
     with published(place) as aside, table_writer(aside, first.schema, metadata) as writer:
         for table in itertools.chain([first], tables):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
-import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,16 +19,17 @@ from upath import UPath
 
 from ncclean.base import stores
 from ncclean.base.file_names import WORKING_FOLDER
+from ncclean.base.formats import counted
 from ncclean.base.local_copies import AT_ONCE, ListedFile, local_copies, with_original_names
 from ncclean.base.regular_files import why_missing
 from ncclean.base.text_files import LARGEST_TEXT
-from ncclean.data.shards import Fingerprint
+from ncclean.data.fingerprints import FINGERPRINTS, Fingerprints, agreed, changed_shards, from_text
 from ncclean.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 # Exists in the working folder while the files of a table are inconsistent.
 FINALIZING = "finalizing"
-# Metadata of a table: a JSON object with the `Fingerprint` of each scored shard.
-FINGERPRINTS = "shard_fingerprints"
 _listed: ContextVar[dict[str, list[ListedFile]] | None] = ContextVar("listed", default=None)
 
 
@@ -163,26 +164,24 @@ def table_metadata(path: str) -> dict[str, str]:
     }
 
 
-def fingerprints(tables: Sequence[str]) -> dict[str, Fingerprint]:
+def fingerprints(tables: Sequence[str]) -> Fingerprints:
     """Return what each shard of score tables or selections was when it was scored, by its name.
 
     Shards are missing if nothing is recorded, or if tables record different ones. Raises
     `InputError` if a table cannot be read.
     """
-    recorded: dict[str, set[Fingerprint]] = {}
-    for file in local_tables(tables):
-        for name, scored in _parsed(table_metadata(file).get(FINGERPRINTS, "{}")):
-            recorded.setdefault(name, set()).add(scored)
-    return {name: min(several) for name, several in recorded.items() if len(several) == 1}
+    metadata = map(table_metadata, local_tables(tables))
+    return agreed(from_text(one.get(FINGERPRINTS)) for one in metadata)
 
 
-def _parsed(prints: str) -> list[tuple[str, Fingerprint]]:
-    """Parse recorded fingerprints; a stranger's unreadable text has none."""
-    try:
-        recorded = json.loads(prints).items()
-        return [(name, Fingerprint(int(n), str(url), str(now))) for name, (n, url, now) in recorded]
-    except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError):
-        return []
+def say_others(name: str, others: Iterable[str], scores: Sequence[str]) -> None:
+    """Log a warning if tables that are read with score tables are of other shards."""
+    of_others = fingerprints(list(others))
+    if changed := changed_shards(fingerprints(scores), of_others) if of_others else []:
+        logger.warning(
+            "the table %s is not of what was scored: %s changed in between (first: %s)",
+            name, counted(len(changed), "shard"), changed[0],
+        )  # fmt: skip
 
 
 def _in_the_making(path: object) -> InputError:

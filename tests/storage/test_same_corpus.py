@@ -1,5 +1,6 @@
 """Two corpora with the same names of shards and keys are told apart by their uids."""
 
+import contextlib
 import json
 import shutil
 import tarfile
@@ -10,15 +11,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.adapt import Adapt
+from ncclean_pipelines.explain import Explain
 from ncclean_pipelines.export import Export
 from ncclean_pipelines.finetune import Finetune
+from ncclean_pipelines.neighbours import Neighbours
 from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
 
+from ncclean.base.config import ScoreOptions
+from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.shards import match_shards, resolve_shards, shards_by_name
 from ncclean.errors import InputError
+from ncclean.reviewing.search import Task
+from ncclean.reviewing.table import ReviewTable
+from ncclean.reviewing.vector_search import WordSearch
+from ncclean.storage.joined import query
 from ncclean.storage.same_corpus import as_scored, captions_as_scored
 from tests import hostile
 from tests.factories import rendered
@@ -212,6 +221,35 @@ def test_a_copy_elsewhere_has_not_changed_unless_its_size_has(selected):
     (copies / "00000.tar").write_bytes((copies / "00000.tar").read_bytes() + bytes(512))
     as_scored([scores], shards(copies), said.append)
     assert len(said) == 1
+
+
+def test_what_is_made_of_embeddings_is_about_the_shards_that_were_encoded(tmp_path, caplog):
+    folder = rendered(tmp_path / "c", pairs=40, shard_size=20)
+    old, new, from_vectors, duplicates, causes, encoded = (
+        str(tmp_path / name) for name in ("o", "n", "v", "d.parquet", "c.parquet", "e")
+    )
+    scored = {"shards": [str(folder)], "model": "demo", "shift": 0.1}
+    Score(out=old, options=ScoreOptions(embeddings=encoded), **scored).run()
+    Score(shards=[encoded], out=from_vectors).run()
+    Neighbours(embeddings=[encoded], out=duplicates).run()
+    pq.write_table(pq.read_table(duplicates), link := str(tmp_path / "links.parquet"))
+    common = {"embeddings": [encoded], "overwrite": True}
+    for name, several in ((old, 0), (from_vectors, 0), (new, 1)):
+        if several:
+            rewritten(folder / "00001.tar")
+            Score(out=new, **scored).run()
+        Select(scores=[name], dedup=duplicates, out=f"{name}.parquet", overwrite=True).run()
+        query("SELECT 1", [name], joins=[link]).close()
+        Explain(scores=[name], out=causes, **common).run()
+        said = [one.getMessage() for one in caplog.records if "not of what" in one.getMessage()]
+        assert [text.split()[2] for text in said] == several * ["neighbours", "links", "clusters"]
+        assert all("1 shard changed in between (first: 00001)" in text for text in said)
+    said = []
+    as_scored([from_vectors], shards(folder), said.append)
+    assert len(said) == 1
+    with contextlib.closing(ReviewTable.open([new])) as table:
+        task = Task.of(resolve_embeddings([encoded]), None, table, None, None, None)
+        assert WordSearch(task).changed == ["00001"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from ncclean.data.embeddings.facts import SOURCES, facts_of, first_equal
 from ncclean.data.embeddings.layout import Keys, Vectors
 from ncclean.data.embeddings.units import LAYOUTS
+from ncclean.data.fingerprints import as_metadata, fingerprints_of
 from ncclean.data.parquet_table import read_table
 from ncclean.data.samples import CaptionKeys, SkipReason
 from ncclean.data.shards import ShardRef
@@ -34,9 +35,10 @@ class EmbeddedPairs:
     `image` and `text` are (m, d) floats of length 1: as stored if already normalised up to
     float16's rounding, else normalised in float32. `facts` has n rows: uid, shard, key, row,
     caption_number, caption_key, text, url, width, height, is_noisy and noise_kind as the score
-    table has them; `metadata` has the further columns requested. `problems` says by row why a pair
-    has no vectors. `error` is set if a file is invalid: then all pairs are problems. Vectors of a
-    local `.npy` that are returned as stored are memory-mapped.
+    table has them; `metadata` has the further columns requested. Both carry the fingerprints of the
+    shards that the pairs are from. `problems` says by row why a pair has no vectors. `error` is set
+    if a file is invalid: then all pairs are problems. Vectors of a local `.npy` that are returned
+    as stored are memory-mapped.
     """
 
     facts: pa.Table
@@ -70,6 +72,8 @@ def read_pairs(
     layout = LAYOUTS[shard.layout]
     wanted = dict.fromkeys([*names, *layout.columns(keys), *further])
     table = read_table(shard.url, list(wanted), shard.rows)
+    carried = as_metadata(fingerprints_of(table))
+    table = table.replace_schema_metadata(carried)
     metadata = table.select([name for name in further if name in table.column_names])
     try:
         vectors = layout.read(shard, table, keys)
@@ -81,7 +85,7 @@ def read_pairs(
         unit_vectors(matrix, what, lengths, problems)
         for (matrix, lengths), what in zip(vectors, ("image", "caption"), strict=True)
     ]
-    facts = facts_of(table, shard, sources, sides[0])
+    facts = facts_of(table, shard, sources, sides[0]).replace_schema_metadata(carried)
     ok = np.ones(len(table), dtype=bool)
     ok[list(problems)] = False
     if problems:
