@@ -35,7 +35,7 @@ STATEMENTS = {
     "ncclean/selection": 620,
     "ncclean/storage": 3130,
     "ncclean/training": 2540,
-    "ncclean/webdataset": 290,
+    "ncclean/webdataset": 300,
     "ncclean/workers": 400,
     "pipelines": 3290,
     "tests": 36670,

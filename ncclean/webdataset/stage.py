@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ncclean.base.formats import counted
 from ncclean.base.url_secrets import name_without_secrets, without_secrets
+from ncclean.data.fingerprints import changed_shards
 from ncclean.data.member_samples import Contents, own_uid, take_captions
 from ncclean.data.options import SourceOptions
 from ncclean.data.rank_samples import RawSample, raw_sample, selected_of
 from ncclean.data.samples import CaptionKeys, Sample
 from ncclean.data.selection import SelectedSample
 from ncclean.data.selection_reader import SelectionReader
-from ncclean.data.shards import SUFFIXES
+from ncclean.data.shards import SUFFIXES, ShardRef, sizes_and_versions
 from ncclean.errors import InputError
 from ncclean.storage.same_corpus import another_shard, captions_as_scored, picture_as_scored
-from ncclean.storage.tables import local_tables
+from ncclean.storage.tables import fingerprints, local_tables
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,8 @@ def select(
     webdataset decodes only bytes, which a weight is not. Ranks and workers are split by the
     pipeline, as its shards are. Raises `InputError` if the file is not a selection, or names none
     of the shards, or another `caption_key` is given than the selection has, or all samples of a
-    shard have other uids; selected pairs of a shard that do not arrive are logged as a warning.
+    shard have other uids; selected pairs of a shard that do not arrive, and local shards that have
+    changed since the scoring, are logged as a warning.
     """
     return Stage(selection, captions, caption_key, image_key)
 
@@ -106,6 +109,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         self._names = frozenset(open_selection(self.selection, self.captions).counts())
+        self._scored, self._changed = fingerprints([self.selection]), set[str]()
         self.caption_key = captions_as_scored([self.selection], self.caption_key)
         pictures = SourceOptions(image_key=self.image_key).image_key
         self.image_key = picture_as_scored([self.selection], pictures)
@@ -124,6 +128,8 @@ class Stage:
                 name = shard_name(url, self._names)
                 is_named = is_named or name is not None
                 pairs = {} if name is None else reader.samples(name)
+                if name is not None and os.path.isfile(url):
+                    self._check_unchanged(name, url)
                 visit = _Visit(url, sample, name or "", pairs)
             yield from self._pairs(sample, visit)
         if visit is None:
@@ -134,6 +140,14 @@ class Stage:
                 f"{self.selection} selects no pair of {without_secrets(visit.url)} or the other "
                 f"shards; those that it names are called like {min(self._names)}"
             )
+
+    def _check_unchanged(self, name: str, path: str) -> None:
+        """Log a warning, once, for a local shard that has changed since the scoring."""
+        ((size, version),) = sizes_and_versions([path])
+        now = {name: ShardRef(name, path, size, version).fingerprint}
+        if name not in self._changed and changed_shards(self._scored, now):
+            self._changed.add(name)
+            logger.warning("%s changed since the scoring: the selection is of what was there", path)
 
     def _pairs(self, sample: Mapping[str, Any], visit: _Visit) -> Iterator[dict[str, Any]]:
         waiting = visit.waiting

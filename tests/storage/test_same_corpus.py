@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import webdataset as wds
 from ncclean_pipelines.adapt import Adapt
 from ncclean_pipelines.explain import Explain
 from ncclean_pipelines.export import Export
@@ -29,6 +30,7 @@ from ncclean.reviewing.table import ReviewTable
 from ncclean.reviewing.vector_search import WordSearch
 from ncclean.storage.joined import query
 from ncclean.storage.same_corpus import as_scored, captions_as_scored
+from ncclean.webdataset import select
 from tests import hostile
 from tests.factories import rendered
 
@@ -201,6 +203,10 @@ def test_shards_that_changed_since_the_scoring_are_named(selected, caplog):
         assert "00001.tar" in text
     as_scored([selection], shards(folder))
     assert len(caplog.records) == 1  # in Python
+    tars = [str(folder / f"0000{number}.tar") for number in (0, 1, 1)]
+    loop = wds.WebDataset(tars, shardshuffle=False).compose(select(selection))
+    assert sum(1 for _ in loop) == 60
+    assert [one.getMessage().split()[0] for one in caplog.records[1:]] == tars[1:2]
     out = folder.parent / "e"
     printed = []
     progress = SimpleNamespace(say=printed.append, advance=lambda *_, **__: None)
