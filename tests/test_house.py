@@ -33,12 +33,12 @@ STATEMENTS = {
     "ncclean/runners": 330,
     "ncclean/scoring": 1470,
     "ncclean/selection": 620,
-    "ncclean/storage": 3130,
+    "ncclean/storage": 3140,
     "ncclean/training": 2540,
     "ncclean/webdataset": 300,
     "ncclean/workers": 400,
     "pipelines": 3290,
-    "tests": 36670,
+    "tests": 36680,
     "tests/benchmarks": 6260,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered

@@ -111,7 +111,12 @@ class ScoreOptions(Options):
     signals: Signals = None
     columns: Annotated[
         Sequence[str] | None,
-        Option("Your function that computes columns.", metavar="MODULE:FUNCTION", names_code=True),
+        Option(
+            "Your function that computes columns.",
+            metavar="MODULE:FUNCTION",
+            names_code=True,
+            reads=Reads.FUNCTION,
+        ),
     ] = None
     head: Annotated[
         Sequence[str] | None,

@@ -37,6 +37,7 @@ class Reads(Enum):
     MODEL = "model"
     NAME_OR_FILE = "name or file"
     NAMED = "named file"  # `NAME=FILE`
+    FUNCTION = "function"  # `MODULE:FUNCTION`
     PATH = "path"
 
 

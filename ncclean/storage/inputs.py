@@ -64,7 +64,7 @@ def check_there(
         _shards(reads, value)
     elif reads in (Reads.TABLE, Reads.JOINED):
         table_files([_table(reads, value)])
-    elif reads is Reads.NAME_OR_FILE:
+    elif reads in (Reads.NAME_OR_FILE, Reads.FUNCTION):
         return  # checked by the command
     elif reads is Reads.MODEL:
         if is_random or value.startswith(LOCAL_MODEL) or "/" not in value:
@@ -128,7 +128,12 @@ def _table(reads: Reads, value: str) -> str:
 
 
 def _path(reads: Reads, value: str) -> str:
-    """Return the file of an option that takes `NAME=FILE`, any other value unchanged."""
+    """Return the file of an option that takes `NAME=FILE`, any other value unchanged.
+
+    For a function it is the module's, in the working folder.
+    """
+    if reads is Reads.FUNCTION:
+        return f"{value.partition(':')[0].replace('.', '/')}.py"
     return value.partition("=")[2] or value if reads is Reads.NAMED else value
 
 

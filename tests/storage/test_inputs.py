@@ -37,6 +37,16 @@ def test_a_file_that_is_written_again_has_another_stamp(tmp_path, reads, value, 
     assert found == [[(str(place), 12, str(second + later))] for later in (0, 1_000_000)]
 
 
+def test_a_function_is_the_file_of_its_module_in_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "lengths.py").write_text("...")
+    ((_, size, version),) = stamps(Reads.FUNCTION, "own.lengths:words")
+    assert size == 3
+    assert version
+    assert list(stamps(Reads.FUNCTION, "installed:words")) == [("installed.py", 0, "")]
+
+
 def test_files_behind_links_of_a_folder_are_stamped_once(tmp_path):
     """A folder of evaluation sets may hold links to them, also one to itself."""
     sets, data = tmp_path / "sets", tmp_path / "disk" / "flickr30k"
