@@ -88,7 +88,9 @@ def measure_disentanglement(
             model=estimator.identity.model,
             images=images,
             image_information=mutual_information(invariant.image, exclusive.image, seed),
-            text_information=mutual_information(invariant.text, exclusive.text, seed),
+            text_information=mutual_information(
+                invariant.text, exclusive.text, seed, invariant.text_to_image
+            ),
             recall={half: _recall(p.image, p.text, p.text_to_image) for half, p in pairs.items()},
             fitted=fitted_recall(exclusive, seed),
             chance=1 / images,
@@ -118,16 +120,24 @@ def fitted_recall(pairs: EmbeddedPairs, seed: int) -> float:
     return _recall(predicted, text[test], torch.arange(len(test)))
 
 
-def mutual_information(x: torch.Tensor, y: torch.Tensor, seed: int) -> float:
+def mutual_information(
+    x: torch.Tensor, y: torch.Tensor, seed: int, images: torch.Tensor | None = None
+) -> float:
     """A lower bound on I(X; Y) of (N, a) and (N, b) rows in nats, at least 0.
+
+    `images` (N,) numbers the image of each row from 0; by default each has a separate one.
 
     Both are first reduced to their 32 leading principal components, without whitening. Halves that
     are functions of one input share unbounded information in vanishingly small components, and
     whitening would measure only that.
     """
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(x), generator=generator)
-    train, choose, judge = torch.arange(len(x)).tensor_split((len(x) // 2, 3 * len(x) // 4))
+    owners = torch.arange(len(x)) if images is None else images.cpu()
+    count = int(owners.max()) + 1
+    turn = torch.randperm(count, generator=generator).argsort()[owners]
+    turn, order = turn.sort(stable=True)
+    cuts = torch.searchsorted(turn, torch.tensor([count // 2, 3 * count // 4]))
+    train, choose, judge = torch.arange(len(x)).tensor_split(cuts)
     x, y = (_reduced(rows.cpu()[order], len(train)) for rows in (x, y))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

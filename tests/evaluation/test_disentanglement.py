@@ -26,6 +26,13 @@ def test_a_few_rows_of_noise_have_no_information():
     assert mutual_information(gaussian(160, 16, 0), gaussian(160, 16, 1), seed=0) < 0.02
 
 
+def test_captions_of_an_image_are_judged_together():
+    """Independent halves: an image in two parts would be recognised, as if they shared 1 nat."""
+    owners = torch.arange(200).repeat_interleave(5)
+    x, y = (gaussian(200, 16, seed)[owners] + 0.1 * gaussian(1000, 16, seed + 2) for seed in (0, 1))
+    assert mutual_information(x, y, 0, owners) < 0.02
+
+
 def test_a_half_that_has_collapsed_has_no_information():
     assert mutual_information(torch.ones(200, 4), gaussian(200, 4, 0), seed=0) < 0.01
 
