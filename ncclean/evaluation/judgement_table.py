@@ -29,10 +29,11 @@ _JUDGES = re.compile(r"(judge|judgement|judgment|expert|rater|annotator|worker|r
 
 @dataclass(frozen=True)
 class Judgements:
-    """N judged captions: the name of each image, the caption, and (N, J) ratings of J judges.
+    """N judged captions: the name of each image, the caption, and (N, J) ratings.
 
-    A missing rating is NaN. `rating_columns` are the J columns. `left_out` counts the rows of the
-    table that are not judgements, by reason.
+    A caption may have ratings in several columns and in several rows; J is the most that one has,
+    and missing ones are NaN. `left_out` counts the rows of the table that are not judgements, by
+    reason.
     """
 
     image: list[str]
@@ -74,7 +75,7 @@ def read_judgements(
     of_image = _named(path, names, image, _IMAGES, "--image-column", "image names")
     of_caption = _named(path, names, caption, _CAPTIONS, "--caption-column", "captions")
     of_ratings = _rating_columns(path, names, ratings)
-    images, captions, values = [], [], []
+    of_pair: dict[tuple[str, str], list[float]] = {}
     left_out: Counter[str] = Counter()
     try:
         for row in table_at(path).rows(ShardRef(path, path, 0, "")):
@@ -90,15 +91,17 @@ def read_judgements(
             if lacks is not None:
                 left_out[lacks] += 1
                 continue
-            images.append(name)
-            captions.append(text)
-            values.append(numbers)
+            of_pair.setdefault((name, text), []).extend(numbers)
     except ShardError as error:
         raise InputError(f"{path} cannot be read to its end: {error}") from error
-    if not images:
+    if not of_pair:
         counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
         raise InputError(f"{path} holds no judgement ({counts or 'it is empty'})")
-    return Judgements(images, captions, np.array(values), of_ratings, dict(left_out))
+    images, captions = map(list, zip(*of_pair, strict=True))
+    values = np.full((len(of_pair), max(map(len, of_pair.values()))), math.nan)
+    for pair, numbers in enumerate(of_pair.values()):
+        values[pair, : len(numbers)] = numbers
+    return Judgements(images, captions, values, of_ratings, dict(left_out))
 
 
 def _named(

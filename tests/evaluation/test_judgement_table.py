@@ -28,6 +28,18 @@ def test_several_judges_of_a_csv(tmp_path):
     assert found.left_out == {}
 
 
+def test_a_row_for_each_rating(tmp_path):
+    """Two rows of a caption are not two captions, which would form a pair that nobody can order."""
+    path = tmp_path / "workers.csv"
+    rows = ["a.jpg,A cat,ann,4", "a.jpg,A dog,ann,1", "a.jpg, A  cat,bob,3", "b.jpg,A cat,bob,1"]
+    path.write_text("\n".join(["image,caption,worker,rating", *rows]))
+    judgements = read_judgements(str(path))
+    assert judgements.image == ["a.jpg", "a.jpg", "b.jpg"]
+    assert judgements.caption == ["A cat", "A dog", "A cat"]
+    np.testing.assert_array_equal(judgements.ratings, [[4, 3], [1, math.nan], [1, math.nan]])
+    np.testing.assert_array_equal(judgements.averaged().ratings, [[3.5], [1], [1]])
+
+
 def test_thumb_and_a_score_of_ones_choice(tmp_path):
     path = tmp_path / "thumb.jsonl"
     row = {"SYS": "x", "hyp": "A cat.", "image": "c.jpg", "P": 4.0, "R": 3.0, "human_score": 3.5}
