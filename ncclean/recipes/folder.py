@@ -55,10 +55,11 @@ class StageRecord:
     made: list[str] = field(default_factory=list)
     elsewhere: dict[str, list[Any]] = field(default_factory=dict)  # size and version by file
     failures: dict[str, str] = field(default_factory=dict)
+    file_counts: dict[str, int] = field(default_factory=dict)  # of the folders in `made`
 
     def to_json(self) -> dict[str, Any]:
         fields = dataclasses.asdict(self)
-        del fields["identity"], fields["elsewhere"]
+        del fields["identity"], fields["elsewhere"], fields["file_counts"]
         return fields
 
 
@@ -131,7 +132,8 @@ class RunFolder:
 
     def finish(self, opened: RunRecord, record: StageRecord, **done: Any) -> StageRecord:
         """Record the results of a stage, in fields of `StageRecord`."""
-        done |= {"done": True, "made": [self.recorded(path) for path in done["made"]]}
+        counts = {self.recorded(path): _file_count(path) for path in done["made"]}
+        done |= {"done": True, "made": [*counts], "file_counts": counts}
         opened.append("done", **done)
         return dataclasses.replace(record, **done)
 
@@ -191,9 +193,16 @@ class RunFolder:
         return self.elsewhere(map(UPath, record.elsewhere)) != record.elsewhere
 
     def is_there(self, record: StageRecord) -> bool:
-        """Check whether everything that the stage made still exists."""
-        places = map(self.place, record.made)
-        return all(stores.ask("read", path, stores.location(path).exists) for path in places)
+        """Check whether everything that the stage made still exists.
+
+        A folder with fewer files than before lacks some, such as a shard.
+        """
+        places = {path: self.place(path) for path in record.made}
+        return all(
+            stores.ask("read", place, stores.location(place).exists)
+            and _file_count(place) >= record.file_counts.get(path, 0)
+            for path, place in places.items()
+        )
 
     def place(self, recorded: str) -> str:
         """Return the path that a record means."""
@@ -206,6 +215,17 @@ class RunFolder:
 
     def _record_path(self, stage: str) -> UPath:
         return UPath(self.path / "stages" / f"{stage}.json")
+
+
+def _file_count(place: str) -> int:
+    """Count the files in a local folder; 0 for anything else.
+
+    Not those in its subfolders: checkpoints may be removed to save space.
+    """
+    if stores.is_url(place) or not os.path.isdir(place):
+        return 0
+    with os.scandir(place) as entries:
+        return sum(not entry.name.startswith(".") and entry.is_file() for entry in entries)
 
 
 def _no_link(path: str, flags: int) -> int:

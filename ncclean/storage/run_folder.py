@@ -57,7 +57,13 @@ def open_record(
 
 
 def finished(record: RunRecord) -> dict[str, Any] | None:
-    """The last entry of a finished run's record; None if the run was interrupted."""
+    """The last entry of a finished run's record; None if the run was interrupted.
+
+    It also counts as interrupted if one of its files is gone.
+    """
+    files = list(record.listed())
+    if len(stores.present_files(files)) < len(files):
+        return None
     return next((entry for entry in record.entries if entry["kind"] == "done"), None)
 
 

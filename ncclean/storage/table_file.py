@@ -19,7 +19,7 @@ from ncclean.base import schema, stores
 from ncclean.base.atomic import published
 from ncclean.data.fingerprints import Fingerprints, agreed, as_metadata
 from ncclean.data.shards import ShardRef
-from ncclean.errors import InputError, one_line
+from ncclean.errors import InputError, ResumeError, one_line
 from ncclean.scoring.calibration import Calibration, fill_calibrated
 from ncclean.storage.earlier_scores import rows_by_column
 from ncclean.storage.parts import ROW_GROUP_ROWS, table_writer
@@ -219,7 +219,9 @@ def _schema(shards: Sequence[ShardRows]) -> pa.Schema:
 def _opened(one: ShardRows) -> pq.ParquetFile:
     place = stores.location(one.path)
     if not stores.ask("read", place, place.is_file):
-        raise InputError(f"{place} is gone, and so are its parts; use --overwrite to score again")
+        raise ResumeError(
+            f"{place} is gone, and so are its parts", "; use --overwrite to score again"
+        )
     with _damaged(one.path):
         return stores.open_parquet(place)
 

@@ -84,3 +84,10 @@ def test_sentences_and_which_of_them_is_foreign(tmp_path, refused):
     assert {record["noisy_part"] for record in noisy} <= {0, 1, 2, 3}
     assert all(record["noisy_part"] is None for record in records if not record["is_noisy"])
     refused(command, tmp_path / "c", **{**options, "sentences": 1})
+
+
+def test_a_shard_that_is_gone_is_rendered_again(tmp_path):
+    command(tmp_path / "c", pairs=40).run()
+    (tmp_path / "c" / "00001.tar").unlink()
+    command(tmp_path / "c", pairs=40).run()
+    assert shards(tmp_path / "c").keys() == {"00000.tar", "00001.tar"}

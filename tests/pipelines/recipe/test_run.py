@@ -137,6 +137,17 @@ def test_an_output_that_is_gone_is_made_again(shards, copied):
     assert again.ran == ("clean", "kept")
 
 
+@pytest.mark.parametrize(
+    ("gone", "ran"),
+    [("kept/00000.tar", ("kept",)), ("score/scores.parquet", ("score", "noise", "clean", "kept"))],
+)
+def test_a_shard_or_a_table_that_is_gone_is_made_again(shards, copied, gone, ran):
+    """The folder of the shard is still there, and so is the record of the scoring."""
+    (copied / gone).unlink()
+    assert run(made(whole(shards, only=4), copied)).ran == ran
+    assert (copied / gone).exists()
+
+
 def test_an_output_that_another_run_has_replaced_is_made_again(scored, tmp_path):
     """A choice has its own folder, but an `out` outside of it is shared by all."""
     text = f"""
