@@ -142,6 +142,11 @@ def _missing(table: ScoreTable, counts: PairCounts) -> list[str]:
             "for one run and are left out.",
         ),
         (
+            facts.has_other_pairs,
+            "Pairs were removed or added since the scoring; the noise rate holds for the scored "
+            "ones and is left out.",
+        ),
+        (
             facts.model is None and not facts.several_runs,
             "The files do not record how they were made (no ncclean metadata).",
         ),

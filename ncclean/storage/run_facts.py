@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow.parquet as pq
 
 from ncclean.base.estimates import UNKNOWN, Estimate
 from ncclean.data.samples import FurtherMembers
@@ -14,7 +16,7 @@ from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.recalibration import Audited
 from ncclean.scoring.stats import unpack_histogram
 from ncclean.scoring.vague_rate import is_usable
-from ncclean.storage.tables import local_tables, table_metadata
+from ncclean.storage.tables import ROWS_BY_SHARD, local_tables, table_metadata
 
 # All files of one run have the same of these.
 _SAME_RUN = (
@@ -33,6 +35,7 @@ class RunFacts:
     None. `audited` is a calibration moved to the answers of an audit. `captions_cut` had more
     tokens than `context_length`. `image_key` names the scored images, "" if they were chosen by
     their names, None for embeddings. `further` counts images and captions that belong to no row.
+    `has_other_pairs` if rows were removed or added since: what counts all scored pairs is None.
     """
 
     model: str | None = None
@@ -64,6 +67,7 @@ class RunFacts:
     context_length: int | None = None
     image_key: str | None = None
     further: FurtherMembers = field(default_factory=FurtherMembers)
+    has_other_pairs: bool = False
 
     @property
     def several_runs(self) -> bool:
@@ -92,7 +96,8 @@ def read_facts(paths: Sequence[str]) -> RunFacts:
 
     Raises `InputError` if a file cannot be read.
     """
-    metadata = [table_metadata(file) for file in local_tables(paths)]
+    files = local_tables(paths)
+    metadata = [table_metadata(file) for file in files]
     first: dict[tuple[str | None, ...], int] = {}  # files by what their run states
     runs = [
         first.setdefault(tuple(fields.get(name) for name in _SAME_RUN), number)
@@ -100,7 +105,28 @@ def read_facts(paths: Sequence[str]) -> RunFacts:
     ]
     if len(first) > 1:
         return RunFacts(runs=tuple(runs))
-    return parse_facts(metadata[0])
+    facts = parse_facts(metadata[0])
+    if not any(map(_has_other_pairs, files, metadata)):
+        return facts
+    # pyarrow keeps the metadata of a table that it filters, or joins to another.
+    return replace(
+        facts,
+        noise_rate=UNKNOWN,
+        separation=None,
+        groups=(),
+        captions_cut=None,
+        further=FurtherMembers(),
+        has_other_pairs=True,
+    )
+
+
+def _has_other_pairs(file: str, fields: Mapping[str, str]) -> bool:
+    """Check whether a file has more or fewer rows than were written to it."""
+    try:
+        rows = sum(json.loads(fields[ROWS_BY_SHARD]).values())
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        return False  # not stated
+    return bool(pq.read_metadata(file).num_rows != rows)
 
 
 def parse_facts(fields: dict[str, str]) -> RunFacts:

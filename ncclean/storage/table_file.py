@@ -23,8 +23,8 @@ from ncclean.errors import InputError, ResumeError, one_line
 from ncclean.scoring.calibration import Calibration, fill_calibrated
 from ncclean.storage.earlier_scores import rows_by_column
 from ncclean.storage.parts import ROW_GROUP_ROWS, table_writer
+from ncclean.storage.tables import ROWS_BY_SHARD
 
-_ROWS_BY_SHARD = "rows_by_shard"
 _THREADS = 4
 _THREADS_OF_STORES = 16  # mostly waiting
 
@@ -81,7 +81,7 @@ def write_table_file(file: TableFile, calibration: Calibration, metadata: dict[s
     if first is None:
         first = _schema(file.shards).empty_table()
     rows = {one.shard: one.rows for one in file.shards}
-    metadata = metadata | {_ROWS_BY_SHARD: json.dumps(rows)}
+    metadata = metadata | {ROWS_BY_SHARD: json.dumps(rows)}
     metadata |= as_metadata(agreed(one.fingerprints for one in file.shards))
     place = stores.location(file.path)
     with published(place) as aside, table_writer(aside, first.schema, metadata) as writer:
@@ -160,7 +160,7 @@ class _Rows:
     @classmethod
     def of(cls, one: ShardRows) -> _Rows:
         with _opened(one) as file:
-            stated = (file.schema_arrow.metadata or {}).get(_ROWS_BY_SHARD.encode())
+            stated = (file.schema_arrow.metadata or {}).get(ROWS_BY_SHARD.encode())
             groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
             if stated is not None:
                 rows = json.loads(stated)

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 # Exists in the working folder while the files of a table are inconsistent.
 FINALIZING = "finalizing"
+# Metadata of a table: a JSON object with the number of rows of each shard in the file.
+ROWS_BY_SHARD = "rows_by_shard"
 _listed: ContextVar[dict[str, list[ListedFile]] | None] = ContextVar("listed", default=None)
 
 

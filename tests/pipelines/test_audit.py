@@ -8,6 +8,7 @@ import shutil
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from ncclean_cli.app import app
@@ -170,6 +171,23 @@ def test_select_and_report_say_what_was_measured(run, tmp_path):
     Audit(scores=[str(scores)], answers=answers, apply=True).run()
     Report(scores=[str(scores)], out=str(page), pairs=2).run()
     assert "The noise probabilities are audited" in page.read_text("utf-8")
+
+
+def test_rows_that_were_filtered_are_not_expected_to_be_as_noisy_as_all(run, tmp_path):
+    scores, answers, _ = run
+    table = pq.read_table(scores)  # with the metadata of all rows
+    kept = table.filter(pc.field("noise_probability") < 0.5)
+    pq.write_table(kept, tmp_path / "kept.parquet")
+    expected = np.mean(columns(tmp_path / "kept.parquet", "noise_probability"))
+    audit = Audit(scores=[str(tmp_path / "kept.parquet")], answers=answers).run()
+    assert audit["expected_noise_rate"] == pytest.approx(expected)
+    report = Report(scores=[str(tmp_path / "kept.parquet")], out=str(tmp_path / "r.html"), pairs=2)
+    written = report.run()
+    assert written["noise_rate"] is None
+    assert "removed or added" in written["missing"][0]
+    pq.write_table(table.sort_by("similarity"), tmp_path / "sorted.parquet")
+    rates = [read_facts([str(path)]).noise_rate for path in (tmp_path / "sorted.parquet", scores)]
+    assert rates[0] == rates[1]
 
 
 def test_scores_from_embeddings_in_a_folder(scored, tmp_path):
