@@ -41,7 +41,7 @@ def as_scored(
         scored = shards_by_name([name for (name,) in names.fetchall()], shards)
         called = {shard.name: name for name, shard in scored.items()}
         shards = [dataclasses.replace(one, name=called.get(one.name, one.name)) for one in shards]
-        now = {one.name: one.fingerprint for one in shards}
+        now = {one.name: one.fingerprint for one in shards if one.name in scored}
         if changed := changed_shards(fingerprints(tables), now):
             first = next(one.recorded().url for one in shards if one.name == changed[0])
             say(

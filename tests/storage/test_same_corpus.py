@@ -28,6 +28,7 @@ from ncclean.errors import InputError
 from ncclean.reviewing.search import Task
 from ncclean.reviewing.table import ReviewTable
 from ncclean.reviewing.vector_search import WordSearch
+from ncclean.selection.policy import Policy
 from ncclean.storage.joined import query
 from ncclean.storage.same_corpus import as_scored, captions_as_scored
 from ncclean.webdataset import select
@@ -215,6 +216,16 @@ def test_shards_that_changed_since_the_scoring_are_named(selected, caplog):
     common = {"selection": selection, "shards": [str(folder)], "model": "demo"}
     Finetune(method="clip", out=str(folder.parent / "f"), batch_size=40, **common).run(progress)
     assert sum("changed since" in text for text in printed) == 2
+
+
+def test_shards_without_a_pair_in_the_table_are_not_named(selected):
+    folder, scores, selection = selected
+    of_first = Policy(where="shard = '00000'")
+    Select(scores=[scores], out=selection, policy=of_first, overwrite=True).run()
+    rewritten(folder / "00001.tar")
+    said = []
+    as_scored([selection], shards(folder), said.append)
+    assert not said
 
 
 def test_a_copy_elsewhere_has_not_changed_unless_its_size_has(selected):
