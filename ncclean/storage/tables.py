@@ -167,7 +167,7 @@ def table_metadata(path: str) -> dict[str, str]:
 
 
 def fingerprints(tables: Sequence[str]) -> Fingerprints:
-    """Return what each shard of score tables or selections was when it was scored, by its name.
+    """Return what each shard of images was when tables were made, by its name.
 
     Shards are missing if nothing is recorded, or if tables record different ones. Raises
     `InputError` if a table cannot be read.

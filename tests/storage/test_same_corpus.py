@@ -7,7 +7,9 @@ import tarfile
 from io import BytesIO
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import webdataset as wds
@@ -228,6 +230,25 @@ def test_shards_without_a_pair_in_the_table_are_not_named(selected):
     assert not said
 
 
+def test_embeddings_called_like_the_shards_of_images_are_not_these(selected):
+    folder, scores, selection = selected
+    rng = np.random.default_rng(0)
+    (folder.parent / "vectors").mkdir()
+    table = pq.read_table(scores, columns=["uid", "shard", "key", "text"])
+    for name in ("00000", "00001"):
+        mine = table.filter(pc.field("shard") == name).drop_columns("shard")
+        for kind in ("image_embedding", "text_embedding"):
+            mine = mine.append_column(kind, [rng.normal(size=(len(mine), 8)).tolist()])
+        pq.write_table(mine, folder.parent / "vectors" / f"{name}.parquet")
+    out = str(folder.parent / "v.parquet")
+    Score(shards=[str(folder.parent / "vectors")], out=out).run()
+    Select(scores=[out], out=selection, overwrite=True).run()
+    said = []
+    for path in (out, selection):
+        as_scored([path], shards(folder), said.append)
+    assert not said
+
+
 def test_a_copy_elsewhere_has_not_changed_unless_its_size_has(selected):
     folder, scores, _ = selected
     copies = folder.parent / "elsewhere"
@@ -275,8 +296,8 @@ def test_what_is_made_of_embeddings_is_about_the_shards_that_were_encoded(tmp_pa
 )
 def test_fingerprints_that_are_none_are_left_out(prints, selected):
     folder, _, selection = selected
-    table = pq.read_table(selection).replace_schema_metadata({"shard_fingerprints": prints})
-    pq.write_table(table, selection)
+    metadata = {"shard_fingerprints": prints, "image_key": ""}
+    pq.write_table(pq.read_table(selection).replace_schema_metadata(metadata), selection)
     rewritten(folder / "00001.tar")
     as_scored([selection], shards(folder), pytest.fail)
 
