@@ -124,7 +124,9 @@ def _column(
         return Joined(_either(column, f"{column} IS NOT NULL"), "", name)
     if kind == "VARCHAR" and cut is None:
         return Joined(judge.of_texts(column), "", name)
-    score = _Score(connection, name, f"TRY_CAST({column} AS DOUBLE)")
+    # In DOUBLE, .3 of a FLOAT is larger than .3.
+    number_kind = "FLOAT" if kind == "FLOAT" else "DOUBLE"
+    score = _Score(connection, name, f"TRY_CAST({column} AS {number_kind})", number_kind)
     if cut is None:
         return score.cut_at_noise_rate()
     try:
@@ -144,16 +146,17 @@ def _either(condition: str, told: str) -> str:
 
 @dataclass(frozen=True)
 class _Score:
-    """A numeric column, which is cut into answers."""
+    """A numeric column, which is cut into answers: SQL of the `number`, of SQL type `kind`."""
 
     connection: duckdb.DuckDBPyConnection
     name: str
     number: str
+    kind: str
 
     def cut(self, side: str, bound: float) -> Joined:
         """Call pairs mismatched on this side (`<`, `<=`, `>`, `>=`) of the bound."""
         told = f"({self.number} IS NOT NULL AND NOT isnan({self.number}))"
-        condition = f"{self.number} {side} {bound!r}::DOUBLE"
+        condition = f"{self.number} {side} {bound!r}::{self.kind}"
         if not self._row(f"SELECT count(*) FROM scores s WHERE {told}")[0]:
             raise InputError(f"--judge-column: {self.name} has no numbers")
         return Joined(_either(condition, told), "", f"{self.name}{side}{bound:.4g}")
@@ -179,7 +182,7 @@ class _Score:
         (bound,) = self._row(f"SELECT approx_quantile({n}, {share!r}) FROM scores s WHERE {usable}")
         # They differ if many pairs have the bound itself.
         flagged = self._row(
-            f"SELECT {', '.join(f'avg(({n} {s} {bound!r}::DOUBLE)::INTEGER)' for s in sides)} "
+            f"SELECT {', '.join(f'avg(({n} {s} {bound!r}::{self.kind})::INTEGER)' for s in sides)} "
             f"FROM scores s WHERE {usable}"
         )
         nearest = min(range(2), key=lambda number: abs(flagged[number] - rate))

@@ -25,6 +25,7 @@ COLUMNS = {
     "flag": lambda y: pa.array(y),
     "zero_one": lambda y: pa.array([int(v) for v in y]),
     "score": lambda y: pa.array([0.1 if v else 0.9 for v in y]),
+    "score_32": lambda y: pa.array([0.1 if v else 0.7 for v in y], pa.float32()),
 }
 
 
@@ -94,7 +95,9 @@ def answers_of(table, column):
     return dict(zip(*(rows.column(name).to_pylist() for name in rows.column_names), strict=True))
 
 
-@pytest.mark.parametrize("name", [*COLUMNS, "score<0.5", "score <= .1"])
+@pytest.mark.parametrize(
+    "name", [*COLUMNS, "score<0.5", "score <= .1", "score_32<=.1", "score_32<.7"]
+)
 def test_a_column_is_a_judge_of_all_pairs(table, name):
     truth = truth_of(table)
     assert answers_of(table, name) == {
