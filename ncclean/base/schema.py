@@ -125,7 +125,7 @@ SCORE_COLUMNS = (
            ScoreFacts(label="Noise probability", higher_is_cleaner=False, range=(0, 1),
                       noise_threshold=0.5, follows_cosine=True, report_place=1,
                       evaluation_place=5)),
-    Column("null_p_value", _FLOAT, "share of mismatches at or above this cosine", "scoring.null",
+    Column("null_p_value", _FLOAT, "share of mismatches with at least this score", "scoring.null",
            ScoreFacts(label="Null p-value", higher_is_cleaner=False, range=(0, 1),
                       noise_threshold=0.05, evaluation_place=6)),
     Column("clean_posterior", _FLOAT, "posterior of the low-loss component", "scoring.mixture",
