@@ -86,10 +86,8 @@ class JoinedScores:
             scores, *tables = (_columns(connection, number) for number in range(len(files) + 1))
             names = ColumnNames.of(scores, zip(files, tables, strict=True))
             joined = cls(connection, names, files, paths, local, work=work)
-            for name, others in {
-                **(beside or {}),
-                **{one.name: [one.path] for one in files},
-            }.items():
+            named = {**(beside or {}), **{one.name: [one.path] for one in files}}
+            for name, others in named.items():
                 say_others(name, others, paths)
             for number in range(1, len(files) + 1):
                 joined._check_distinct(number)
