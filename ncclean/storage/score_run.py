@@ -336,9 +336,16 @@ class ScoreRun:
         present = [one for one in self.listed.shards.values() if one.position is not None]
         return sorted(present, key=lambda one: cast(int, one.position))
 
+    def _wanted(self) -> list[ShardRef]:
+        """Return the command's shards as the list has them.
+
+        Paths are absolute: the table may be finalized or merged from another working folder.
+        """
+        return [shard.recorded().absolute() for shard in self.identity.shards]
+
     def _refusals(self, drop_missing: bool) -> list[str]:
         """Return why the command's list of shards must not become the run's, a clause each."""
-        wanted = [shard.recorded() for shard in self.identity.shards]
+        wanted = self._wanted()
         names = {shard.name for shard in wanted}
         present = {one.ref.name: one.ref for one in self._present()}
         missing = {ref.url: name for name, ref in present.items() if name not in names}
@@ -366,7 +373,7 @@ class ScoreRun:
     def _relist(self) -> None:
         """Replace the list of shards by the command's."""
         before, listed = self._present(), self.listed
-        wanted = [shard.recorded() for shard in self.identity.shards]
+        wanted = self._wanted()
         if [one.ref for one in before] == wanted and before:
             return
         if not listed.shards:

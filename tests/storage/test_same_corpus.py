@@ -220,6 +220,20 @@ def test_shards_that_changed_since_the_scoring_are_named(selected, caplog):
     assert sum("changed since" in text for text in printed) == 2
 
 
+def test_shards_changed_behind_a_table_that_was_finalized_from_another_folder(
+    tmp_path, monkeypatch
+):
+    rendered(tmp_path / "c", pairs=40, shard_size=20)
+    monkeypatch.chdir(tmp_path)
+    Score(shards=["c"], out=str(tmp_path / "s"), model="demo", shift=0.1).run()
+    monkeypatch.chdir(tmp_path / "c")
+    Score(shards=[], out=str(tmp_path / "s"), finalize_only=True, shift=0.2).run()
+    rewritten(tmp_path / "c" / "00001.tar")
+    said = []
+    as_scored([str(tmp_path / "s")], shards(tmp_path / "c"), said.append)
+    assert len(said) == 1
+
+
 def test_shards_without_a_pair_in_the_table_are_not_named(selected):
     folder, scores, selection = selected
     of_first = Policy(where="shard = '00000'")
