@@ -258,7 +258,8 @@ def _stub_function(name: str, kind: type[Command], result: str) -> str:
 def _type_of(kind: type[Command], given: inspect.Parameter) -> str:
     """The type of an argument: paths may be `os.PathLike`, and sources objects with pairs."""
     text, option = _source_type(given.annotation), parameters(kind)[given.name].option
-    if option.reads is not None or option.inside is not None or given.name == "out":
+    is_path = option.reads not in (None, Reads.FUNCTION)
+    if is_path or option.inside is not None or given.name == "out":
         text = re.sub(r"\bstr\b", "_Path", text)
     return f"{text} | _Pairs" if option.reads in (Reads.SHARDS, Reads.SOURCE) else text
 

@@ -33,7 +33,7 @@ STATEMENTS = {
     "ncclean/runners": 330,
     "ncclean/scoring": 1470,
     "ncclean/selection": 620,
-    "ncclean/storage": 3150,
+    "ncclean/storage": 3160,
     "ncclean/training": 2540,
     "ncclean/webdataset": 300,
     "ncclean/workers": 400,

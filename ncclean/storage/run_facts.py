@@ -106,7 +106,7 @@ def read_facts(paths: Sequence[str]) -> RunFacts:
     if len(first) > 1:
         return RunFacts(runs=tuple(runs))
     facts = parse_facts(metadata[0])
-    if not any(map(_has_other_pairs, files, metadata)):
+    if not _has_other_pairs(files, metadata):
         return facts
     # pyarrow keeps the metadata of a table that it filters, or joins to another.
     return replace(
@@ -120,13 +120,16 @@ def read_facts(paths: Sequence[str]) -> RunFacts:
     )
 
 
-def _has_other_pairs(file: str, fields: Mapping[str, str]) -> bool:
-    """Check whether a file has more or fewer rows than were written to it."""
+def _has_other_pairs(files: Sequence[str], metadata: Sequence[Mapping[str, str]]) -> bool:
+    """Check whether files have more or fewer rows together than were written of their shards."""
+    written: dict[str, int] = {}
     try:
-        rows = sum(json.loads(fields[ROWS_BY_SHARD]).values())
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        for fields in metadata:
+            written |= json.loads(fields[ROWS_BY_SHARD])
+        rows = sum(written.values())
+    except (KeyError, RecursionError, TypeError, ValueError):
         return False  # not stated
-    return bool(pq.read_metadata(file).num_rows != rows)
+    return bool(sum(pq.read_metadata(file).num_rows for file in files) != rows)
 
 
 def parse_facts(fields: dict[str, str]) -> RunFacts:
