@@ -52,9 +52,9 @@ def from_text(text: str | bytes | None) -> Fingerprints:
         return {}
 
 
-def fingerprints_of(table: pa.Table) -> Fingerprints:
-    """Return the fingerprints that a table in memory carries."""
-    return from_text((table.schema.metadata or {}).get(FINGERPRINTS.encode()))
+def fingerprints_of(schema: pa.Schema) -> Fingerprints:
+    """Return the fingerprints in the metadata of a table's schema."""
+    return from_text((schema.metadata or {}).get(FINGERPRINTS.encode()))
 
 
 def as_metadata(fingerprints: Mapping[str, Fingerprint]) -> dict[str, str]:
@@ -64,7 +64,7 @@ def as_metadata(fingerprints: Mapping[str, Fingerprint]) -> dict[str, str]:
 
 def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
     """Concatenate tables and their fingerprints."""
-    carried = as_metadata(agreed(map(fingerprints_of, tables)))
+    carried = as_metadata(agreed(fingerprints_of(table.schema) for table in tables))
     return pa.concat_tables(tables).replace_schema_metadata(carried)
 
 

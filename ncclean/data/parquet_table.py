@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ncclean.base import stores
 from ncclean.base.stores import open_parquet
+from ncclean.data.fingerprints import as_metadata, fingerprints_of
 from ncclean.data.lance_table import is_lance, lance_columns, lance_pieces, read_lance
 from ncclean.errors import ShardError, one_line
 from ncclean.workers.call import contained_once
@@ -72,7 +73,10 @@ def read_batches(url: str, columns: Sequence[str] | None, rows: Rows | None) -> 
         )
         first, last = rows or (0, file.metadata.num_rows)
         last = min(last, file.metadata.num_rows)
-        kinds = pa.schema([schema.field(name) for name in names], schema.metadata)
+        carried = as_metadata(
+            fingerprints_of(schema)
+        )  # the rest may be large, and says nothing here
+        kinds = pa.schema([schema.field(name) for name in names], carried)
         yield kinds, max(last - first, 0), place.stat().st_size
         for group, (begin, end) in enumerate(itertools.pairwise(ends.tolist())):
             if end <= first or begin >= last:

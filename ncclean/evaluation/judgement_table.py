@@ -24,6 +24,7 @@ from ncclean.evaluation.agreement import mean_rating
 _IMAGES = ("image", "image_id", "image_name", *PATH_COLUMNS, *IMAGE_COLUMNS)
 _CAPTIONS = (*CAPTION_COLUMNS, "hyp", "hypothesis", "candidate", "cand")
 _RATINGS = ("human_score", "rating", "judgement", "judgment", "yes_share", "score")
+_MOST_VALUES = 100_000_000  # 800 MB: every caption takes the room of the one with most ratings
 _JUDGES = re.compile(r"(judge|judgement|judgment|expert|rater|annotator|worker|rating)[ _-]?\d+")
 
 
@@ -98,7 +99,10 @@ def read_judgements(
         counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
         raise InputError(f"{path} holds no judgement ({counts or 'it is empty'})")
     images, captions = map(list, zip(*of_pair, strict=True))
-    values = np.full((len(of_pair), max(map(len, of_pair.values()))), math.nan)
+    most = max(map(len, of_pair.values()))
+    if len(of_pair) * most > _MOST_VALUES:
+        raise InputError(f"{path} has {most:,} ratings of one caption: average them first")
+    values = np.full((len(of_pair), most), math.nan)
     for pair, numbers in enumerate(of_pair.values()):
         values[pair, : len(numbers)] = numbers
     return Judgements(images, captions, values, of_ratings, dict(left_out))

@@ -97,7 +97,7 @@ class ShardScoring:
             further=shard.further,
             times={**shard.times, "score": time.perf_counter() - start},
             bytes=table.nbytes,
-            sources=fingerprints_of(shard.metadata),
+            sources=fingerprints_of(shard.metadata.schema),
         )
         check_counts(table, stats)
         embeddings = None

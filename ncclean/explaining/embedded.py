@@ -121,7 +121,7 @@ class Embedded:
         with pq.ParquetWriter(out, _SCHEMA, compression="zstd") as writer:
             for number, block in enumerate(self.blocks):
                 pairs = block.read()
-                carried.append(fingerprints_of(pairs.facts))
+                carried.append(fingerprints_of(pairs.facts.schema))
                 if len(pairs.image):
                     nearest = nearest_lists(pairs.image, centroids, 1)[:, 0]
                     facts = pairs.facts.select(_SCHEMA.names[:3])

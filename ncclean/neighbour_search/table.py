@@ -34,7 +34,7 @@ def write_neighbours(
     `reference` are the uids of the images with which the pairs' were compared.
     """
     count, uids = len(neighbours.corpus), neighbours.corpus.pairs["uid"]
-    carried = as_metadata(fingerprints_of(neighbours.corpus.pairs))
+    carried = as_metadata(fingerprints_of(neighbours.corpus.pairs.schema))
     with published(path) as aside, pq.ParquetWriter(
         aside, schema.NEIGHBOURS.with_metadata({**carried, **metadata}), compression="zstd",
         use_dictionary=["shard"],

@@ -83,7 +83,7 @@ class PairVectors:
             if pairs.error is not None:
                 self.unread.append(shard.name)
                 continue
-            encoded.append(fingerprints_of(pairs.facts))
+            encoded.append(fingerprints_of(pairs.facts.schema))
             connection.register("arrived", self._add(pairs))
             connection.execute("INSERT INTO vectors SELECT * FROM arrived")
         self.changed = changed_shards(fingerprints(task.files), agreed(encoded))

@@ -87,8 +87,7 @@ class JoinedScores:
             names = ColumnNames.of(scores, zip(files, tables, strict=True))
             joined = cls(connection, names, files, paths, local, work=work)
             named = {**(beside or {}), **{one.name: [one.path] for one in files}}
-            for name, others in named.items():
-                say_others(name, others, paths)
+            say_others(named, paths)
             for number in range(1, len(files) + 1):
                 joined._check_distinct(number)
             joined._create_view(f"SELECT * EXCLUDE ({PLACE}) FROM {SCORES_ALONE}")

@@ -52,7 +52,7 @@ class RunIdentity:
 
     @property
     def has_images(self) -> bool:
-        """Check whether a model encodes images; embeddings come from one that is unknown."""
+        """Check whether this run encodes images; it does not know the model of embeddings."""
         return self.model.get("weights_fingerprint") != ""
 
     def to_json(self) -> dict[str, Any]:

@@ -176,14 +176,16 @@ def fingerprints(tables: Sequence[str]) -> Fingerprints:
     return agreed(from_text(one.get(FINGERPRINTS)) for one in metadata)
 
 
-def say_others(name: str, others: Iterable[str], scores: Sequence[str]) -> None:
-    """Log a warning if tables that are read with score tables are of other shards."""
-    of_others = fingerprints(list(others))
-    if changed := changed_shards(fingerprints(scores), of_others) if of_others else []:
-        logger.warning(
-            "the table %s is not of what was scored: %s changed in between (first: %s)",
-            name, counted(len(changed), "shard"), changed[0],
-        )  # fmt: skip
+def say_others(named: Mapping[str, Iterable[str]], scores: Sequence[str]) -> None:
+    """Log a warning for each of the tables read with score tables that is of other shards."""
+    recorded = {name: fingerprints(list(files)) for name, files in named.items()}
+    scored = fingerprints(scores) if any(recorded.values()) else {}
+    for name, of_others in recorded.items():
+        if changed := changed_shards(scored, of_others):
+            logger.warning(
+                "the table %s is not of what was scored: %s changed in between (first: %s)",
+                name, counted(len(changed), "shard"), changed[0],
+            )  # fmt: skip
 
 
 def _in_the_making(path: object) -> InputError:

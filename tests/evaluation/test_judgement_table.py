@@ -105,3 +105,11 @@ def test_no_table(tmp_path, name, data, message):
 def test_a_table_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match="nowhere"):
         read_judgements(str(tmp_path / "nowhere.csv"))
+
+
+def test_a_caption_with_more_ratings_than_all_could_have_is_refused(tmp_path, refused):
+    """Every caption takes the room of the one with most ratings."""
+    rows = [("a.jpg", "a cat", 1)] * 10_001 + [("a.jpg", f"{n}", 2) for n in range(10_000)]
+    path = tmp_path / "ratings.csv"
+    path.write_text("image,caption,rating\n" + "".join(f"{i},{c},{r}\n" for i, c, r in rows))
+    refused(read_judgements, str(path))

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from ncclean.data.embeddings.facts import SOURCES, facts_of, first_equal
 from ncclean.data.embeddings.layout import Keys, Vectors
 from ncclean.data.embeddings.units import LAYOUTS
-from ncclean.data.fingerprints import as_metadata, fingerprints_of
 from ncclean.data.parquet_table import read_table
 from ncclean.data.samples import CaptionKeys, SkipReason
 from ncclean.data.shards import ShardRef
@@ -72,8 +71,6 @@ def read_pairs(
     layout = LAYOUTS[shard.layout]
     wanted = dict.fromkeys([*names, *layout.columns(keys), *further])
     table = read_table(shard.url, list(wanted), shard.rows)
-    carried = as_metadata(fingerprints_of(table))
-    table = table.replace_schema_metadata(carried)
     metadata = table.select([name for name in further if name in table.column_names])
     try:
         vectors = layout.read(shard, table, keys)
@@ -85,7 +82,7 @@ def read_pairs(
         unit_vectors(matrix, what, lengths, problems)
         for (matrix, lengths), what in zip(vectors, ("image", "caption"), strict=True)
     ]
-    facts = facts_of(table, shard, sources, sides[0]).replace_schema_metadata(carried)
+    facts = facts_of(table, shard, sources, sides[0]).replace_schema_metadata(table.schema.metadata)
     ok = np.ones(len(table), dtype=bool)
     ok[list(problems)] = False
     if problems:
