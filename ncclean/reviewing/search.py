@@ -19,9 +19,11 @@ from ncclean.base.formats import counted
 from ncclean.base.isolated import isolated
 from ncclean.data.embeddings.pairs import embedding_dim
 from ncclean.data.embeddings.units import vector_keys
+from ncclean.data.fingerprints import Fingerprints
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
 from ncclean.reviewing.conditions import Matches
+from ncclean.storage.tables import fingerprints
 
 if TYPE_CHECKING:
     from ncclean.reviewing.table import ReviewTable
@@ -58,6 +60,7 @@ class Task:
     folder: str
     model: str | None
     pretrained: str | None
+    scored: Fingerprints  # of the shards
 
     @classmethod
     def of(
@@ -80,7 +83,7 @@ class Task:
             raise InputError(str(error)) from error
         return cls(
             tuple(shards), keys, dim, table.files, table.number, memory_limit, str(table.work),
-            model, pretrained,
+            model, pretrained, fingerprints(table.scored),
         )  # fmt: skip
 
 

@@ -182,7 +182,8 @@ class OpenView:
 class ReviewTable:
     """Score files, with joined tables beside them, as pages of views.
 
-    It is thread-safe: each query has its own cursor, and waits for no other. Text typed by a person
+    `files` have the rows that are shown, `scored` are the score files as they were opened. It is
+    thread-safe: each query has its own cursor, and waits for no other. Text typed by a person
     is not run here, but by `conditions`.
     """
 
@@ -195,7 +196,7 @@ class ReviewTable:
     ) -> None:
         self._scores, self._where = scores, where
         self.connection, self.work = scores.connection, scores.work
-        self.files = tuple(files)
+        self.files, self.scored = tuple(files), scores.files
         self._versions = self._versions_now()
         self._there = set(scores.names.types)
         self.number = "caption_number" if "caption_number" in self._there else "0"

@@ -31,7 +31,6 @@ from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import encode_text, padded_lengths
 from ncclean.reviewing.search import CAPTION, IMAGE, Task
 from ncclean.storage.catalog import connect
-from ncclean.storage.tables import fingerprints
 
 _ROWS = 2048  # vectors compared at a time, in float32
 _THREADS = 4
@@ -86,7 +85,7 @@ class PairVectors:
             encoded.append(fingerprints_of(pairs.facts.schema))
             connection.register("arrived", self._add(pairs))
             connection.execute("INSERT INTO vectors SELECT * FROM arrived")
-        self.changed = changed_shards(fingerprints(task.files), agreed(encoded))
+        self.changed = changed_shards(task.scored, agreed(encoded))
         # If several vectors have one name, the first counts.
         rows = connection.execute(
             f"SELECT {_PLACE} AS place, min(vector) AS vector FROM {_ALONE} AS scores "

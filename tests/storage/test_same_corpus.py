@@ -299,7 +299,7 @@ def test_what_is_made_of_embeddings_is_about_the_shards_that_were_encoded(tmp_pa
     said = []
     as_scored([from_vectors], shards(folder), said.append)
     assert len(said) == 1
-    with contextlib.closing(ReviewTable.open([new])) as table:
+    with contextlib.closing(ReviewTable.open([new], joins=[link])) as table:
         task = Task.of(resolve_embeddings([encoded]), None, table, None, None, None)
         assert WordSearch(task).changed == ["00001"]
 
