@@ -3,10 +3,11 @@
     python tests/mutation.py --count 100 --seed 0 --jobs 2 [--out report.json] [--only training]
     python tests/mutation.py --again report.json --jobs 2
 
-Draws breaks from the trainer, the objectives and the scores: an operator turned, a constant
-changed, a call left out, a statement removed, a condition turned, a keyword dropped. Each is made
-in a copy of the tree, where the tests of that package run until one fails. A break that no test
-catches is printed with its line: either the tests lack something, or the line does nothing.
+Draws breaks from the product: an operator or a comparison turned, a constant changed, a call, a
+filter or a keyword left out, a statement removed, a condition turned, two arguments exchanged. Each
+is made in a copy of the tree, where the tests of the module run until one fails: those that import
+it or notice its planted breaks. A break that no test catches is printed with its line: either the
+tests lack something, or the line does nothing.
 """
 
 from __future__ import annotations
@@ -22,20 +23,17 @@ import shutil
 import signal
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from broken_tree import ROOT, begin_tests, copy_tree, first_failure, load_libraries
+from quick import tests_of
 
-# The tests of a package, those that break soonest first.
-TESTS = {
-    "ncclean/training": ["tests/training"],
-    "ncclean/neighbour_search": ["tests/neighbour_search", "tests/pipelines/test_neighbours.py"],
-    "ncclean/scoring": ["tests/scoring", "tests/storage/test_finalize.py"],
-}  # fmt: skip
+_PRODUCT = ("ncclean", "pipelines", "cli")
 _SECONDS = 300.0
+_EXCHANGED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
@@ -78,6 +76,13 @@ def variants(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         value = changed.value
         changed.value = not value if isinstance(value, bool) else value * 2 + 1
         yield changed, "constant"
+    elif isinstance(changed, ast.BoolOp):
+        changed.op = ast.Or() if isinstance(changed.op, ast.And) else ast.And()
+        yield changed, "and or or"
+    elif isinstance(changed, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        if changed.generators[0].ifs:
+            changed.generators[0].ifs = []
+            yield changed, "without the filter"
     elif isinstance(changed, (ast.IfExp, ast.If)):
         changed.test = ast.UnaryOp(ast.Not(), changed.test)
         yield changed, "condition"
@@ -88,6 +93,14 @@ def variants(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
             not isinstance(function.value, ast.Name) or not (changed.args or changed.keywords)
         ):
             yield function.value, f"without .{function.attr}()"
+        if isinstance(function, ast.Name) and function.id in _EXCHANGED:
+            other = copy.deepcopy(changed)
+            other.func = ast.Name(_EXCHANGED[function.id])
+            yield other, "other function"
+        if len(changed.args) > 1 and not any(isinstance(a, ast.Starred) for a in changed.args):
+            turned = copy.deepcopy(changed)
+            turned.args[:2] = turned.args[1::-1]
+            yield turned, "arguments exchanged"
         if changed.keywords:
             shorter = copy.deepcopy(changed)
             dropped = shorter.keywords.pop()
@@ -163,9 +176,8 @@ def _replaced(text: str, node: ast.AST, new: str) -> str:
 
 def begin(place: Break, text: str, tree: Path) -> int:
     """Make the break in a tree, and begin the tests there; the number of their process."""
-    package = next(name for name in TESTS if place.path.startswith(name))
     (tree / place.path).write_text(text, "utf-8")
-    return begin_tests(tree, [*_first(place), *TESTS[package]])
+    return begin_tests(tree, ["-m", "not slow", *tests_of([place.path])])
 
 
 def finish(place: Break, tree: Path, code: int | None, seconds: float) -> None:
@@ -207,22 +219,27 @@ def run_all(drawn: list[tuple[Break, str]], trees: list[Path]) -> None:
             finish(place, tree, code, seconds)
 
 
-def _first(place: Break) -> list[str]:
-    """The tests of the module itself, which break soonest."""
-    name = Path(place.path).stem
-    own = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob(f"test_{name}.py")]
-    if place.path.startswith("ncclean/training"):
-        own.append("tests/training/test_wiring.py")
-    return own
+def draw(files: list[Path], count: int, random_: random.Random) -> list[tuple[Break, str]]:
+    """Breaks of files drawn by their sizes: every line is as likely."""
+    sizes = [path.stat().st_size for path in files]
+    numbers = Counter(random_.choices(files, sizes, k=count))
+    drawn = []
+    for path, number in numbers.items():
+        of_file = list(breaks(path))
+        drawn += random_.sample(of_file, min(number, len(of_file)))
+    random_.shuffle(drawn)
+    return drawn
 
 
-def _not_caught(everything: list[tuple[Break, str]], report: Path) -> list[tuple[Break, str]]:
+def _not_caught(report: Path) -> list[tuple[Break, str]]:
     """The breaks that a report has as missed or slow, wherever their lines are now."""
     missed = {
         (place["path"], place["what"], place["source"])
         for place in json.loads(report.read_text())
         if not place["caught"]
     }
+    files = sorted({ROOT / path for path, *_ in missed})
+    everything = [one for path in files for one in breaks(path)]
     return [one for one in everything if (one[0].path, one[0].what, one[0].source) in missed]
 
 
@@ -235,14 +252,13 @@ def main() -> None:
     parser.add_argument("--again", type=Path, help="those that an earlier --out has not as caught")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    files = [path for package in TESTS for path in sorted((ROOT / package).rglob("*.py"))]
-    everything = [each for path in files if arguments.only in str(path) for each in breaks(path)]
+    files = [path for folder in _PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))]
+    files = [path for path in files if arguments.only in str(path) and path.stat().st_size]
     if arguments.again is None:
-        count = min(arguments.count, len(everything))
-        drawn = random.Random(arguments.seed).sample(everything, count)
+        drawn = draw(files, arguments.count, random.Random(arguments.seed))
     else:
-        drawn = _not_caught(everything, arguments.again)
-    print(f"{len(everything):,} breaks, {len(drawn)} drawn", flush=True)
+        drawn = _not_caught(arguments.again)
+    print(f"{len(drawn)} breaks", flush=True)
     load_libraries()
     with tempfile.TemporaryDirectory() as scratch:
         trees = [Path(scratch) / str(number) for number in range(arguments.jobs)]

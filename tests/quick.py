@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,26 @@ def _git(*words: str) -> list[str]:
     return result.stdout.splitlines()
 
 
+def tests_of(paths: Iterable[str]) -> list[str]:
+    """Test files of files of the repository, without repetitions."""
+    named, imports = _breaks_and_imports()
+    return list(
+        dict.fromkeys(test for path in paths for test in covering_tests(path, named, imports))
+    )
+
+
+@functools.cache
+def _breaks_and_imports() -> tuple[dict[str, list[str]], dict[str, set[str]]]:
+    named: dict[str, list[str]] = {}
+    for planted in yaml.safe_load((ROOT / "tests/semantic_breaks.yaml").read_text()):
+        named.setdefault(planted["file"], []).extend(planted.get("tests", []))
+    imports = {
+        str(path.relative_to(ROOT)): imported_modules(path)
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+    }
+    return named, imports
+
+
 def covering_tests(
     path: str, named: dict[str, list[str]], imports: dict[str, set[str]]
 ) -> list[str]:
@@ -48,8 +70,9 @@ def covering_tests(
     folder, *rest = Path(path).with_suffix("").parts
     module = ".".join([_PACKAGES.get(folder, folder), *rest])
     importing = [test for test, modules in imports.items() if module in modules]
-    near = f"tests/{'/'.join(Path(path).parts[1:-1])}"
-    return [*named.get(path, []), *sorted(importing, key=lambda test: not test.startswith(near))]
+    near = f"tests/{'/'.join(Path(path).parts[1:-1])}/"
+    direct = [*named.get(path, []), *sorted(importing, key=lambda test: not test.startswith(near))]
+    return direct or [test for test in imports if test.startswith(near)]
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -81,15 +104,8 @@ def main() -> int:
     parser.add_argument("--since", default="HEAD", help="commit to compare with")
     parser.add_argument("--seconds", type=float, default=50.0, help="time that the tests may take")
     options = parser.parse_args()
-    named: dict[str, list[str]] = {}
-    for planted in yaml.safe_load((ROOT / "tests/semantic_breaks.yaml").read_text()):
-        named.setdefault(planted["file"], []).extend(planted.get("tests", []))
-    imports = {
-        str(path.relative_to(ROOT)): imported_modules(path)
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-    }
     changed = changed_files(options.since)
-    files = dict.fromkeys(test for path in changed for test in covering_tests(path, named, imports))
+    files = tests_of(changed)
     print(f"{len(changed)} changed files, {len(files)} files of tests", flush=True)
     if not files:
         return 0

@@ -38,8 +38,8 @@ STATEMENTS = {
     "ncclean/webdataset": 300,
     "ncclean/workers": 400,
     "pipelines": 3290,
-    "tests": 36760,
-    "tests/benchmarks": 6260,
+    "tests": 36790,
+    "tests/benchmarks": 6270,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
 
