@@ -16,6 +16,7 @@ import argparse
 import ast
 import contextlib
 import copy
+import itertools
 import json
 import os
 import random
@@ -32,7 +33,7 @@ from broken_tree import ROOT, begin_tests, copy_tree, first_failure, load_librar
 from quick import tests_of
 
 _PRODUCT = ("ncclean", "pipelines", "cli")
-_SECONDS = 300.0
+_SECONDS = 150.0
 _EXCHANGED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
@@ -111,35 +112,35 @@ def variants(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         yield ast.Pass(), "statement removed"
 
 
-def breaks(path: Path) -> Iterator[tuple[Break, str]]:
-    """All breaks of a file, with the whole changed text."""
+def breaks(path: Path, random_: random.Random | None = None) -> Iterator[tuple[Break, str]]:
+    """All breaks of a file, in random order if asked for, with the whole changed text."""
     text = path.read_text("utf-8")
+    lines = text.splitlines()
     tree = ast.parse(text)
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    for node in ast.walk(tree):
-        if not hasattr(node, "lineno") or _is_idle(node, parents):
+    nodes = [node for node in ast.walk(tree) if hasattr(node, "lineno")]
+    changes = [
+        (node, changed, what)
+        for node in nodes
+        if not _is_idle(node, parents)
+        for changed, what in variants(node)
+    ]
+    if random_ is not None:
+        random_.shuffle(changes)
+    for node, changed, what in changes:
+        new = ast.unparse(ast.fix_missing_locations(changed))
+        if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.BoolOp)):
+            new = f"({new})"
+        if isinstance(changed, ast.If):
+            new = new.replace("\n", "\n" + " " * node.col_offset)
+        replaced = _replaced(text, node, new)
+        try:
+            ast.parse(replaced)
+        except SyntaxError:
             continue
-        for changed, what in variants(node):
-            segment = ast.get_source_segment(text, node)
-            if segment is None:
-                continue
-            new = ast.unparse(ast.fix_missing_locations(changed))
-            if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp)):
-                new = f"({new})"
-            if isinstance(changed, ast.If):
-                new = new.replace("\n", "\n" + " " * node.col_offset)
-            replaced = _replaced(text, node, new)
-            try:
-                ast.parse(replaced)
-            except SyntaxError:
-                continue
-            place = Break(
-                str(path.relative_to(ROOT)),
-                node.lineno,
-                f"{what}: {' '.join(new.split())[:90]}",
-                text.splitlines()[node.lineno - 1].strip(),
-            )
-            yield place, replaced
+        what = f"{what}: {' '.join(new.split())[:90]}"
+        source = lines[node.lineno - 1].strip()
+        yield Break(str(path.relative_to(ROOT)), node.lineno, what, source), replaced
 
 
 def _is_idle(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
@@ -225,8 +226,7 @@ def draw(files: list[Path], count: int, random_: random.Random) -> list[tuple[Br
     numbers = Counter(random_.choices(files, sizes, k=count))
     drawn = []
     for path, number in numbers.items():
-        of_file = list(breaks(path))
-        drawn += random_.sample(of_file, min(number, len(of_file)))
+        drawn += itertools.islice(breaks(path, random_), number)
     random_.shuffle(drawn)
     return drawn
 

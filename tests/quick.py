@@ -24,6 +24,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 _PACKAGES = {"ncclean": "ncclean", "pipelines": "ncclean_pipelines", "cli": "ncclean_cli"}
+_DISTANCE = 3  # from a module to a test: its command imports it, and the test the command
 
 
 def changed_files(since: str) -> list[str]:
@@ -51,11 +52,9 @@ def _breaks_and_imports() -> tuple[dict[str, list[str]], dict[str, set[str]]]:
     named: dict[str, list[str]] = {}
     for planted in yaml.safe_load((ROOT / "tests/semantic_breaks.yaml").read_text()):
         named.setdefault(planted["file"], []).extend(planted.get("tests", []))
-    imports = {
-        str(path.relative_to(ROOT)): imported_modules(path)
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-    }
-    return named, imports
+    patterns = ("tests/**/test_*.py", *(f"{folder}/**/*.py" for folder in _PACKAGES))
+    files = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+    return named, {str(path.relative_to(ROOT)): imported_modules(path) for path in files}
 
 
 def covering_tests(
@@ -63,16 +62,25 @@ def covering_tests(
 ) -> list[str]:
     """Test files of a changed file, the most telling first.
 
-    `named` are the tests of planted breaks by file, `imports` the modules that each test imports.
+    `named` are the tests of planted breaks by file, `imports` the modules that each file imports.
+    After the tests that import the module come those that import what imports it, such as its
+    command.
     """
     if path.startswith("tests/"):
         return [path] if Path(path).name.startswith("test_") else []
-    folder, *rest = Path(path).with_suffix("").parts
-    module = ".".join([_PACKAGES.get(folder, folder), *rest])
-    importing = [test for test, modules in imports.items() if module in modules]
     near = f"tests/{'/'.join(Path(path).parts[1:-1])}/"
-    direct = [*named.get(path, []), *sorted(importing, key=lambda test: not test.startswith(near))]
-    return direct or [test for test in imports if test.startswith(near)]
+    tests, layer = list(named.get(path, [])), {path}
+    for _ in range(_DISTANCE):
+        modules = {_module_of(file) for file in layer}
+        importing = [file for file, imported in imports.items() if modules & imported]
+        layer = {file for file in importing if not file.startswith("tests/")}
+        tests += sorted(set(importing) - layer, key=lambda test: (not test.startswith(near), test))
+    return list(dict.fromkeys(tests))
+
+
+def _module_of(path: str) -> str:
+    folder, *rest = Path(path).with_suffix("").parts
+    return ".".join([_PACKAGES[folder], *(part for part in rest if part != "__init__")])
 
 
 def imported_modules(path: Path) -> set[str]:

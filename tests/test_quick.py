@@ -22,6 +22,21 @@ def test_tests_of_planted_breaks_come_first_then_the_nearest():
     ]
 
 
+def test_tests_of_what_imports_a_module_come_after_its_own():
+    imports = {
+        "tests/pipelines/test_score.py": {"ncclean_pipelines.score"},
+        "tests/scoring/test_null.py": {"ncclean.scoring.null"},
+        "tests/test_docs.py": {"ncclean.errors"},
+        "pipelines/score.py": {"ncclean.scoring"},
+        "ncclean/scoring/__init__.py": {"ncclean.scoring.null"},
+        "ncclean/scoring/null.py": {"ncclean.errors"},
+    }
+    assert covering_tests("ncclean/scoring/null.py", {}, imports) == [
+        "tests/scoring/test_null.py",
+        "tests/pipelines/test_score.py",
+    ]
+
+
 def test_modules_are_found_however_they_are_imported(tmp_path):
     path = tmp_path / "test_it.py"
     path.write_text("import ncclean.errors\nfrom ncclean.base import stores\n")
