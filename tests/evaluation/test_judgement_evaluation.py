@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from ncclean.errors import InputError
 from ncclean.evaluation.judgement_evaluation import (
     JudgedImages,
+    JudgedScores,
+    JudgementEvaluation,
     plain_name,
     scores_of_model,
     scores_of_table,
@@ -98,3 +100,16 @@ def test_blanks_of_any_kind_are_alike(tmp_path):
     judged = Judgements(keys, ["a dog"] * len(keys), ratings, ("score",), {})
     found = scores_of_table([str(path)], judged)
     assert found.values["similarity"].tolist() == similarity
+
+
+def test_a_score_of_which_less_is_better_says_so():
+    judged = Judgements(list("abc"), list("xyz"), np.array([[1.0], [2.0], [3.0]]), ("score",), {})
+    evaluation = JudgementEvaluation(judged)
+    values = {"similarity": np.array([0.1, 0.2, 0.3]), "i2t_rank": np.array([-2.0, -1.0, 0.0])}
+    evaluation.add("s", judged, JudgedScores(values, {"not_in_scores": 2}, ("i2t_rank",)))
+    stated = evaluation.to_json()
+    assert [(one["score"], one["reversed"], one["tau_b"]) for one in stated["scores"]] == [
+        ("similarity", False, 1.0),
+        ("i2t_rank", True, 1.0),
+    ]
+    assert stated["missing"] == {"s": {"not_in_scores": 2}}

@@ -83,6 +83,15 @@ def test_other_groups_are_not(nulls, tested):
     assert not judged(nulls, tested=tested).is_cause(1, ())
 
 
+def test_a_verdict_beside_one_cause_is_not_that_beside_none():
+    nulls = Nulls()
+    verdicts = judged(nulls)
+    assert verdicts.is_cause(1, [0])
+    nulls.known = Nulls(rate=0.1).known
+    assert not verdicts.is_cause(1, [])
+    assert verdicts.is_cause(1, [0])  # asked once
+
+
 def test_a_group_is_as_sure_as_the_weaker_of_its_tests():
     assert judged(Nulls(log_p=-80.0)).q_value(1, is_listed=True) == 0.001
     weak = judged(Nulls(log_p=math.log(1e-5))).q_value(1, is_listed=True)

@@ -299,6 +299,10 @@ def test_plan_counts_without_scoring(corpus, tmp_path):
         estimate.pairs / estimate.samples_per_second / 3600, abs=1e-3
     )
     assert estimate.gpu_hours is None
+    of_each = estimate.bytes / estimate.pairs
+    assert estimate.read_bytes_per_second == pytest.approx(
+        of_each * estimate.samples_per_second, rel=1e-2
+    )
     # Parts and then the table; embeddings only where they are asked for.
     assert estimate.bytes_written == int(2 * SCORE_BYTES_PER_PAIR * estimate.pairs)
     out = str(tmp_path / "e")

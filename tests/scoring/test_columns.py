@@ -123,6 +123,18 @@ def test_captions_of_one_image_are_no_mismatches_of_neg_clip_loss():
     assert -1.5 < of_score.mismatched.mean - 1 < 0
 
 
+def test_captions_of_one_image_are_no_candidates_in_any_block():
+    image, text = embeddings(300)
+    images = np.random.default_rng(0).permutation(300) // 3
+    found = score(image[torch.from_numpy(images) * 3], text, images=images)
+    for block in range(5):
+        members = np.flatnonzero(found.columns["block"] == block)
+        cosines = image[images[members] * 3].half().float() @ text[members].half().float().T
+        differ = torch.from_numpy(images[members][:, None] != images[members])
+        above = ((cosines > cosines.diagonal()[:, None]) & differ).sum(1)
+        assert np.array_equal(found.columns["i2t_rank"][members], above.numpy())
+
+
 def test_equal_captions_of_other_images_are_no_known_mismatches():
     """Eight images with four captions, two of each: 8 x 6 of the 56 others are mismatches."""
     image, text = embeddings(8)
