@@ -34,9 +34,8 @@ from ncclean.errors import InputError, ShardError
 from ncclean.scoring.canonical import PAIRS_A_DIMENSION, Moments, Projection, halves
 from ncclean.scoring.pool import Pool, sample_numbers
 from ncclean.storage.array_files import ArrayFolder, Arrays
+from ncclean.storage.layout import BOILERPLATE, CANONICAL, POOL, WORD_CLASSES
 
-_POOL, _CANONICAL = "pool", "canonical"
-WORD_CLASSES, BOILERPLATE = "word-classes.txt", "boilerplate.txt"
 _SHARDS = 64  # to take captions from, if shards are equally large
 
 
@@ -63,12 +62,12 @@ class CorpusFacts:
         if options.learns_boilerplate:
             boilerplate = _lines(work, BOILERPLATE)
         if options.pool is not None:
-            arrays = _load(folder, _POOL)
+            arrays = _load(folder, POOL)
             image, text = (
                 torch.from_numpy(arrays[n].astype(np.float32)) for n in ("image", "text")
             )
             pool = Pool(image, text, arrays["samples"])
-        if options.canonical and (arrays := _load(folder, _CANONICAL)):
+        if options.canonical and (arrays := _load(folder, CANONICAL)):
             first, second = (
                 Projection(
                     **{name: arrays[f"{half}.{name}"] for name in Projection.__annotations__}
@@ -85,7 +84,6 @@ def gather_facts(
     keys: tuple[str, str] | None,
     dim: int,
     options: ScoreOptions,
-    overwrite: bool,
 ) -> str | None:
     """Compute the facts about the whole corpus that options need and the run lacks.
 
@@ -93,10 +91,8 @@ def gather_facts(
     the same for every order of the shards. Raises `InputError` if no pair can be read.
     """
     folder = ArrayFolder(str(work))
-    if overwrite:
-        folder.remove([name for fact in (_POOL, _CANONICAL) for name in _names(folder, fact)])
-    wants_pool = options.pool is not None and not _names(folder, _POOL)
-    wants_halves = options.canonical and not _names(folder, _CANONICAL)
+    wants_pool = options.pool is not None and not _names(folder, POOL)
+    wants_halves = options.canonical and not _names(folder, CANONICAL)
     if not wants_pool and not wants_halves:
         return None
     drawn: Arrays = {}
@@ -115,12 +111,12 @@ def gather_facts(
     if wants_pool:
         if not drawn:
             raise InputError("no pair of the corpus can be read, so there is no pool for --pool")
-        _save(folder, _POOL, drawn)
+        _save(folder, POOL, drawn)
     return _save_projections(folder, moments) if wants_halves else None
 
 
 def gather_word_classes(
-    work: UPath, shards: Sequence[ShardRef], caption_key: CaptionKeys, overwrite: bool
+    work: UPath, shards: Sequence[ShardRef], caption_key: CaptionKeys
 ) -> str | None:
     """Learn the word classes of a run that has none yet, and log them.
 
@@ -128,7 +124,7 @@ def gather_word_classes(
     the shards does not matter.
     """
     path = work / WORD_CLASSES
-    if not overwrite and stores.ask("read", path, path.exists):
+    if stores.ask("read", path, path.exists):
         return None
     classes = learn_word_classes(_captions(shards, caption_key))
     _write_lines(path, classes.lines())
@@ -138,14 +134,14 @@ def gather_word_classes(
 
 
 def gather_boilerplate(
-    work: UPath, shards: Sequence[ShardRef], caption_key: CaptionKeys, overwrite: bool
+    work: UPath, shards: Sequence[ShardRef], caption_key: CaptionKeys
 ) -> str | None:
     """Learn the boilerplate of the captions of a run that has none yet, and log how much it is.
 
     Uses the same captions as word classes.
     """
     path = work / BOILERPLATE
-    if not overwrite and stores.ask("read", path, path.exists):
+    if stores.ask("read", path, path.exists):
         return None
     boilerplate = learn_boilerplate(_captions(shards, caption_key))
     _write_lines(path, boilerplate)
@@ -200,7 +196,7 @@ def _save_projections(folder: ArrayFolder, moments: tuple[Moments, Moments]) -> 
         if projection is not None
         for name, array in projection.__dict__.items()
     }
-    _save(folder, _CANONICAL, named if None not in fitted else {})
+    _save(folder, CANONICAL, named if None not in fitted else {})
     if None not in fitted:
         return None
     fewest, dim = min(half.pairs for half in moments), moments[0].dim

@@ -168,21 +168,21 @@ class ScoreCorpus:
         if isinstance(request, ImageRequest) and options.learns_words:
             progress.say("learning word classes from the captions")
             learnt = corpus_facts.gather_word_classes(
-                self._layout.work, self.shards, options.caption_key, self.overwrite
+                self._layout.work, self.shards, options.caption_key
             )
             if learnt is not None:
                 progress.say(learnt)
         if options.learns_boilerplate:
             progress.say("learning boilerplate from the captions")
             boilerplate = corpus_facts.gather_boilerplate(
-                self._layout.work, self.shards, options.caption_key, self.overwrite
+                self._layout.work, self.shards, options.caption_key
             )
             if boilerplate is not None:
                 progress.say(boilerplate)
         if isinstance(request, EmbeddingRequest) and (options.pool or options.canonical):
             progress.say("reading the whole corpus first")
             lacking = corpus_facts.gather_facts(
-                self._layout.work, self.shards, request.keys, request.dim, options, self.overwrite
+                self._layout.work, self.shards, request.keys, request.dim, options
             )
             if lacking is not None:
                 progress.say(lacking)

@@ -21,12 +21,16 @@ from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.storage.made_files import Leftovers
 from ncclean.storage.run_record import LARGEST_RECORD, RUN, exists, reading, refusal
-from ncclean.storage.shard_records import ShardList
+from ncclean.storage.shard_records import ShardList, present_files
 from ncclean.storage.tables import FINALIZING, tables_at
 
 COMMAND = "score"
 _BESIDE = "beside the table: "
 _TABLE_FILE = re.compile(r"part-[^/]+\.parquet")
+WORD_CLASSES, BOILERPLATE = "word-classes.txt", "boilerplate.txt"
+POOL, CANONICAL = "pool", "canonical"
+# Facts about the corpus, see `ncclean.execution.corpus_facts`.
+_FACTS = re.compile(rf"{WORD_CLASSES}|{BOILERPLATE}|({POOL}|{CANONICAL})-[^/]+\.arrays")
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,10 @@ class ScoreLayout:
             yield self.out
         names = [one.file for one in shards if one.file]
         yield from self.own_files({*names, *Leftovers.read(self.finalizing).table})
+        # Facts about another corpus, or by other options, must not outlive their run.
+        yield from (
+            path for name, path in present_files(self.work).items() if _FACTS.fullmatch(name)
+        )
         yield self.finalizing
         yield self.shard_list
 

@@ -28,7 +28,7 @@ from ncclean.storage.shard_records import (
     Listed,
     ShardList,
     ShardRecord,
-    present_parts,
+    present_files,
     records_in_list,
     records_in_parts,
 )
@@ -135,7 +135,7 @@ class ScoreRun:
                 compare=compare,
             )
         except ResumeError:
-            if any(stats.rows for stats in run.done.values()):
+            if run._has_rows():
                 raise
             return cls.open(layout, identity, overwrite=True)
         try:
@@ -245,7 +245,7 @@ class ScoreRun:
 
     def parts(self) -> dict[str, UPath]:
         """The parts that are in place, by the names of their shards."""
-        present = present_parts(self.layout.work)
+        present = present_files(self.layout.work)
         named = ((name, self.layout.part(one.ref)) for name, one in self.listed.shards.items())
         return {name: part for name, part in named if part.name in present}
 
@@ -331,6 +331,9 @@ class ScoreRun:
                 self.noise_shift = entry["value"]
                 self.noise_deviation = entry.get("deviation")
 
+    def _has_rows(self) -> bool:
+        return any(stats.rows for stats in self.done.values())
+
     def _present(self) -> list[Listed]:
         """The shards of the list in its order."""
         present = [one for one in self.listed.shards.values() if one.position is not None]
@@ -350,6 +353,8 @@ class ScoreRun:
         present = {one.ref.name: one.ref for one in self._present()}
         missing = {ref.url: name for name, ref in present.items() if name not in names}
         clauses = []
+        if not self._has_rows() and present and list(present.values()) != wanted:
+            clauses.append("the shards are others")  # as may be the facts gathered from them
         for shard in wanted:
             stats, now = self.done.get(shard.name), (shard.size, shard.version)
             if shard.name not in present and shard.url in missing:

@@ -157,7 +157,7 @@ def records_in_parts(parts: Mapping[str, UPath]) -> Iterator[tuple[str, str]]:
                 yield name, record
 
 
-def present_parts(work: UPath) -> dict[str, UPath]:
+def present_files(work: UPath) -> dict[str, UPath]:
     """The files of a working folder, by name."""
     return {one.name: work / one.name for one in stores.listing(work) if not one.is_folder}
 

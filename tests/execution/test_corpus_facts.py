@@ -39,7 +39,7 @@ def shards(tmp_path):
 
 def pool_of(folder, shards, size):
     options = ScoreOptions(pool=size)
-    assert gather_facts(UPath(folder), shards, None, DIM, options, overwrite=False) is None
+    assert gather_facts(UPath(folder), shards, None, DIM, options) is None
     return CorpusFacts.load(str(folder), options).pool
 
 
@@ -58,12 +58,9 @@ def test_the_pool_has_the_pairs_with_the_smallest_hashes(tmp_path, shards, size)
         assert np.array_equal(pool.text.numpy(), text.astype(np.float32))
 
 
-def test_a_pool_stays_until_it_is_overwritten(tmp_path, shards):
+def test_a_growing_run_keeps_its_pool(tmp_path, shards):
     first = pool_of(tmp_path / "w", shards[:1], 20)
     assert np.array_equal(pool_of(tmp_path / "w", shards, 20).samples, first.samples)
-    gather_facts(UPath(tmp_path / "w"), shards, None, DIM, ScoreOptions(pool=20), overwrite=True)
-    again = CorpusFacts.load(str(tmp_path / "w"), ScoreOptions(pool=20)).pool
-    assert not np.array_equal(again.samples, first.samples)
 
 
 def test_a_run_without_its_pool_says_what_to_do(tmp_path, refused):

@@ -12,6 +12,7 @@ from ncclean_pipelines.score import Score
 
 from ncclean.base.config import ScoreOptions
 from ncclean.errors import InputError
+from ncclean.execution.score_corpus import ScoreCorpus
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.canonical import Moments, Projection, halves
 from tests.pipelines.score_tables import read
@@ -155,6 +156,28 @@ def test_the_pool_stays_until_the_run_begins_anew(scored, tmp_path):
         .equals(first.column("neg_clip_loss"))
     )
     assert score(grown, out, options=options, dry_run=True).samples_per_second > 0
+
+
+@pytest.mark.parametrize("change", ["options", "shards"])
+def test_the_pool_of_a_run_killed_before_its_first_shard_does_not_outlive_it(
+    scored, tmp_path, monkeypatch, change
+):
+    def killed(self, *_):
+        raise KeyboardInterrupt
+
+    source, out, alone = tmp_path / "e", tmp_path / "s.parquet", tmp_path / "alone.parquet"
+    shutil.copytree(scored / "embeddings", source)
+    size = 20 if change == "options" else 40
+    with monkeypatch.context() as patched:
+        patched.setattr(ScoreCorpus, "_score", killed)
+        with pytest.raises(KeyboardInterrupt):
+            score(source, out, options=ScoreOptions(pool=size))
+    if change == "shards":
+        image = source / "img_emb" / "img_emb_0.npy"
+        np.save(image, np.load(image)[::-1])
+    score(source, out, options=ScoreOptions(pool=40))
+    score(source, alone, options=ScoreOptions(pool=40))
+    assert read(out).column("neg_clip_loss").equals(read(alone).column("neg_clip_loss"))
 
 
 def test_other_layouts_have_the_same_scores(scored, expected, scale, tmp_path):
