@@ -13,8 +13,10 @@ A function receives the pairs of a batch and returns values for each:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -73,21 +75,30 @@ class Declared:
     version: str
 
 
-def columns(version: str = "1", **types: pa.DataType) -> Callable[[F], F]:
+def columns(version: str | None = None, **types: pa.DataType) -> Callable[[F], F]:
     """Declare names and Arrow types of the columns that a user's function computes.
 
     The function takes a `PairBatch` and returns n values for each name: an Arrow or numpy array, a
     tensor, or a list with None for missing values. It must not depend on which pairs are in one
-    batch. `version` is part of a run's identity: change it with the function, so that no run mixes
-    values of both.
+    batch. `version` is part of a run's identity, so that no run mixes values of two functions. By
+    default it is a digest of the function's file; if you state one, change it with the function.
     """
-    declared = Declared(dict(types), version)
 
     def mark(function: F) -> F:
+        declared = Declared(dict(types), _file_digest(function) if version is None else version)
         setattr(function, _ATTRIBUTE, declared)
         return function
 
     return mark
+
+
+def _file_digest(function: Callable[..., Any]) -> str:
+    """Digest of the file that a function is being imported from; "1" if there is none."""
+    try:
+        source = Path(function.__code__.co_filename).read_bytes()
+    except (AttributeError, OSError):
+        return "1"
+    return hashlib.blake2b(source, digest_size=8).hexdigest()
 
 
 def declared_columns(function: object) -> Declared | None:

@@ -18,6 +18,7 @@ import ncclean
 from ncclean.base.config import ScoreOptions
 from ncclean.columns import columns
 from ncclean.data.text_signals import TYPES, TextSignals
+from ncclean.errors import ResumeError
 from ncclean.execution.column_sources import BatchColumns
 from ncclean.models.heads import EmbeddingHead
 from ncclean.storage.score_run import ScoreRun
@@ -323,15 +324,21 @@ def test_what_cannot_be_is_said_before_anything_is_scored(options, refused, corp
 
 
 def test_a_module_in_the_working_folder(corpus, tmp_path, monkeypatch):
-    (tmp_path / "my_columns.py").write_text(
+    """Once it is edited, a run that has values of it is another run."""
+    module = tmp_path / "my_columns.py"
+    module.write_text(
         "import pyarrow as pa\nfrom ncclean.columns import columns\n\n"
         "@columns(one=pa.int8())\ndef one(batch):\n    return {'one': [1] * len(batch)}\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
-    _, table = score(sorted(corpus.glob("*.tar"))[0], tmp_path / "s.parquet",
-                     columns=["my_columns:one"])  # fmt: skip
+    source, out = sorted(corpus.glob("*.tar"))[0], tmp_path / "s.parquet"
+    _, table = score(source, out, columns=["my_columns:one"])
     assert set(ok(table).column("one").to_pylist()) == {1}
+    module.write_text(module.read_text().replace("[1]", "[1 + 1]"))
+    monkeypatch.delitem(sys.modules, "my_columns")
+    with pytest.raises(ResumeError, match="--columns was my_columns:one"):
+        score(source, out, columns=["my_columns:one"])
 
 
 @pytest.mark.parametrize(
