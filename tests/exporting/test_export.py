@@ -155,9 +155,11 @@ def test_columns_of_joined_tables_go_into_the_json(corpus, selected, tmp_path, r
     columns = {"lemon_score": np.arange(600.0), "similarity": np.arange(600.0) / 600}
     other = pa.table({"uid": uids, **columns})
     pq.write_table(other, tmp_path / "n.parquet")
-    export(corpus, selected / "clean.parquet", tmp_path / "out", workers=2, samples_per_shard=160,
-           scores=[str(selected / "scores.parquet")], join=[f"dfn={tmp_path / 'n.parquet'}"],
-           columns=["similarity", "dfn.lemon_score", "dfn.similarity"])  # fmt: skip
+    options = {
+        "scores": [str(selected / "scores.parquet")], "join": [f"dfn={tmp_path / 'n.parquet'}"],
+        "columns": ["similarity", "dfn.lemon_score", "dfn.similarity"], "samples_per_shard": 160,
+    }  # fmt: skip
+    export(corpus, selected / "clean.parquet", tmp_path / "out", workers=2, **options)
     frame = table.to_pandas().assign(place=np.arange(600.0)[::-1]).set_index("key")
     records = {name: json.loads(data) for name, data in members(tmp_path / "out")
                if name.endswith("json")}  # fmt: skip
@@ -176,6 +178,9 @@ def test_columns_of_joined_tables_go_into_the_json(corpus, selected, tmp_path, r
         scores=[str(selected / "scores.parquet")],
         columns=["similarity"],
     )
+    turned = {name: values[::-1] for name, values in columns.items()}  # the footer is the same
+    pq.write_table(pa.table({"uid": uids, **turned}), tmp_path / "n.parquet")
+    refused(export, corpus, selected / "clean.parquet", tmp_path / "out", **options)
 
 
 def test_killed_and_started_again(corpus, selected, exported, tmp_path):
