@@ -10,11 +10,13 @@ from pathlib import Path
 
 import duckdb
 
+from ncclean.base import stores
 from ncclean.base.local_copies import with_original_names
 from ncclean.base.scratch import process_folder
+from ncclean.data.shards import check_named_once
 from ncclean.errors import InputError
 from ncclean.storage.quoting import identifier, quoted
-from ncclean.storage.tables import local_tables
+from ncclean.storage.tables import fingerprints, local_tables
 
 # File index above, rows below: both are virtual columns, which cost nothing unless read.
 _VIRTUAL = ("file_index", "file_row_number")
@@ -48,7 +50,7 @@ def connect(
 
     Queries can read these files and no others: external access is off, extensions are not
     loaded, and neither can be turned on again. Raises `InputError` for a path without score
-    files or a file that is not Parquet.
+    files, a file that is not Parquet, and two score files with the same pairs.
     """
     views = {view: local_tables(paths)}
     views |= {name: local_tables(others) for name, others in (beside or {}).items()}
@@ -75,6 +77,8 @@ def connect(
                 _check_sizes(connection, members)
                 if place is not None:
                     _check_names(connection, members, place)
+                if name == view:
+                    _check_counted_once(connection, members)
             connection.execute(f"CREATE VIEW {name} AS SELECT *{numbered} FROM {scanned(members)}")
         except duckdb.Error as error:
             message = f"{members[0]} cannot be read as Parquet: {first_line(error)}"
@@ -116,6 +120,37 @@ def _check_names(connection: duckdb.DuckDBPyConnection, files: list[str], place:
                 f"{with_original_names(files[0])} has a column {name}, which is the name of one of "
                 "DuckDB or ncclean: rename it"
             )
+
+
+def _check_counted_once(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
+    """Raise `InputError` if pairs would count twice: two files have the same ones.
+
+    Filtered tables keep the fingerprints of all shards, so files of one shard may have other pairs.
+    """
+    check_named_once([stores.canonical(with_original_names(file)) for file in files])
+    seen: set[tuple[str, str]] = set()
+    common: set[str] = set()
+    for file in files if len(files) > 1 else ():
+        shards = fingerprints([file]).items()
+        urls = {(name, url) for name, shard in shards for url in shard.urls.split()}
+        common |= {name for name, _ in urls & seen}
+        seen |= urls
+    scan = scanned(files)
+    identity = {"shard", "key", "row", "caption_number", "uid"}
+    if not common or "shard" not in (identity := identity & {*columns_of(connection, scan)}):
+        return
+    twice = connection.execute(
+        f"SELECT shard, min(file_index) AS first, max(file_index) AS last FROM {scan} "
+        f"WHERE list_contains(?, shard) GROUP BY {', '.join(identity)} HAVING first < last "
+        "ORDER BY ALL LIMIT 1",
+        [sorted(common)],
+    ).fetchone()
+    if twice is not None:
+        shard, first, last = twice
+        raise InputError(
+            f"{with_original_names(files[first])} and {with_original_names(files[last])} have the "
+            f"same pairs of shard {shard}, which would count twice: leave one out"
+        )
 
 
 def interrupt_queries() -> None:

@@ -154,7 +154,9 @@ def test_scores_that_do_not_fit_are_refused(pairs, tmp_path, refused):
     out = tmp_path / "scores.parquet"
     score(tmp_path / "a.lance", out)
     refused(Annotate, scores=[str(out)], dataset=str(tmp_path / "b.lance"))
-    refused(Annotate, scores=[str(out), str(out)], dataset=str(tmp_path / "a.lance"))
+    copy = tmp_path / "copy.parquet"  # of somebody else: nothing tells its shards
+    pq.write_table(pq.read_table(out).replace_schema_metadata(None), copy)
+    refused(Annotate, scores=[str(out), str(copy)], dataset=str(tmp_path / "a.lance"))
     result = run("annotate", out, "--dataset", tmp_path / "a.lance", "--columns", "nosuch")
     assert (result.returncode, "no column nosuch" in result.stderr) == (2, True)
     assert lance.dataset(tmp_path / "a.lance").version == 1

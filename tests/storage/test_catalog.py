@@ -13,6 +13,7 @@ import pytest
 from ncclean_pipelines.report import Report
 
 import ncclean
+from ncclean.data.fingerprints import Fingerprint, as_metadata
 from ncclean.errors import InputError
 from ncclean.storage.joined import query
 from tests.footers import (
@@ -81,6 +82,27 @@ def test_folder_file_glob_and_several(scores):
     assert query(count, [str(scores / "*.parquet")]).fetchall() == [(4,)]
     both = [str(scores / "part-0.parquet"), str(scores / "part-1.parquet")]
     assert query(count, both).fetchall() == [(4,)]
+
+
+def test_pairs_that_would_count_twice(tmp_path, refused):
+    """Files of the same shard do not, if a table was split; nor does a shard of the same name."""
+    of_shard = {"here": Fingerprint(9, "aa", "v"), "there": Fingerprint(9, "bb", "v")}
+
+    def table(name, shard, rows):
+        columns = {"shard": ["00000"] * len(rows), "row": rows, "caption_number": [0] * len(rows)}
+        metadata = as_metadata({"00000": of_shard[shard]})
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path)
+        return str(path)
+
+    whole, start, rest = (
+        table(n, "here", r) for n, r in (("a", [0, 1, 2]), ("b", [0]), ("c", [1]))
+    )
+    count = "SELECT count(*) FROM scores"
+    assert query(count, [start, rest]).fetchall() == [(2,)]
+    assert query(count, [whole, table("d", "there", [0, 1, 2])]).fetchall() == [(6,)]
+    refused(query, count, [start, rest, whole])
+    refused(query, count, [start, start])
 
 
 def test_describe_and_with_are_queries(scores):
