@@ -14,7 +14,7 @@ import dataclasses
 import fcntl
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from ncclean.base.output_mark import check_free, was_made_by
 from ncclean.base.table_files import file_name, table_text
 from ncclean.errors import InputError
 from ncclean.recipes.references import RUN, written
-from ncclean.storage.inputs import file_stamp
+from ncclean.storage.inputs import LOCAL_MODEL, file_stamp
 from ncclean.storage.run_record import RunRecord, exists
 
 _COMMAND = "run"  # whose records these are
@@ -101,6 +101,7 @@ class RunFolder:
         fields: dict[str, Any] = {}
         for entry in recorded.entries:
             fields |= {name: value for name, value in entry.items() if name != "kind"}
+        fields["result"] = _converted(fields.get("result", {}), self.place)
         try:
             return StageRecord(identity=recorded.identity, **fields)
         except TypeError as error:
@@ -134,7 +135,7 @@ class RunFolder:
         """Record the results of a stage, in fields of `StageRecord`."""
         counts = {self.recorded(path): _file_count(path) for path in done["made"]}
         done |= {"done": True, "made": [*counts], "file_counts": counts}
-        opened.append("done", **done)
+        opened.append("done", **done | {"result": _converted(done["result"], self.recorded)})
         return dataclasses.replace(record, **done)
 
     def write_tables(self, tables: Iterable[Table]) -> None:
@@ -209,12 +210,23 @@ class RunFolder:
         return recorded.replace(written(RUN), str(self.path), 1)
 
     def recorded(self, path: str) -> str:
-        """Return the path in the form of records."""
-        is_inside = path.startswith(f"{self.path}/")
-        return path.replace(str(self.path), written(RUN), 1) if is_inside else path
+        """Return a path, or the model there, in the form of records."""
+        prefix = LOCAL_MODEL if path.startswith(LOCAL_MODEL) else ""
+        place = path.removeprefix(prefix)
+        is_inside = place.startswith(f"{self.path}/")
+        return prefix + place.replace(str(self.path), written(RUN), 1) if is_inside else path
 
     def _record_path(self, stage: str) -> UPath:
         return UPath(self.path / "stages" / f"{stage}.json")
+
+
+def _converted(value: Any, convert: Callable[[str], str]) -> Any:
+    """Convert the texts in a JSON value, such as the models that a result names."""
+    if isinstance(value, Mapping):
+        return {name: _converted(inner, convert) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_converted(inner, convert) for inner in value]
+    return convert(value) if isinstance(value, str) else value
 
 
 def _file_count(place: str) -> int:

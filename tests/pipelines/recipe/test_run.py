@@ -13,7 +13,7 @@ from ncclean_pipelines.recipe.run import run
 import ncclean
 from ncclean.base.progress import Silent
 from ncclean.errors import InputError
-from ncclean.recipes.folder import RunFolder
+from ncclean.recipes.folder import RunFolder, StageRecord
 from tests.factories import rendered
 
 from .recipes import made, whole
@@ -68,6 +68,18 @@ def test_nothing_changed_nothing_runs(shards, copied):
     assert again.ran == ()
     assert (copied / "score" / "scores.parquet").stat().st_mtime_ns == before
     assert again.records["score"].figures["rows"] == "60"
+
+
+def test_the_results_of_a_moved_run_name_its_models_by_stage(tmp_path):
+    """Else, the tables name each by its former path, and take no mean over seeds."""
+    folder = RunFolder(tmp_path / "run")
+    record = StageRecord(stage="tested", command="evaluate zeroshot", identity={})
+    result = {"results": [{"model": f"local-dir:{tmp_path}/run/trained"}, {"model": "ViT-B-32"}]}
+    with folder.begin(record, anew=False) as opened:
+        assert folder.finish(opened, record, made=[], result=result).result == result
+    moved = folder.path.rename(tmp_path / "moved")
+    names = [one["model"] for one in RunFolder(moved).record("tested").result["results"]]
+    assert names == [f"local-dir:{moved}/trained", "ViT-B-32"]
 
 
 def test_results_of_another_version_are_made_again(shards, copied, monkeypatch):
