@@ -24,13 +24,16 @@ from upath import UPath
 
 from ncclean.base import stores
 from ncclean.base.atomic import published
-from ncclean.base.file_names import TABLE_ENDINGS
+from ncclean.base.file_names import TABLE_ENDINGS, WORKING_FOLDER
 from ncclean.base.formats import Table
 from ncclean.base.output_mark import check_free, was_made_by
 from ncclean.base.table_files import file_name, table_text
 from ncclean.errors import InputError
 from ncclean.recipes.references import RUN, written
+from ncclean.storage.file_digests import footer_digest
 from ncclean.storage.inputs import LOCAL_MODEL, file_stamp
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.run_record import RUN as RUN_RECORD
 from ncclean.storage.run_record import RunRecord, exists
 
 _COMMAND = "run"  # whose records these are
@@ -184,14 +187,14 @@ class RunFolder:
                 ) from None
             yield
 
-    def elsewhere(self, files: Iterable[UPath]) -> dict[str, list[Any]]:
-        """Return size and version of files outside the folder, where other runs may write."""
-        paths = [path for path in map(str, files) if self.recorded(path) == path]
-        return {path: [size, version] for path, size, version in map(file_stamp, paths)}
+    def elsewhere(self, outputs: Iterable[str]) -> dict[str, list[Any]]:
+        """Return size and version of outputs outside the folder, where other runs may write."""
+        outside = (path for path in outputs if self.recorded(path) == path)
+        return {path: stamp for path in outside if (stamp := _stamp(path)) is not None}
 
     def is_replaced(self, record: StageRecord) -> bool:
-        """Check whether files outside the folder are no longer those that the stage wrote."""
-        return self.elsewhere(map(UPath, record.elsewhere)) != record.elsewhere
+        """Check whether outputs outside the folder are no longer those that the stage wrote."""
+        return self.elsewhere(record.elsewhere) != record.elsewhere
 
     def is_there(self, record: StageRecord) -> bool:
         """Check whether everything that the stage made still exists.
@@ -242,6 +245,19 @@ def _file_count(place: str) -> int:
 
 def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def _stamp(output: str) -> list[Any] | None:
+    """Return size and version of an output; None for a folder without a run record.
+
+    A score table's version is that of its footers: whoever resumes its run writes it once more.
+    """
+    place = stores.location(output)
+    record = place / WORKING_FOLDER / RUN_RECORD
+    if stores.present_files([ScoreLayout(place).shard_list]):
+        return [0, footer_digest([output])]
+    files = stores.present_files([place, record])
+    return list(file_stamp(str(files[0]))[1:]) if files else None
 
 
 def single_files(paths: Iterable[str]) -> list[UPath]:

@@ -166,8 +166,8 @@ def _run_stage(
                 raise type(error)(f"{where}: {error}") from error
             raise
         # Commands with their own record list what they wrote, and refuse to replace others' files.
-        files = [] if stage.command.has_record else single_files(result.made)
-        opened.made(*files)
+        if not stage.command.has_record:
+            opened.made(*single_files(result.made))
         record = folder.finish(
             opened,
             record,
@@ -176,7 +176,7 @@ def _run_stage(
             figures=dict(result.figures),
             result=result.to_json(),
             made=list(result.made),
-            elsewhere=folder.elsewhere(files),
+            elsewhere=folder.elsewhere(result.made),
             failures=dict(result.failures),
         )
         lines.say(f"done in {record.seconds:,.1f} s: {json.dumps(record.figures)}")

@@ -9,11 +9,14 @@ import pytest
 from ncclean_pipelines.recipe.identity import stage_identity
 from ncclean_pipelines.recipe.plan import plan
 from ncclean_pipelines.recipe.run import run
+from ncclean_pipelines.score import Score
 
 import ncclean
+from ncclean.base.config import ScoreOptions
 from ncclean.base.progress import Silent
 from ncclean.errors import InputError
 from ncclean.recipes.folder import RunFolder, StageRecord
+from ncclean.storage.tables import table_metadata
 from tests.factories import rendered
 
 from .recipes import made, whole
@@ -179,6 +182,23 @@ stages:
     half, fifth = counts[0][1], counts[1][1]
     assert fifth < half
     assert counts == [(("clean",), half), (("clean",), fifth), (("clean",), half), ((), half)]
+
+
+@pytest.mark.parametrize("name", ["scores.parquet", "scores"])
+def test_a_table_that_another_command_has_replaced_is_made_again(scored, tmp_path, name):
+    source, out = f"{scored}/embeddings", f"{tmp_path}/{name}"
+    text = f"stages: {{score: {{shards: {source}, scale: 20, shift: 0.2, out: {out}}}}}"
+    first = run(made(text, tmp_path / "run")).records["score"].result
+    other = ScoreOptions(block_size=30)
+    for options in ({"shift": 0.1}, {"shift": 0.2, "options": other, "overwrite": True}):
+        Score(shards=[source], out=out, scale=20.0, **options).run()
+        again = run(made(text, tmp_path / "run"))
+        assert again.ran == ("score",)
+        assert again.records["score"].result["noise_rate"] == first["noise_rate"]
+        metadata = table_metadata(out)
+        assert (float(metadata["shift"]), metadata["block_size"] != "30") == (0.2, True)
+    Score(shards=[source], out=out, scale=20.0, shift=0.2).run()  # resumes: the table is the same
+    assert run(made(text, tmp_path / "run")).ran == ()
 
 
 def test_from_runs_a_stage_and_all_after_it(shards, copied, refused):
