@@ -142,10 +142,11 @@ def fit_probe(
 ) -> Probe:
     """Train a linear classifier on (N, d) embeddings, (N,) labels and (N,) weights of mean 1.
 
-    Raises `InputError` if there are fewer than two classes in `labels`.
+    Raises `InputError` if the images that weigh anything are of fewer than two classes.
     """
-    if len(labels.unique()) < 2:
-        raise InputError("a linear probe needs training images of at least two classes")
+    if len((labels if weights is None else labels[weights > 0]).unique()) < 2:
+        weighed = "" if weights is None else " with a weight above 0"
+        raise InputError(f"a linear probe needs training images of at least two classes{weighed}")
     if options.solver == "adamw":
         return fit_adamw(image, labels, classes, options, weights)
     return fit_lbfgs(image, labels, classes, options.seed, weights)

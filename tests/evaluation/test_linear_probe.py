@@ -148,9 +148,12 @@ def test_classes_of_one_image_are_not_stratified():
 
 
 def test_wrong_input():
-    image, _ = clusters(6, 3, 0.3, 0)
+    image, labels = clusters(6, 3, 0.3, 0)
     with pytest.raises(InputError, match="at least two classes"):
         fit_probe(image, torch.zeros(6, dtype=torch.long), 3, ProbeOptions())
+    for solver in ("lbfgs", "adamw"):
+        with pytest.raises(InputError, match="at least two classes with a weight above 0"):
+            fit_probe(image, labels, 3, ProbeOptions(solver=solver), (labels == 1).float())
     with pytest.raises(InputError, match="--solver takes lbfgs, adamw"):
         ProbeOptions(solver="sgd")
     with pytest.raises(InputError, match="--learning-rate must be above 0"):
