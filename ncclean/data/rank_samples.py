@@ -12,7 +12,7 @@ from ncclean.data.counting import count_samples
 from ncclean.data.member_samples import sample_uid, uid_among
 from ncclean.data.options import Captions
 from ncclean.data.reader import read_samples
-from ncclean.data.samples import CaptionKeys, Sample, SkipReason, noise_of
+from ncclean.data.samples import OF_CAPTIONS, CaptionKeys, Sample, SkipReason, noise_of
 from ncclean.data.selection import SelectedSample, Selection
 from ncclean.data.shards import ShardRef, match_shards
 from ncclean.errors import ShardError
@@ -126,9 +126,12 @@ class RankSamples:
         chosen = self._selection.samples(piece.name) if self._selection is not None else None
         number = yielded = 0
         lacking = Unusable("missing")
+        uncaptioned: list[Unusable] = []  # the headers of a tar count them as pairs
         samples = read_samples(piece.shard, self._caption_key, wanted=chosen)
         try:
             for sample in samples:
+                if chosen is None and sample.status in OF_CAPTIONS:
+                    uncaptioned.append(Unusable(sample.status.value))
                 for selected in self._chosen(chosen, sample, piece.name, epoch):
                     number += 1
                     if number <= piece.first:
@@ -140,7 +143,8 @@ class RankSamples:
                     yield Unusable(raw.value) if isinstance(raw, SkipReason) else raw
         except ShardError as error:
             lacking = Unusable("shard_error", piece.name, str(error))
-        yield from [lacking] * (piece.count - yielded)
+        unfilled = piece.count - yielded
+        yield from [*uncaptioned, *[lacking] * unfilled][:unfilled]
 
     def _chosen(
         self,

@@ -207,6 +207,17 @@ def test_a_shard_of_which_nothing_can_be_read_stops_no_training(shards, rows, tm
         list(loader(broken, None, chunk=20).epoch(0))
 
 
+def test_pairs_without_a_usable_caption_are_counted_by_their_reason(tmp_path):
+    """The headers of a tar count them; they are there, so they are not missing."""
+    texts = {"a": b"a dog", "b": b" ", "c": b"a cat", "d": b"\xff\xfe\xff"}
+    members = [member for key in texts for member in hostile.sample(key, hostile.JPEG, texts[key])]
+    (tmp_path / "0.tar").write_bytes(hostile.tar_bytes(members))
+    (tmp_path / "sizes.json").write_text('{"0.tar": 5}')
+    (batch,) = loader(tmp_path, None, batch_size=5, chunk=5).epoch(0)
+    reasons = Counter(unusable.reason for unusable in batch.unusable.values())
+    assert reasons == {"caption_missing": 1, "caption_not_text": 1, "missing": 1}
+
+
 @pytest.mark.parametrize(
     ("written", "meant"),
     [(True, 1), (0, 0), (300, -1), (7, -1), ("yes", -1), ("True", 1), ([1], 1), ([], -1)],
