@@ -97,4 +97,5 @@ def _summary(adapted: AdaptSummary) -> Iterator[Shown]:
         f"{adapted.pairs:,} of {adapted.scored:,} pairs are strictly clean; loss "
         f"{adapted.first_loss:.3f} to {adapted.last_loss:.3f} in {adapted.steps} steps"
     )
+    yield from (f"skipped: {count:,} {reason}" for reason, count in adapted.skipped.items())
     yield f"score with it: --model local-dir:{adapted.out}"

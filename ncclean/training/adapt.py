@@ -34,7 +34,10 @@ Chosen = tuple[str, str, int | None]  # key, uid and number of the caption of a 
 
 @dataclass(frozen=True)
 class AdaptSummary:
-    """`pairs` of `scored` passed the threshold; mean loss of the first and last tenth of steps."""
+    """`pairs` of `scored` passed the threshold; mean loss of the first and last tenth of steps.
+
+    `skipped` counts, by reason, the samples that could not be shown, each time.
+    """
 
     pairs: int
     scored: int
@@ -42,7 +45,17 @@ class AdaptSummary:
     first_loss: float
     last_loss: float
     out: str
+    skipped: dict[str, int] = field(default_factory=dict)
     failed_shards: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """The loss of each step, and what could not be shown; see `Trainer`."""
+
+    losses: list[float]
+    skipped: dict[str, int]
+    failed_shards: dict[str, str]
 
 
 def adapt_model(
@@ -83,17 +96,16 @@ def adapt_model(
         raise InputError(f"shard {sorted(unknown)[0]} of the table is not among --shards: give all")
     progress.say(f"loading {model.model}")
     estimator = model.load()
-    failed: dict[str, str] = {}
     progress.say(f"adapting to {pairs:,} strictly clean pairs")
-    losses = adapt(
+    adaptation = adapt(
         estimator,
         shards,
         keys,
         options,
         lambda step, loss: progress.advance(step, options.steps, "steps", loss=loss),
-        failed,
         captions_as_scored(scores),
     )
+    losses = adaptation.losses
     tenth = max(1, len(losses) // 10)
     summary = AdaptSummary(
         pairs=pairs,
@@ -102,7 +114,8 @@ def adapt_model(
         first_loss=sum(losses[:tenth]) / tenth,
         last_loss=sum(losses[-tenth:]) / tenth,
         out=out,
-        failed_shards=failed,
+        skipped=adaptation.skipped,
+        failed_shards=adaptation.failed_shards,
     )
     with open_record(folder, "adapt", run, overwrite=True) as record:
         with written_aside(folder, record.made) as aside:
@@ -154,15 +167,13 @@ def adapt(
     chosen: Mapping[str, Set[Chosen]],
     options: AdaptOptions,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
-    failed: dict[str, str] | None = None,
     caption_key: CaptionKeys = None,
-) -> list[float]:
-    """Train the model on the chosen pairs of each shard; returns the loss of each step.
+) -> Adaptation:
+    """Train the model on the chosen pairs of each shard.
 
     Changes `estimator.model` in place; to score with it, build a new estimator. Images are seen as
-    the estimator sees them, without augmentation. `failed` receives the broken shards, with the
-    reason. Raises `InputError` if fewer pairs than a batch are readable, `TrainingError` if the
-    loss or a gradient is not finite.
+    the estimator sees them, without augmentation. Raises `InputError` if fewer pairs than a batch
+    are readable, `TrainingError` if the loss or a gradient is not finite.
     """
     settings = LoaderOptions(
         batch_size=options.batch_size,
@@ -194,13 +205,9 @@ def adapt(
         losses.append(report.loss)
         on_step(report.step, report.loss)
 
-    try:
-        trainer.run(on_step=record)
-        batches.check()
-    finally:
-        if failed is not None:
-            failed.update(trainer.failed_shards)
-    return losses
+    trainer.run(on_step=record)
+    batches.check()
+    return Adaptation(losses, trainer.skipped, trainer.failed_shards)
 
 
 class _EnoughPairs:

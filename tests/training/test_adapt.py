@@ -47,9 +47,10 @@ def test_only_the_chosen_pairs_are_shown_and_every_step_counts(corpus, estimator
     monkeypatch.setattr(module._EnoughPairs, "epoch", watched)
     steps = []
     options = AdaptOptions(steps=5, batch_size=32, learning_rate=1e-3)
-    losses = adapt(estimator, shards, chosen, options, lambda step, loss: steps.append(step))
+    result = adapt(estimator, shards, chosen, options, lambda step, loss: steps.append(step))
     assert steps == [1, 2, 3, 4, 5]
-    assert len(losses) == 5
+    assert len(result.losses) == 5
+    assert result.skipped == {}
     first_epoch = [uid for batch in uids[: pairs // 32] for uid in batch]
     assert len(set(first_epoch)) == len(first_epoch) == pairs // 32 * 32
     assert {uid for batch in uids for uid in batch} <= {
@@ -67,7 +68,8 @@ def test_images_are_seen_as_the_estimator_sees_them(corpus, estimator):
     image = estimator.encode_image(torch.stack([decoder(one.image).pixels for one in samples]))
     text = estimator.encode_text([one.caption for one in samples])
     expected = clip_loss(image, text, estimator.model.logit_scale.exp()).item()
-    (loss,) = adapt(estimator, shards, keys, AdaptOptions(steps=1, batch_size=len(samples)))
+    result = adapt(estimator, shards, keys, AdaptOptions(steps=1, batch_size=len(samples)))
+    (loss,) = result.losses
     assert loss == pytest.approx(expected, rel=1e-3)
 
 
@@ -79,7 +81,7 @@ def test_the_seed_decides_the_result(corpus, estimator):
     def losses(seed):
         estimator.model.load_state_dict(start)
         options = AdaptOptions(steps=2, batch_size=32, seed=seed)
-        return adapt(estimator, shards, keys_of(shards, 200), options)
+        return adapt(estimator, shards, keys_of(shards, 200), options).losses
 
     assert losses(1) == losses(1) != losses(2)
 
@@ -91,9 +93,8 @@ def test_a_shard_that_breaks_off_is_reported(corpus, estimator, tmp_path):
     chosen = keys_of(whole, 500)
     cut = tmp_path / "00001.tar"
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
-    failed = {}
     options = AdaptOptions(steps=2, batch_size=64)
-    assert len(adapt(estimator, resolve_shards([str(tmp_path)]), chosen, options, failed=failed))
+    failed = adapt(estimator, resolve_shards([str(tmp_path)]), chosen, options).failed_shards
     assert list(failed) == ["00001"]
     assert failed["00001"]
 
@@ -108,12 +109,15 @@ def test_fewer_readable_pairs_than_a_batch_are_refused(corpus, estimator, steps,
     refused(adapt, estimator, shards, {shards[0].name: keys | missing}, options)
 
 
-def test_unreadable_pairs_do_no_harm_where_a_batch_is_left(corpus, estimator):
+def test_unreadable_pairs_are_counted_where_a_batch_is_left(corpus, estimator):
     shards = resolve_shards([str(corpus)])[:1]
     (keys,) = keys_of(shards, 50).values()
     missing = {(f"missing-{number}", f"{number}", 0) for number in range(50)}
-    options = AdaptOptions(steps=1, batch_size=32)
-    assert len(adapt(estimator, shards, {shards[0].name: keys | missing}, options)) == 1
+    options = AdaptOptions(steps=3, batch_size=32)  # a whole epoch
+    result = adapt(estimator, shards, {shards[0].name: keys | missing}, options)
+    assert len(result.losses) == 3
+    assert set(result.skipped) == {"missing"}
+    assert 46 <= result.skipped["missing"] <= 50  # four pairs fill no batch
 
 
 def test_an_exploding_loss_stops_it(corpus, estimator, refused):
