@@ -59,8 +59,9 @@ OnStep = Callable[[StepReport], None]
 
 @dataclass(frozen=True)
 class FinetuneSummary:
-    """The result of training; losses are logged ones.
+    """The result of training.
 
+    Losses are the first and the last logged one of the last phase: other phases sum other terms.
     `skipped` counts, by reason, the samples that could not be shown, for all processes since the
     start of the run; `failed_shards` are those that could not be read to their end, and why.
     """
@@ -153,6 +154,7 @@ class Finetuning:
             if on_file is not None:
                 self._write_model(trainer, estimator, objective, files, on_file)
             results = read_results(files.local) if ranks.is_first else []
+            losses = [line["loss"] for line in results if line["phase"] == results[-1]["phase"]]
             failed = dict(counted.failed) if counted is not None else {}
             for of_rank in gathered(ranks, trainer.failed_shards):
                 failed |= of_rank
@@ -162,8 +164,8 @@ class Finetuning:
             method=self.method,
             samples=position.total_steps * self.batch_size - epochs * loader.lacking,
             steps=position.total_steps,
-            first_loss=results[0]["loss"] if results else None,
-            last_loss=results[-1]["loss"] if results else None,
+            first_loss=losses[0] if losses else None,
+            last_loss=losses[-1] if losses else None,
             skipped=trainer.skipped,
             out=self.out,
             failed_shards=failed,

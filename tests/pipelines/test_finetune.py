@@ -81,6 +81,17 @@ def test_an_incomplete_batch_counts_the_samples_that_it_has(corpus, selection, t
 
 
 @pytest.mark.slow
+def test_the_losses_of_a_result_are_of_one_phase(corpus, tmp_path):
+    """NCU's first phase sums other terms, and begins at a loss a hundred times as high."""
+    asked = request(
+        [str(corpus / "00000.tar")], None, tmp_path / "run", method="ncu",
+        objective=ObjectiveOptions(epochs=1, prompt_epochs=1),
+    )  # fmt: skip
+    summary = asked.run().summary
+    losses = [line["loss"] for line in read_results(tmp_path / "run") if line["phase"] == "UL"]
+    assert (summary.first_loss, summary.last_loss) == (losses[0], losses[-1])
+
+
 def test_a_run_in_a_store_goes_on_and_is_that_of_a_folder(corpus, selection, tmp_path, refused):
     training = TrainOptions(log_steps=1, save_steps=2, steps=6, tensorboard=False)
     local = replace(request(corpus, selection, tmp_path / "run"), training=training)
