@@ -33,7 +33,8 @@ def open_selection(
     if captions == "best" and selection is None:
         raise InputError("--captions best needs a --selection, which says which is best")
     takes_weights = method == "osa" and options.ncu.variant == "published"
-    reads_weights = takes_weights or method == "siglip"
+    is_siglip = method == "siglip" and options.siglip_weights == "selection"
+    reads_weights = takes_weights or is_siglip
     is_weighted = reads_weights and selection is not None and selection.has_weights()
     if takes_weights and not is_weighted:
         reason = (

@@ -2,7 +2,7 @@
 
 Zhai et al. 2023, "Sigmoid Loss for Language Image Pre-Training". The loss of a pair is a sum over
 its row and its column, so weights apply pair by pair: those of a selection, such as OSA's, weigh a
-pair's row and column, and Bayesian weights each of the N^2 terms.
+pair's row and column. Bayesian weights, in their place, weigh each of the N^2 terms.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ class Siglip(Objective):
             self._bayes,
             batch.seed,
         )
+        if self._bayes is not None:  # its weights replace the selection's
+            return {"contrastive": losses.mean()}
         weights = batch.weights.to(losses.dtype)
         return {"contrastive": ((weights if rows is None else weights[rows]) * losses).mean()}
 

@@ -58,6 +58,21 @@ def test_bayesian_weights_multiply_each_term(embeddings):
     assert not torch.allclose(found, siglip_losses(image, text, SCALE, BIAS))
 
 
+def test_bayesian_weights_replace_those_of_the_selection(embeddings):
+    objective = make_objective("siglip", ObjectiveOptions(siglip_weights="bayes"))
+    halves = dict(zip(("image", "text"), embeddings, strict=True))
+    weighted, plain = (
+        objective.terms(
+            halves,
+            SCALE,
+            GlobalBatch(weights, torch.zeros(PAIRS, dtype=torch.bool)),
+            objective.phases[0],
+        )["contrastive"]
+        for weights in (torch.linspace(0, 2, PAIRS), torch.ones(PAIRS))
+    )
+    assert weighted == plain
+
+
 def test_a_model_with_a_bias_trains_its_own():
     model = torch.nn.Module()
     model.logit_bias = torch.nn.Parameter(torch.tensor(-3.0))
