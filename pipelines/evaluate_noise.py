@@ -16,6 +16,7 @@ from ncclean.base.file_names import TABLE_ENDINGS
 from ncclean.base.formats import Table, decimal, share, stated_rate
 from ncclean.base.option_values import numbers_by_name
 from ncclean.base.options import Option, Options, Seed, check_source, check_unset, parameters
+from ncclean.base.rules import threshold_text
 
 from .command import Command, Result
 from .display import Note, Shown, partner_lines
@@ -258,7 +259,7 @@ def _summary(evaluation: NoiseEvaluation, files: Sequence[str]) -> Iterator[Show
             score.column,
             score.flags,
             score.threshold_source.removeprefix("the ").split(",")[0],
-            f"{score.kinds[0].best_threshold:.4g} ({share(score.kinds[0].best_f1)})",
+            f"{threshold_text(score.kinds[0].best_threshold)} ({share(score.kinds[0].best_f1)})",
         )
         for score in evaluation.scores
     ]

@@ -14,6 +14,7 @@ import pyarrow as pa
 from ncclean.auditing.answers import ANSWERS, Answers, Counts, is_mismatched, read_answers
 from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.auditing.two_phase import MATCH, MISMATCH, NEITHER
+from ncclean.base.rules import threshold_text
 from ncclean.errors import InputError
 from ncclean.storage.catalog import first_line
 from ncclean.storage.quoting import identifier, quoted
@@ -159,7 +160,7 @@ class _Score:
         condition = f"{self.number} {side} {bound!r}::{self.kind}"
         if not self._row(f"SELECT count(*) FROM scores s WHERE {told}")[0]:
             raise InputError(f"--judge-column: {self.name} has no numbers")
-        return Joined(_either(condition, told), "", f"{self.name}{side}{bound:.4g}")
+        return Joined(_either(condition, told), "", f"{self.name}{side}{threshold_text(bound)}")
 
     def cut_at_noise_rate(self) -> Joined:
         """Cut so that about as many pairs are flagged as the noise probabilities expect.

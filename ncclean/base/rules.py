@@ -52,7 +52,12 @@ def flagging_condition(
     'similarity <= 0.25'
     """
     sign = "<" if higher_is_cleaner else ">"
-    return f"{column} {sign}{'' if exclusive else '='} {threshold:.4g}"
+    return f"{column} {sign}{'' if exclusive else '='} {threshold_text(threshold)}"
+
+
+def threshold_text(threshold: float) -> str:
+    """Return four significant digits of a threshold, all from 1,000 on: 12345 is not 1.234e+04."""
+    return f"{threshold:.{4 if abs(threshold) < 1000 else 15}g}"
 
 
 def _at_operating_point(column: str, short: str, method: Method | None = None) -> Rule:
