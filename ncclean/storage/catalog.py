@@ -139,10 +139,12 @@ def _check_counted_once(connection: duckdb.DuckDBPyConnection, files: list[str])
     identity = {"shard", "key", "row", "caption_number", "uid"}
     if not common or "shard" not in (identity := identity & {*columns_of(connection, scan)}):
         return
+    ends = "min(file_index) AS first, max(file_index) AS last"
     twice = connection.execute(
-        f"SELECT shard, min(file_index) AS first, max(file_index) AS last FROM {scan} "
-        f"WHERE list_contains(?, shard) GROUP BY {', '.join(identity)} HAVING first < last "
-        "ORDER BY ALL LIMIT 1",
+        f"WITH shared AS (SELECT shard, {ends} FROM {scan} WHERE list_contains(?, shard) "
+        f"GROUP BY shard HAVING first < last) SELECT shard, {ends} FROM {scan} "
+        f"WHERE shard IN (SELECT shard FROM shared) GROUP BY {', '.join(sorted(identity))} "
+        "HAVING first < last ORDER BY ALL LIMIT 1",
         [sorted(common)],
     ).fetchone()
     if twice is not None:
