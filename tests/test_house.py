@@ -21,7 +21,7 @@ STATEMENTS = {
     "ncclean/base": 1610,
     "ncclean/data": 7620,
     "ncclean/evaluation": 1870,
-    "ncclean/execution": 2940,
+    "ncclean/execution": 2950,
     "ncclean/explaining": 1570,
     "ncclean/exporting": 1860,
     "ncclean/judging": 880,

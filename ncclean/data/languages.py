@@ -46,7 +46,7 @@ def foreign_language(texts: Sequence[str]) -> str | None:
     Also None without a detector, which is an extra.
     """
     try:
-        detected = _shared()([" ".join(texts)])
+        detected = shared_detector()([" ".join(texts)])
     except InputError:
         return None
     language, score = str(detected["language"][0]), detected["language_score"][0]
@@ -54,7 +54,8 @@ def foreign_language(texts: Sequence[str]) -> str | None:
 
 
 @functools.cache
-def _shared() -> LanguageDetector:
+def shared_detector() -> LanguageDetector:
+    """Return the detector of this process. Raises `InputError` if none is installed."""
     return LanguageDetector()
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ncclean.base import stores
-from ncclean.data.languages import ENGLISH, LanguageDetector
+from ncclean.data.languages import ENGLISH, shared_detector
 from ncclean.data.samples import SkipReason
 from ncclean.errors import InputError
 from ncclean.scoring.vague_rate import ForeignLanguage
@@ -30,7 +30,7 @@ def foreign_languages(table: str) -> list[ForeignLanguage]:
     probabilities.
     """
     try:
-        detector = LanguageDetector()
+        detector = shared_detector()
     except InputError:  # it is an extra
         return []
     texts, wrong = _sample(table)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import itertools
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from PIL import Image
 
 from ncclean.base.stores import is_url
 from ncclean.data.decode import DecodedImage, ImageDecoder, Preprocessing
@@ -146,6 +148,13 @@ class ReadShard:
     carefully: bool = False
     most: int | None = None
     why: str = ""
+
+
+def before_forks() -> None:
+    """Load what Pillow and pyarrow would otherwise load in each reader, at its first sample."""
+    Image.init()
+    with contextlib.suppress(Exception):  # it may be missing, or broken, and is not needed
+        importlib.import_module("pandas")  # whose types pyarrow looks for in lists
 
 
 def main(connection: Connection, descriptors: Sequence[int]) -> None:

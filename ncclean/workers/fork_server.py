@@ -48,7 +48,10 @@ class ForkServer:
         self._owner = 0
 
     def imports(self, *modules: str) -> None:
-        """Import modules ahead, so that the next forks have them; do not wait."""
+        """Import modules ahead, and call their `before_forks` if they have it.
+
+        Does not wait. The next forks have what was loaded.
+        """
         with self._lock:
             self._send({"import": modules}, [])
 
@@ -139,8 +142,8 @@ def main() -> None:
             for request in map(json.loads, message.splitlines()):
                 if "import" in request:
                     with contextlib.suppress(ImportError):  # the fork that needs it will tell
-                        for module in request["import"]:
-                            importlib.import_module(module)
+                        for name in request["import"]:
+                            getattr(importlib.import_module(name), "before_forks", bool)()
                     gc.freeze()  # else collections would touch, and copy, what forks share
                 else:
                     _fork(server, request["fork"], descriptors, statuses)

@@ -57,7 +57,7 @@ def test_a_language_that_is_only_guessed_says_nothing(tmp_path, monkeypatch):
         def detect(texts, score=score):
             return {"language": ["de"] * len(texts), "language_score": [score] * len(texts)}
 
-        monkeypatch.setattr(foreign_captions, "LanguageDetector", lambda detect=detect: detect)
+        monkeypatch.setattr(foreign_captions, "shared_detector", lambda detect=detect: detect)
         assert [one.language for one in foreign_languages(table)] == names
 
 
@@ -80,7 +80,7 @@ def test_without_captions_probabilities_or_a_detector_nothing_is_said(tmp_path, 
     def refuse():
         raise InputError("it is an extra")
 
-    monkeypatch.setattr(foreign_captions, "LanguageDetector", refuse)
+    monkeypatch.setattr(foreign_captions, "shared_detector", refuse)
     assert foreign_languages(write(tmp_path / "s.parquet", [GERMAN] * 50, [1.0] * 50)) == []
 
 
