@@ -87,6 +87,7 @@ def test_captions_of_one_image_are_pairs_of_their_own(tmp_path):
         [{"uid": "a", "answer": 1, "caption_number": 1.5}],
         {"answers": LIST, "design": {"bounds": [0.5]}},
         {"answers": LIST, "design": {"bounds": [0.5, 0.1], "pairs": [1, 1, 1]}},
+        {"answers": LIST, "design": {"bounds": [0.5, 0.5], "pairs": [1, 1, 1]}},
     ],
 )
 def test_what_cannot_be_read_is_said(tmp_path, text, refused):

@@ -154,6 +154,16 @@ def test_pairs_without_an_edit_are_copied_byte_for_byte(tmp_path_factory, captio
             assert after == before
 
 
+def test_lines_beside_a_new_caption_keep_their_bytes(tmp_path):
+    data = [("a.jpg", OTHER), ("a.txt", b"caf\xe9\n\ntwo\n"), ("a.json", b"{}")]
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(data))
+    (shard,) = resolve_shards([str(tmp_path / "s.tar")])
+    sink, edit = io.BytesIO(), SampleEdit(("ncr",), ("new",))  # of what is text
+    with local_tar(opened(shard), False, []) as source:
+        write_noisy(source, shard, {0}, {0: edit}, sink, caption_key="txt.lines")
+    assert dict(members(sink.getvalue()))["a.txt"] == b"caf\xe9\nnew"
+
+
 def test_parts_of_several_captions(tmp_path):
     """One that was noisy before stays so, with its part."""
     record = {

@@ -100,6 +100,14 @@ def test_lbfgs_separates_what_can_be_separated(classes):
     assert probe.weights.shape == (classes, 16)
 
 
+def test_two_classes_are_as_far_apart_as_scikit_learn_says():
+    image, labels = clusters(120, 2, 0.9, 0)
+    probe = fit_probe(image, labels, 2, ProbeOptions())
+    x, y = image.double().numpy(), labels.numpy()
+    plain = LogisticRegression(C=probe.regularisation, max_iter=1000).fit(x, y)
+    np.testing.assert_allclose(probe.weights[1] - probe.weights[0], plain.coef_[0], atol=1e-4)
+
+
 def test_of_equally_good_penalties_the_strongest_is_taken():
     image, labels = clusters(150, 3, 0.2, 0)
     assert choose_c(image.double().numpy(), labels.numpy()) == 1e-6
