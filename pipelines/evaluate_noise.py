@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ncclean.base.config import CLIP_SCALE, DEFAULT_MODEL, parse_keys, parse_scale
 from ncclean.base.estimates import flattened
 from ncclean.base.file_names import TABLE_ENDINGS
-from ncclean.base.formats import Table, decimal, share, stated_rate
+from ncclean.base.formats import Table, decimal, share, stated_rate, threshold_text
 from ncclean.base.option_values import numbers_by_name
 from ncclean.base.options import Option, Options, Seed, check_source, check_unset, parameters
-from ncclean.base.rules import threshold_text
 
 from .command import Command, Result
 from .display import Note, Shown, partner_lines

@@ -14,7 +14,7 @@ import pyarrow as pa
 from ncclean.auditing.answers import ANSWERS, Answers, Counts, is_mismatched, read_answers
 from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.auditing.two_phase import MATCH, MISMATCH, NEITHER
-from ncclean.base.rules import threshold_text
+from ncclean.base.formats import threshold_text
 from ncclean.errors import InputError
 from ncclean.storage.catalog import first_line
 from ncclean.storage.quoting import identifier, quoted

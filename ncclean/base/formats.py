@@ -58,6 +58,11 @@ def decimal(value: float | None, digits: int = 3) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
+def threshold_text(threshold: float) -> str:
+    """Return four significant digits of a threshold, all from 1,000 on: 12345 is not 1.234e+04."""
+    return f"{threshold:.{4 if abs(threshold) < 1000 else 15}g}"
+
+
 def interval(rate: Estimate, called: str = "95 % interval ") -> str:
     """An estimate as text, `20.1% (95 % interval 18.9% to 21.3%)`.
 

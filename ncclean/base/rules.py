@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ncclean.base.formats import threshold_text
 from ncclean.base.schema import SCORE_FACTS
 
 
@@ -53,11 +54,6 @@ def flagging_condition(
     """
     sign = "<" if higher_is_cleaner else ">"
     return f"{column} {sign}{'' if exclusive else '='} {threshold_text(threshold)}"
-
-
-def threshold_text(threshold: float) -> str:
-    """Return four significant digits of a threshold, all from 1,000 on: 12345 is not 1.234e+04."""
-    return f"{threshold:.{4 if abs(threshold) < 1000 else 15}g}"
 
 
 def _at_operating_point(column: str, short: str, method: Method | None = None) -> Rule:

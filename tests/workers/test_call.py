@@ -1,17 +1,19 @@
 """What a function yields in another process, and how that process may end."""
 
+import ast
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from ncclean.errors import InputError, ShardError
 from ncclean.workers import worker
 from ncclean.workers.call import contained, contained_once
-from tests.workers.yielding import folder, may_take, parts, some, where
+from tests.workers.yielding import folder, may_take, some, where
 
 
 def numbers(*arguments):
@@ -60,8 +62,20 @@ def test_a_limit_of_memory_is_beside_what_a_process_has():
     assert list(contained(may_take, 400 << 20, 200 << 20, *sizes)) == [True, False]
 
 
+PARTS = """
+from ncclean.workers.call import contained
+from tests.workers.yielding import parts
+
+print(list(contained(parts)))
+"""
+
+
 def test_packages_are_imported_in_parts():
-    used, others, rest = contained(parts)
+    """In a process of their own: others may have had this one's server import them whole."""
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    words = [sys.executable, "-c", PARTS]
+    result = subprocess.run(words, env=path, capture_output=True, text=True, check=True)
+    used, others, rest = ast.literal_eval(result.stdout)
     assert used == ("decode_jpeg", "open_clip.tokenizer")
     assert others == (False, False)
     assert rest == ("torchvision.models", True)
