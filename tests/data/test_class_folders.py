@@ -50,7 +50,7 @@ def test_units_mix_the_classes_and_follow_the_files(classes, monkeypatch):
     keys = [sample.key for unit in units for sample in read_samples(unit)]
     assert len(set(keys)) == 81
     assert len({unit.name for unit in units}) == 3
-    (classes / "train" / "dog" / "0.jpg").write_bytes(b"another image")
+    (classes / "train" / "dog" / "0.jpg").write_bytes(b"train/cat0")  # of the same size
     class_folders._listed.cache_clear()  # of a worker
     with pytest.raises(ShardError, match="since the run began"):  # rows would be lost or doubled
         list(read_samples(units[0]))
