@@ -38,7 +38,7 @@ STATEMENTS = {
     "ncclean/webdataset": 300,
     "ncclean/workers": 400,
     "pipelines": 3290,
-    "tests": 36940,
+    "tests": 36950,
     "tests/benchmarks": 6270,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered

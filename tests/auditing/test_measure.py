@@ -1,6 +1,7 @@
 """What is drawn from a table, and what answers on it say."""
 
 import dataclasses
+import itertools
 import json
 
 import numpy as np
@@ -146,6 +147,8 @@ def test_everything_judged_gives_the_truth(tmp_path):
     audit = measure([str(table)], judge(sample, truth, tmp_path / "a.csv"))
     noise = audit.noise
     assert noise.value == noise.low == noise.high == pytest.approx(np.mean(list(truth.values())))
+    ends = [0.0, *read_design(sample).bounds, 1.0]
+    assert [(one.low, one.high) for one in audit.strata] == list(itertools.pairwise(ends))
     rows = pq.read_table(table).to_pylist()
     rule = next(rule for rule in audit.rules if rule.name == "osa_noisy")
     flagged = [row["is_noisy"] for row in rows if row["osa_noisy"]]

@@ -105,7 +105,7 @@ def test_two_classes_are_as_far_apart_as_scikit_learn_says():
     probe = fit_probe(image, labels, 2, ProbeOptions())
     x, y = image.double().numpy(), labels.numpy()
     plain = LogisticRegression(C=probe.regularisation, max_iter=1000).fit(x, y)
-    np.testing.assert_allclose(probe.weights[1] - probe.weights[0], plain.coef_[0], atol=1e-4)
+    np.testing.assert_allclose(probe.weights[1] - probe.weights[0], plain.coef_[0], rtol=0.02)
 
 
 def test_of_equally_good_penalties_the_strongest_is_taken():

@@ -140,6 +140,12 @@ def test_random_tokens_are_encoded_as_open_clip_does(architecture):
     assert len(estimator.encode_tokens(tokens[:0])) == 0
 
 
+def test_captions_are_cut_beyond_the_context_or_if_nobody_can_count(demo_estimator):
+    context = demo_estimator.context_length
+    cut = demo_estimator.cut([None, 3, context - 1, context, context + 1])
+    assert cut == {"captions_cut": 2, "context_length": context}
+
+
 def test_no_captions(demo_estimator):
     assert demo_estimator.encode_text([]).shape == (0, 128)
 
