@@ -107,13 +107,18 @@ def _send(connection: Connection, item: object) -> None:
     sizes = [len(one) for one in raw]
     if sum(sizes) < _WORTH_SHARING:
         data, sizes = pickle.dumps(item, protocol=5), []
-    connection.send((data, sizes, None))
-    if sizes:
-        descriptor = shared_memory(sum(sizes))
+    if not sizes:
+        connection.send((data, sizes, None))
+        return
+    descriptor = shared_memory(sum(sizes))
+    try:
         with mmap.mmap(descriptor, sum(sizes)) as memory:
             for one in raw:
                 memory.write(one)
+        # Only now: an error, such as of a full disk, is an answer of its own.
+        connection.send((data, sizes, None))
         send_handle(connection, descriptor, None)
+    finally:
         os.close(descriptor)
 
 

@@ -24,6 +24,7 @@ from upath import UPath
 
 from ncclean.data.synthetic.heldout import write_heldout
 from ncclean.storage.parts import write_embeddings
+from ncclean.workers.fork_server import SERVER
 from tests import hostile
 from tests.command_line import START, run
 from tests.factories import rendered
@@ -260,6 +261,7 @@ def test_interrupted_says_how_to_resume(tmp_path, kind):
 @contextlib.contextmanager
 def full_disk(size):
     """No file of this process grows past `size` bytes: Python ignores SIGXFSZ, so writes fail."""
+    SERVER.imports(contextlib.__name__)  # a server that starts below would keep the limit
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

@@ -13,7 +13,7 @@ import pytest
 from ncclean.errors import InputError, ShardError
 from ncclean.workers import worker
 from ncclean.workers.call import contained, contained_once
-from tests.workers.yielding import folder, may_take, some, where
+from tests.workers.yielding import folder, loaded, may_take, some, where, without_room
 
 
 def numbers(*arguments):
@@ -60,6 +60,15 @@ def test_a_kill_may_be_the_doing_of_another_process(status, is_innocent):
 def test_a_limit_of_memory_is_beside_what_a_process_has():
     sizes = (100 << 20, 300 << 20)
     assert list(contained(may_take, 400 << 20, 200 << 20, *sizes)) == [True, False]
+
+
+def test_modules_prepare_once_for_all_forks():
+    assert list(contained(loaded)) == [{False}]
+
+
+def test_an_array_without_room_to_share_is_said():
+    with pytest.raises(ShardError, match="File too large"):
+        list(contained(without_room))
 
 
 PARTS = """

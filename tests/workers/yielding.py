@@ -1,8 +1,10 @@
 """Functions that yield batches in another process, and then end in some way."""
 
 import os
+import resource
 import sys
 
+import numpy as np
 import pyarrow as pa
 
 from ncclean.errors import InputError
@@ -37,6 +39,25 @@ def may_take(held, more, *sizes):
         except MemoryError:
             yield False
     assert len(already) == held
+
+
+loaded_before_forks = []
+
+
+def before_forks():
+    loaded_before_forks.append(os.getpid())
+
+
+def loaded():
+    """Whether `before_forks` was called, and by another process: the one that forked this."""
+    yield {one == os.getpid() for one in loaded_before_forks}
+
+
+def without_room():
+    """An array that finds no memory to share."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, most))
+    yield np.zeros(1 << 20)
 
 
 def where():
