@@ -135,10 +135,12 @@ def _check_counted_once(connection: duckdb.DuckDBPyConnection, files: list[str])
         urls = {(name, url) for name, shard in shards for url in shard.urls.split()}
         common |= {name for name, _ in urls & seen}
         seen |= urls
-    scan = scanned(files)
-    identity = {"shard", "key", "row", "caption_number", "uid"}
-    if not common or "shard" not in (identity := identity & {*columns_of(connection, scan)}):
+    if not common:
         return
+    scan = scanned(files)
+    identity = {"shard", "key", "row", "caption_number", "uid"} & {*columns_of(connection, scan)}
+    if "shard" not in identity or not identity & {"key", "row", "uid"}:
+        return  # nothing tells the pairs of a shard apart
     ends = "min(file_index) AS first, max(file_index) AS last"
     twice = connection.execute(
         f"WITH shared AS (SELECT shard, {ends} FROM {scan} WHERE list_contains(?, shard) "

@@ -101,6 +101,10 @@ def test_pairs_that_would_count_twice(tmp_path, refused):
     count = "SELECT count(*) FROM scores"
     assert query(count, [start, rest]).fetchall() == [(2,)]
     assert query(count, [whole, table("d", "there", [0, 1, 2])]).fetchall() == [(6,)]
+    for name, path in (("e", start), ("f", rest)):  # nothing says which pairs these are
+        pq.write_table(pq.read_table(path, columns=["shard"]), tmp_path / f"{name}.parquet")
+    unnamed = [str(tmp_path / "e.parquet"), str(tmp_path / "f.parquet")]
+    assert query(count, unnamed).fetchall() == [(2,)]
     refused(query, count, [start, rest, whole])
     refused(query, count, [start, start])
 
