@@ -36,9 +36,9 @@ STATEMENTS = {
     "ncclean/storage": 3190,
     "ncclean/training": 2540,
     "ncclean/webdataset": 300,
-    "ncclean/workers": 400,
+    "ncclean/workers": 410,
     "pipelines": 3290,
-    "tests": 36950,
+    "tests": 36980,
     "tests/benchmarks": 6270,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered

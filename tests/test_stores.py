@@ -116,7 +116,7 @@ def test_one_name_for_each_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "url",
     ["reference://x.json", "filecache::s3://b/x", "zip://a.tar::s3://b/x.zip", "github://a:b@/x",
-     "dask://x", "jlab://x", "dir::file:///tmp"],
+     "dask://x", "jlab://x", "dir::file:///pairs"],
 )  # fmt: skip
 def test_urls_that_stand_for_something_else_are_not_followed(url, refused):
     """Some of fsspec's file systems evaluate expressions that are in a file, or run commands."""

@@ -73,9 +73,8 @@ def read_batches(url: str, columns: Sequence[str] | None, rows: Rows | None) -> 
         )
         first, last = rows or (0, file.metadata.num_rows)
         last = min(last, file.metadata.num_rows)
-        carried = as_metadata(
-            fingerprints_of(schema)
-        )  # the rest may be large, and says nothing here
+        # The rest of the metadata may be large, and says nothing here.
+        carried = as_metadata(fingerprints_of(schema))
         kinds = pa.schema([schema.field(name) for name in names], carried)
         yield kinds, max(last - first, 0), place.stat().st_size
         for group, (begin, end) in enumerate(itertools.pairwise(ends.tolist())):
