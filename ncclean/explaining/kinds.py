@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ncclean.base.formats import threshold_text
 from ncclean.storage.quoting import identifier, quoted
 
 # What a group consists of: its captions, its images, or both. It decides which evidence counts.
@@ -214,8 +215,9 @@ def by_ranges(name: str, expression: str, column: str, bounds: Sequence[float]) 
     def label(value: str) -> str:
         low, high = ends(value)
         if low is None:
-            return f"below {high:.4g}"
-        return f"{low:.4g} or more" if high is None else f"{low:.4g} to {high:.4g}"
+            return f"below {threshold_text(bounds[0])}"
+        upper = "or more" if high is None else f"to {threshold_text(high)}"
+        return f"{threshold_text(low)} {upper}"
 
     steps = "".join(f" + ({identifier(column)} >= {bound!r})::INT" for bound in bounds)
     value = f"CASE WHEN {identifier(column)} <= {largest} THEN (0{steps})::VARCHAR END"

@@ -99,6 +99,18 @@ def test_no_range_of_numbers_has_nan():
         assert connection.execute(selected).fetchall() == [(count,)]
 
 
+def test_bounds_of_large_numbers_keep_their_digits():
+    """Times in seconds since 1970 differ in their last digits."""
+    kind = by_ranges("taken", "taken", "taken", [0.12345, 12345.0, 1700000001.0])
+    labels = [kind.label(str(number)) for number in range(4)]
+    assert labels == [
+        "below 0.1235",
+        "0.1235 to 12345",
+        "12345 to 1700000001",
+        "1700000001 or more",
+    ]
+
+
 def test_hosts_have_no_secrets_and_no_ports(connection):
     hosts = {row[0] for row in connection.execute("SELECT host FROM pairs").fetchall()}
     assert {"a.example", "b.example", "o'brien.example"} <= hosts
