@@ -173,6 +173,7 @@ class MemberSamples(ABC):
         """With `whole`, samples have `rows`; with `shows_all`, images without a caption, too."""
         self.shard = shard
         self.further = FurtherMembers()
+        self.linked: set[str] = set()  # keys of samples whose images are links
         self._whole, self._shows_all = whole, shows_all
         self.caption_keys = caption_keys(caption_key)
         self._captions = {*self.caption_keys, *map(without_lines, self.caption_keys)}
@@ -251,7 +252,10 @@ class MemberSamples(ABC):
         elif image is None and any(map(is_unread_image, group.members)):
             sample.reject(SkipReason.IMAGE_CORRUPT, HEIC_NOT_READ)
         elif image is None:
-            sample.reject(SkipReason.IMAGE_MISSING)
+            what = (
+                "the image is a link, which is not followed" if group.key in self.linked else None
+            )
+            sample.reject(SkipReason.IMAGE_MISSING, what)
         elif isinstance(image, Unread):
             sample.reject(image.reason, image.what)
         elif not image:

@@ -23,7 +23,7 @@ from ncclean.data.tar_walk import BLOCK, TAR_ERRORS, TarMember, TarWalk
 from ncclean.data.unpacking import unpacked
 from ncclean.errors import ShardError
 
-_NO_KEY = "names without a key"
+_NO_KEY, _LINK = "names without a key", "links"
 
 
 class TarSamples(MemberSamples):
@@ -70,7 +70,7 @@ class TarSamples(MemberSamples):
             self._is_tar = stream is packed and self.shard.layout == WEBDATASET
             if self.shard.size == 0:
                 raise EOFError("the file is empty")
-            walk = TarWalk(stream)
+            walk = TarWalk(stream, self._count_link)
             for member in walk:
                 place = sample_member(member.name)
                 if place is None:
@@ -121,11 +121,20 @@ class TarSamples(MemberSamples):
 
     def _count_nameless(self, name: str) -> None:
         """Count an image or caption whose name is only an extension, and so has no key."""
+        self._count(name, _NO_KEY)
+
+    def _count_link(self, name: str) -> None:
+        """Count an image or caption that is a link: links are not followed."""
+        self._count(name, _LINK)
+        if (place := sample_member(name)) is not None and is_image(place[1]):
+            self.linked.add(place[0])
+
+    def _count(self, name: str, called: str) -> None:
         _, dot, extension = name.rpartition(".")
         if dot and is_image(extension.lower()):
-            self.further.add(self.further.images, _NO_KEY)
+            self.further.add(self.further.images, called)
         elif dot and is_caption(extension.lower()):
-            self.further.add(self.further.captions, _NO_KEY)
+            self.further.add(self.further.captions, called)
 
 
 class LocatedSamples(TarSamples):

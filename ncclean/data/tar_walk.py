@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple
 
 from ncclean.data.unpacking import PIECE_BYTES, UNPACKING_ERRORS
@@ -24,6 +24,7 @@ _LONGEST_HEADER = 1 << 20  # with a long name, or other attributes, of the next 
 _LONGEST_NAME = 4096  # bytes, Linux's longest path
 _MOST_PADDING = 64 << 20  # zeros after the end of the archive
 _EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+_LINKS = (tarfile.LNKTYPE, tarfile.SYMTYPE)
 _WITHOUT_CONTENT = (
     tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE,
     tarfile.BLKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE,
@@ -59,11 +60,14 @@ class TarMember(NamedTuple):
 class TarWalk:
     """Iterates once over the regular files of an uncompressed tar.
 
-    Raises one of `TAR_ERRORS` if the tar is broken, has no end, or continues after it.
+    Calls `on_link` with the name of each link, which `tar` writes for a file's second name. Raises
+    one of `TAR_ERRORS` if the tar is broken, has no end, or continues after it.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
+    def __init__(
+        self, stream: IO[bytes], on_link: Callable[[str], None] = lambda name: None
+    ) -> None:
+        self._stream, self._on_link = stream, on_link
         self._position = 0
         self._length: int | None = None  # known if the stream can seek
         if stream.seekable():
@@ -121,6 +125,8 @@ class TarWalk:
                     if len(name) > _LONGEST_NAME:
                         raise tarfile.ReadError(f"a name of {len(name):,} characters")
                     return TarMember(name, begin, header, self._position, size, is_sparse)
+                if kind in _LINKS:
+                    self._on_link(name)
                 if kind not in _WITHOUT_CONTENT:
                     self._pass(size)
                 begin, name, size, is_sparse = self._position, None, None, False

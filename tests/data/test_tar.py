@@ -68,6 +68,29 @@ def test_a_sample_that_is_cut_has_its_picture_and_no_range(tmp_path):
     assert sample.place == Place(None, 512, 7)
 
 
+def test_links_are_said_to_be_links(tmp_path):
+    """As `tar` makes of a folder in which equal files were replaced by hard links."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, data in hostile.sample("a", hostile.JPEG):
+        (folder / name).write_bytes(data)
+        for key in ("b", "c"):
+            (folder / f"{key}{name[1:]}").hardlink_to(folder / name)
+    (folder / "c.txt").unlink()
+    (folder / "c.txt").write_text("another caption")
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path in sorted(folder.iterdir()):
+            tar.add(path, path.name)
+    samples, reader, error = read(tmp_path, buffer.getvalue())
+    assert error is None
+    assert [(one.key, one.status, one.error) for one in samples] == [
+        ("a", SkipReason.OK, None),
+        ("c", SkipReason.IMAGE_MISSING, "the image is a link, which is not followed"),
+    ]
+    assert (reader.further.images, reader.further.captions) == ({"links": 2}, {"links": 1})
+
+
 def test_packed_tars_have_no_places(tmp_path):
     data = gzip.compress(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
     samples, _, _ = read(tmp_path, data)
