@@ -41,14 +41,14 @@ def block_ids(pairs: int, block_size: int, seed: int, shard: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class BlockStatistics:
-    """Everything that a block's (N, N) cosines S say about its pairs; (N,) each.
+    """Statistics of each pair of a block, (N,) each, from the (N, N) cosines S of its members.
 
-    `own` is S_ii. `i2t_partition` and `t2i_partition` are logsumexp_j(scale S_ij) and
-    logsumexp_j(scale S_ji); `i2t_rivals` and `t2i_rivals` are the same over j != i. A rank counts
-    the candidates that are strictly better than the own partner; 0 is best, and ties do not count.
-    `mismatches` are those of `known_mismatches`. Captions of one image are not candidates of each
-    other: if i and j != i share it, S_ij counts nowhere. If their captions are equal, S_ij is not a
-    known mismatch.
+    S_ij is the cosine of image i with caption j, and `own` is S_ii. `i2t_partition` and
+    `t2i_partition` are logsumexp_j(scale S_ij) and logsumexp_j(scale S_ji); `i2t_rivals` and
+    `t2i_rivals` are the same over j != i. A rank counts the candidates that are strictly better
+    than the own partner; 0 is best, and ties do not count. `mismatches` are the histograms of
+    `known_mismatches`. If pairs i != j share an image, S_ij is left out of everything; if only
+    their captions are equal, S_ij is no known mismatch.
     """
 
     own: torch.Tensor
@@ -68,13 +68,10 @@ class BlockStatistics:
         images: torch.Tensor | None = None,
         captions: torch.Tensor | None = None,
     ) -> BlockStatistics:
-        """Compute the statistics of (N, N) float32 cosines, in few passes.
+        """Compute the statistics from a block's (N, N) float32 cosines, overwriting some.
 
-        `images` and `captions` (N,) are image and text numbers, None if all differ. Cosines that do
-        not count are replaced.
-
-        Sums are products with ones, the processor's fastest operation; sums of zeros and ones are
-        exact.
+        `images` and `captions` (N,) number the pairs' images and texts, equal numbers for equal
+        ones; None if all differ. Cosines of pairs that share an image are overwritten.
         """
         size = len(cosines)
         own = cosines.diagonal().contiguous()
@@ -83,19 +80,21 @@ class BlockStatistics:
         t2i_sum, t2i_rank, of_caption = (torch.zeros_like(own) for _ in range(3))
         counts = bin_counts(own[:0])
         rows = _CACHED_ROWS if cosines.device.type == "cpu" else max(size, 1)
+        # A sum as a product with ones is fastest, and exact for zeros and ones.
         ones = torch.ones_like(own)
         ahead, is_ahead = cosines.new_empty(2, rows, size)  # of the own partner
         for start in range(0, size, rows):
-            part, here = cosines[start : start + rows], slice(start, start + rows)
-            down, by, flag = ones[: len(part)], ahead[: len(part)], is_ahead[: len(part)]
-            torch.sub(part, own[here, None], out=by)
-            i2t_rank[here] = torch.gt(by, 0, out=flag) @ ones
-            i2t_sum[here] = _without_own(by.mul_(scale).exp_(), start) @ ones
-            torch.sub(part, own, out=by)
-            t2i_rank += down @ torch.gt(by, 0, out=flag)
-            t2i_sum += down @ _without_own(by.mul_(scale).exp_(), start)
-            of_image[here] = part @ ones
-            of_caption += down @ part
+            part, own_rows = cosines[start : start + rows], slice(start, start + rows)
+            margin, is_larger = ahead[: len(part)], is_ahead[: len(part)]
+            row_ones = ones[: len(part)]
+            torch.sub(part, own[own_rows, None], out=margin)
+            i2t_rank[own_rows] = torch.gt(margin, 0, out=is_larger) @ ones
+            i2t_sum[own_rows] = _without_own(margin.mul_(scale).exp_(), start) @ ones
+            torch.sub(part, own, out=margin)
+            t2i_rank += row_ones @ torch.gt(margin, 0, out=is_larger)
+            t2i_sum += row_ones @ _without_own(margin.mul_(scale).exp_(), start)
+            of_image[own_rows] = part @ ones
+            of_caption += row_ones @ part
             counts += bin_counts(part)
         i2t_rivals = _rivals(cosines, own, i2t_sum, scale)
         t2i_rivals = _rivals(cosines.T, own, t2i_sum, scale)
@@ -114,10 +113,11 @@ class BlockStatistics:
 def known_mismatches(
     cosines: torch.Tensor, images: torch.Tensor | None = None, captions: torch.Tensor | None = None
 ) -> Distributions:
-    """Histograms of the cosines S_ij, i != j, of an (N, N) block, and of their means by side.
+    """Return histograms of the cosines of known mismatches in a block: image i with caption j != i.
 
-    A single pair has none, nor do pairs that share an image or have equal captions: see
-    `BlockStatistics.of`.
+    `cosines` is (N, N). Also counts, for each image and each caption, the mean cosine of its known
+    mismatches. Two pairs that share an image or have equal captions are not a known mismatch:
+    `images` and `captions` (N,) number them, None if all differ.
     """
     left_out = _LeftOut.of(cosines, images, captions)
     sums = cosines.sum(dim=1), cosines.sum(dim=0)

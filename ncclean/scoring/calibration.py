@@ -29,12 +29,14 @@ _FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibration of a corpus: shift, null and mixture, None if one cannot be fitted.
+    """Models that turn a corpus's scores into probabilities; None for one that cannot be fitted.
 
-    `scale` is the estimator's, in units of which the mixture has its losses. `null` is that of the
-    score `calibrated_on`, as are `groups`, the separate nulls of large groups, and `group_rates`,
-    the noise of every group. `near_misses` are those of `--words`, `foreign_parts` those of
-    `--caption-parts`. `audited` moves the noise probabilities of all to people's judgements.
+    `shift` is OSA's boundary, from `shift_source`. `null` describes mismatched pairs in the score
+    named by `calibrated_on`; `groups` holds separate nulls of large groups of `--calibrate-by`, and
+    `group_rates` the noise rate of every group. `mixture` is fitted to losses, which are minus
+    `scale` (the estimator's logit scale) times `neg_clip_loss`. `near_misses` belongs to `--words`,
+    `foreign_parts` to `--caption-parts`. `audited` corrects all noise probabilities by people's
+    judgements.
     """
 
     shift: float
@@ -52,9 +54,9 @@ class Calibration:
 
     @property
     def noise_rate(self) -> Estimate:
-        """The corpus's noise rate: measured if there was an audit, else estimated.
+        """The corpus's estimated share of mismatched pairs, or the share measured by an audit.
 
-        With groups, the rate of their sum.
+        With groups, the mean of their rates, weighted by their numbers of pairs.
         """
         if self.audited is not None:
             return self.audited.noise_rate
@@ -89,11 +91,11 @@ class Calibration:
         osa_function: WeightFunction = "high_degree",
         calibrate_on: CalibrateOn = "auto",
     ) -> Calibration:
-        """Fit shift, null and mixture to the histograms of a whole corpus.
+        """Fit the shift, null and mixture of a calibration to the histograms of a whole corpus.
 
-        `calibrate_on` is the score of `noise_probability`; `auto` uses `better_score` of
-        `ncclean.scoring.score_choice`. Raises `InputError` for a score whose known mismatches were
-        not counted.
+        `calibrate_on` names the score from which `noise_probability` is computed; `auto` chooses by
+        `ncclean.scoring.score_choice.better_score`. Raises `InputError` for a score whose known
+        mismatches were not counted.
         """
         score, null = fit_null(distributions, calibrate_on)
         groups, rates = _groups(distributions.score(score), null)
@@ -125,7 +127,11 @@ def _near_misses(distributions: Distributions) -> NearMisses | None:
 def fit_null(
     distributions: Distributions, asked: CalibrateOn
 ) -> tuple[CalibratedOn, NullModel | None]:
-    """Choose the score to calibrate on, and fit its null distribution if there is enough data."""
+    """Choose the score to calibrate on and fit its `NullModel`, None without known mismatches.
+
+    `asked` is `similarity`, `neg_clip_loss` or `auto`. Raises `InputError` for `neg_clip_loss` if
+    its known mismatches were not counted.
+    """
     scores: list[CalibratedOn] = ["similarity", "neg_clip_loss"] if asked == "auto" else [asked]
     nulls: dict[CalibratedOn, NullModel] = {}
     for score in scores:
@@ -166,20 +172,24 @@ def _groups(
         pairs = group.matched.size
         if not pairs:
             continue
-        own = pairs >= _FEWEST_PAIRS and group.mismatched.size >= _FEWEST_MISMATCHES
+        has_own_null = pairs >= _FEWEST_PAIRS and group.mismatched.size >= _FEWEST_MISMATCHES
         model = None
-        if own:
+        if has_own_null:
             means = group.image_means, group.caption_means
             model = nulls[name] = NullModel.fit(group.matched, group.mismatched, means)
         elif pooled is not None:
             model = NullModel.fit(group.matched, distributions.mismatched)
         rate = model.noise_rate if model is not None else UNKNOWN
-        rates.append(GroupRate(name, pairs, rate, own_null=own))
+        rates.append(GroupRate(name, pairs, rate, own_null=has_own_null))
     return nulls, rates
 
 
 def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
-    """Fill the columns of a table that depend on the whole corpus."""
+    """Fill the columns of a score table that need the calibration of the whole corpus.
+
+    These are OSA's weight, the noise probability and p-value, the mixture's posterior, and the
+    probabilities of near misses and caption parts if the table has their scores.
+    """
     similarity, mask = _scored(table, "similarity")
     weight = cleanliness_weight(similarity, calibration.shift, calibration.osa_function)
     values: dict[str, torch.Tensor | None] = {
@@ -199,9 +209,9 @@ def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
     if "near_miss_score" in table.column_names:
         values["near_miss_probability"] = None
         if near_misses and not near_misses.cannot_tell:
-            near, without = _scored(table, "near_miss_score")
-            values["near_miss_probability"] = near_misses.null.noise_probability(near)
-            masks["near_miss_probability"] = without
+            near_miss_scores, is_missing = _scored(table, "near_miss_score")
+            values["near_miss_probability"] = near_misses.null.noise_probability(near_miss_scores)
+            masks["near_miss_probability"] = is_missing
     for name, filled in values.items():
         kind = table.schema.field(name).type
         array = (
@@ -216,10 +226,10 @@ def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
 
 
 def noise_columns(table: pa.Table, calibration: Calibration) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N,) noise probabilities and p-values of a table's rows; arbitrary for unscored rows.
+    """Return (N,) noise probabilities and p-values of a table's rows; arbitrary for unscored rows.
 
-    Reads the score that was calibrated on, and `calibration_group`; the calibration must have a
-    null.
+    Reads the column of the score that was calibrated on and, with groups, `calibration_group`. The
+    calibration must have a null.
     """
     assert calibration.null is not None
     score, _ = _scored(table, calibration.calibrated_on)

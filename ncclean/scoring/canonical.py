@@ -19,7 +19,7 @@ _PIECE_ROWS = 4096
 
 
 def halves(shards: Sequence[str], rows: np.ndarray) -> np.ndarray:
-    """Return (n,) bool: each pair's half of the corpus, by a hash of shard and row."""
+    """Assign pairs to two halves of the corpus by a hash of shard and row; return (n,) bool."""
     is_second = (
         hashlib.blake2b(f"{shard}/{row}".encode(), digest_size=1).digest()[0] & 1
         for shard, row in zip(shards, rows.tolist(), strict=True)
@@ -29,10 +29,11 @@ def halves(shards: Sequence[str], rows: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Moments:
-    """Sums over the pairs of one half, which can be added in any order.
+    """Sums over the pairs of one half of a corpus, which give `Projection.fit` its covariances.
 
-    `image`, `text` are (d,) sums, the others (d, d) sums of products: of images, captions, both,
-    and images with the captions of other pairs.
+    `arrays` holds the (d,) sums `image` and `text`, and (d, d) sums of outer products: `images`
+    with images, `texts` with texts, `both` of each image with its caption, and `permuted` with the
+    caption of another pair. Sums of several parts can be added in any order.
     """
 
     dim: int
@@ -47,7 +48,7 @@ class Moments:
             }
 
     def add(self, image: np.ndarray, text: np.ndarray, rng: np.random.Generator) -> None:
-        """Add the moments of n pairs, (n, d) embeddings, and of as many with permuted captions."""
+        """Add n pairs, (n, d) embeddings each, and the same pairs with permuted captions."""
         order = rng.permutation(len(image))
         for at in range(0, len(image), _PIECE_ROWS):
             here = slice(at, at + _PIECE_ROWS)
@@ -63,7 +64,11 @@ class Moments:
 
 @dataclass(frozen=True)
 class Projection:
-    """Maps both sides into the shared directions: (d,) means, and (d, k) weighted bases."""
+    """A linear map of image and caption embeddings to directions they share (Li et al. 2025).
+
+    Subtracts the (d,) means and multiplies with the (d, k) bases, which are weighted by
+    correlation.
+    """
 
     image_mean: np.ndarray
     text_mean: np.ndarray
@@ -72,11 +77,12 @@ class Projection:
 
     @classmethod
     def fit(cls, moments: Moments) -> Projection | None:
-        """Fit the directions that both sides share to the moments of a half; None if too small.
+        """Fit the shared directions to the moments of half a corpus; None if it has too few pairs.
 
-        With covariances C and W = (C + 1e-3 tr(C)/d I)^(-1/2), the singular value decomposition U s
-        Z of W_v C_vt W_t. Components are kept whose s no permuted partners reach; the bases are W_v
-        U s and W_t Z s.
+        C_vt is the covariance of images with captions, and W = (C + 1e-3 tr(C)/d I)^(-1/2) whitens
+        one side of covariance C. With the singular value decomposition W_v C_vt W_t = U s Z', the
+        bases are W_v U s and W_t Z s, for the components whose s exceeds all those of permuted
+        captions.
         """
         count = moments.pairs
         if count < PAIRS_A_DIMENSION * moments.dim:

@@ -40,11 +40,11 @@ _STEP = 2.0**-10  # of the log-odds, far above what another order of additions c
 
 @dataclass(frozen=True)
 class Parts:
-    """P parts of n captions that have at least two, in the order of the captions.
+    """P parts, such as sentences, of n captions with at least two, in the order of the captions.
 
-    `image` (n, d) and `part` (P, d) are L2-normalised; `caption` (P,) says which caption a part is
-    of, `images` (n,) which image a caption has, `text` (P,) is equal for equal parts, and `length`
-    (P,) in any unit.
+    `image` (n, d) and `part` (P, d) are L2-normalised embeddings; `caption` (P,) is the index of
+    each part's caption, and `images` (n,) the number of each caption's image. `text` (P,) is equal
+    for equal parts. `length` (P,) may be in any unit.
     """
 
     image: torch.Tensor
@@ -63,10 +63,12 @@ class Parts:
         return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.float64)
 
     def log_odds(self, seed: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return log-odds that each part, and each known foreign part, is foreign.
+        """Return the log-odds of being foreign to the image, of parts and known foreign parts.
 
-        (P,) and (K,) float32, the second for K known foreign parts; NaN and none if there are too
-        few parts to learn from. Each half of the images is judged by a model of the other.
+        A known foreign part is one of another image's caption, put in place of a part of similar
+        length. Logistic regression learns to tell both kinds apart; each half of the images is
+        judged by the model fitted to the other. Returns (P,) and (K,) float32; all NaN, and K = 0,
+        if there are too few parts to learn from.
         """
         drawn = self._foreign(np.random.default_rng(list(seed)))
         is_foreign = self._is_foreign(drawn)
@@ -83,7 +85,11 @@ class Parts:
         return _rounded(of_own), _rounded(of_foreign[is_foreign])
 
     def mean_cosines(self) -> Distributions:
-        """Return distributions of the mean cosine of image and parts, own and other captions'."""
+        """Return histograms of the mean cosine of an image with the parts of a caption.
+
+        `matched` counts each image with its own caption, `mismatched` with the captions of other
+        images.
+        """
         counts = self._by_caption(torch.ones_like(self.cosines))
         means = self._by_caption(self.part) / counts[:, None]
         images, captions = (torch.from_numpy(one) for one in (self.images, self._captions()))
@@ -207,9 +213,10 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 
 
 def part_distributions(own: np.ndarray, foreign: np.ndarray) -> Distributions:
-    """Return distributions of the log-odds of a shard's parts and of known foreign ones.
+    """Return histograms of the log-odds of a shard's parts and of its known foreign parts.
 
-    Negated so that higher is cleaner, as with cosines.
+    The log-odds are negated and divided by 16, so that higher is cleaner, in [-1, 1]. NaN is left
+    out.
     """
     own_odds = own[~np.isnan(own)]
     return Distributions(matched=_histogram(own_odds), mismatched=_histogram(foreign))
@@ -221,9 +228,10 @@ def _histogram(log_odds: np.ndarray) -> Histogram:
 
 @dataclass(frozen=True)
 class ForeignParts:
-    """The share of parts that do not belong to their image, by the null of the log-odds.
+    """The estimated share of caption parts that do not belong to their image.
 
-    `pairs` is the null of the mean cosine of the parts: whether all of them are foreign.
+    `null` is fitted to the log-odds of single parts. `pairs` is fitted to the mean cosine of a
+    caption's parts, and gives the probability that all of them are foreign.
     """
 
     null: NullModel
@@ -231,7 +239,7 @@ class ForeignParts:
 
     @classmethod
     def fit(cls, distributions: Distributions) -> ForeignParts | None:
-        """Fit the share of foreign parts; None without parts, or without known foreign ones."""
+        """Fit the share of foreign parts to a corpus's histograms; None if one is empty."""
         scores = [distributions.score(name) for name in (PART_SCORE, PAIR_SCORE)]
         if not all(score.matched.size and score.mismatched.size for score in scores):
             return None
@@ -244,20 +252,26 @@ class ForeignParts:
 
     @property
     def cannot_tell(self) -> bool:
-        """Whether nearly any share is possible, here or for captions with only foreign parts."""
+        """Whether the share of foreign parts is too uncertain for probabilities.
+
+        So it is too if the share of captions with only foreign parts may be anything.
+        """
         return not is_usable(self.rate) or tells_nothing(self.pairs.noise_rate)
 
     def probabilities(self, log_odds: np.ndarray) -> np.ndarray:
-        """Return (P,) probabilities that parts are foreign in an otherwise matched pair."""
+        """Return (P,) probabilities that parts are foreign in a pair that is otherwise matched.
+
+        `log_odds` (P,) are those of `Parts.log_odds`.
+        """
         score = torch.from_numpy(-log_odds.astype(np.float32) / _RANGE)
         return np.asarray(self.null.noise_probability(score))
 
 
 def any_foreign(pair: np.ndarray, parts: np.ndarray, caption: np.ndarray) -> np.ndarray:
-    """Return (n,) probabilities that at least one part does not belong to the image.
+    """Return (n,) probabilities that a caption has at least one part that is foreign to its image.
 
-    1 - (1 - p) prod_j (1 - q_j), with the (n,) probabilities p that all of them are foreign, and
-    the (P,) probabilities q that a part is; `caption` (P,) says of which caption.
+    1 - (1 - p) prod_j (1 - q_j): `pair` (n,) is p, the probability that all parts are foreign,
+    `parts` (P,) is q_j, that of a single part, and `caption` (P,) is the index of its caption.
     """
     right = np.ones(len(pair))
     np.multiply.at(right, caption, 1 - parts.astype(np.float64))
@@ -270,15 +284,15 @@ def _either(pair: np.ndarray, part: np.ndarray) -> np.ndarray:
 
 
 def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
-    """Replace a column of a table."""
+    """Return an Arrow table with the values of an existing column replaced."""
     return table.set_column(table.schema.get_field_index(name), name, values)
 
 
 def with_part_probabilities(table: pa.Table, foreign: ForeignParts | None) -> pa.Table:
-    """Fill the probabilities of parts into a table that has those of the pairs.
+    """Fill the probabilities of foreign caption parts into a table that has `noise_probability`.
 
-    For part j it is 1 - (1 - p)(1 - q_j), see `any_foreign`. A caption of one part has that of the
-    pair.
+    For part j it is 1 - (1 - p)(1 - q_j), with p and q_j of `any_foreign`. A caption of one part
+    gets the noise probability of its pair. Null if `foreign` is None or cannot tell.
     """
     lists = table.column("part_log_odds").combine_chunks()
     counts = np.asarray(lists.value_lengths().fill_null(0))

@@ -10,10 +10,11 @@ import torch
 
 
 def neg_clip_loss(similarity: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
-    """Return (N,) scores from (N, N) cosines; higher is cleaner.
+    """Return (N,) negCLIPLoss scores of a block from its (N, N) cosines S; higher is cleaner.
 
-    s_i - (logsumexp_j(scale S_ij) + logsumexp_j(scale S_ji)) / (2 scale): the cosine minus the
-    pair's scores with everything else, in units of cosine. Float32 or better.
+    S_ii - (logsumexp_j(scale S_ij) + logsumexp_j(scale S_ji)) / (2 scale), in units of cosine: the
+    pair's cosine, normalised by those of its image and its caption with all others. Computed in
+    float32 or better.
     """
     values = similarity if similarity.dtype == torch.float64 else similarity.float()
     logits = scale * values
@@ -29,14 +30,15 @@ def mismatched_scores(
     scale: float,
     among: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Return (n, m) negCLIPLoss of image i with caption j as a pair, from their (n, m) cosines.
+    """Return (n, m) negCLIPLoss scores of image i with caption j as a pair, from their cosines S.
 
-    S_ij - (logsumexp_{l != i} scale S_il + logsumexp_{l != j} scale S_lj) / (2 scale), with the
-    (n,) and (m,) logsumexps of their rivals: without either's own partner, since a mismatched pair
-    has none in its block. With it, known mismatches would look worse than true ones.
+    S_ij - (logsumexp_{l != i} scale S_il + logsumexp_{l != j} scale S_lj) / (2 scale). `i2t_rivals`
+    (n,) and `t2i_rivals` (m,) are these logsumexps. They leave out the true partners of image i and
+    of caption j, since a mismatched pair has none in its block; with them, known mismatches would
+    look worse than true ones.
 
-    `among` says which (n,) images and (m,) captions are rivals themselves, all by default. Others
-    are added, as a pair's partner is.
+    `among` tells which of the (n,) images and (m,) captions are already in the logsumexps, all by
+    default. For the others, the logit of S_ij is added.
     """
     i2t, t2i = i2t_rivals[:, None], t2i_rivals[None]
     if among is not None:
@@ -48,7 +50,10 @@ def mismatched_scores(
 
 
 def binned(score: torch.Tensor) -> torch.Tensor:
-    """Clamp scores to the range of a histogram of cosines; a score without rivals becomes 1."""
+    """Map negCLIPLoss scores to the range [-1, 1] of a cosine histogram: add 1, then clamp.
+
+    The score of a pair without rivals, 0, becomes 1.
+    """
     return (score + 1).clamp(-1, 1)
 
 
@@ -58,5 +63,9 @@ def normalised_score(
     t2i_partition: torch.Tensor,
     scale: float | torch.Tensor,
 ) -> torch.Tensor:
-    """Return `neg_clip_loss` from (N,) own cosines and the logits' row and column logsumexps."""
+    """Return (N,) negCLIPLoss scores from own cosines and logsumexps of the logits.
+
+    `own` (N,) are the cosines of the pairs, and the partitions (N,) the logsumexps of the logits'
+    rows and columns: see `neg_clip_loss`.
+    """
     return own - (i2t_partition + t2i_partition) / (2 * scale)

@@ -27,9 +27,9 @@ MapBlocks = Callable[[Callable[[np.ndarray], Scored], Iterable[np.ndarray]], Ite
 
 @dataclass
 class BlockScores:
-    """The scores of n scorable pairs in input order, and the distributions of their cosines.
+    """The scores of n pairs of a shard in input order, and the histograms of their cosines.
 
-    `columns` are (n,) arrays by their column's name in the table.
+    `columns` maps a column of the score table to its (n,) values.
     """
 
     pairs: int
@@ -37,7 +37,7 @@ class BlockScores:
     distributions: Distributions = field(default_factory=Distributions)
 
     def put(self, rows: np.ndarray, scores: BlockScores) -> None:
-        """Copy the scores of one block to its pairs' (m,) places in the shard."""
+        """Copy the scores of a block of m pairs to their rows (m,), and add its histograms."""
         for name, values in scores.columns.items():
             column = self.columns.setdefault(name, np.empty(self.pairs, values.dtype))
             column[rows] = values
@@ -61,17 +61,16 @@ def score_pairs(
 ) -> BlockScores:
     """Score the n pairs of a shard from their (n, d) L2-normalised embeddings.
 
-    The distributions are of the cosine, and of `neg_clip_loss` beside it. `images` are (n,) image
-    numbers, None if all differ: captions of one image are not candidates of each other. `captions`
-    are (n,) text numbers, None if all differ: equal captions of other images are not known
-    mismatches. `groups` are (n,) names, None for pairs without a label, which are a group too: each
-    has its own distributions. `pool` replaces the block as the source of `neg_clip_loss`'s rivals,
-    with the (n,) samples of the pairs. `each_block` is `map` or an executor's, which scores several
-    blocks at once.
+    `images` and `captions` (n,) number images and texts, None if all differ: captions of one image
+    are not candidates of each other, and equal captions of other images are not known mismatches.
+    `groups` (n,) are labels, each with its own histograms; pairs without a label (None) are a group
+    too. `pool` is a pool with the pairs' (n,) sample numbers: it replaces the block as the source
+    of the rivals of `neg_clip_loss`. `each_block` is `map`, or a replacement that scores several
+    blocks at once. The histograms are of the cosine and of `neg_clip_loss`.
 
-    The cosine of a pair comes from the float32 embeddings. Everything relative to other pairs comes
-    from the embeddings rounded to float16, as exported: the exported embeddings suffice to
-    recompute it exactly.
+    The cosine of a pair is computed from the float32 embeddings. Everything relative to other pairs
+    is computed from the embeddings rounded to float16, as exported, from which it can be recomputed
+    exactly.
     """
     n = len(image)
     similarity = pair_cosines(image, text)
@@ -81,14 +80,14 @@ def score_pairs(
 
     def block(members: np.ndarray) -> Scored:
         index = torch.from_numpy(members).to(image.device)
-        own, names = similarity[index], None if groups is None else groups[members]
+        block_cosines, names = similarity[index], None if groups is None else groups[members]
         shared = _Shared.of(images, captions, members, image.device)
         vectors = image[index], text[index]
         rivals = None
         if pool is not None:
             v, t = (side.half().float() for side in vectors)
             rivals = pool[0].rivals(v, t, pool[1][members], scale)
-        scores = _score_block(*vectors, own, shared, names, rivals, scale, forget_percent)
+        scores = _score_block(*vectors, block_cosines, shared, names, rivals, scale, forget_percent)
         return members, scores
 
     count = int(blocks.max()) + 1 if n else 0

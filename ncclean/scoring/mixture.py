@@ -37,7 +37,7 @@ def pair_losses(neg_clip_loss: torch.Tensor, scale: float) -> torch.Tensor:
 
 
 def loss_histogram(losses: torch.Tensor) -> Histogram:
-    """Count (N,) losses in 4,096 bins of equal width in the logarithm."""
+    """Count (N,) losses in 4,096 bins of equal width in the logarithm, from 1e-4 to 1e3."""
     span = math.log(_HIGHEST / _LOWEST)
     place = (doubled(losses.detach()).clamp(_LOWEST, _HIGHEST) / _LOWEST).log() / span
     return Histogram.of(2 * place - 1)
@@ -45,7 +45,7 @@ def loss_histogram(losses: torch.Tensor) -> Histogram:
 
 @dataclass(frozen=True)
 class LossMixture:
-    """Two Gaussians: (2,) means, variances and shares, the low-mean (clean) one first."""
+    """A mixture of two Gaussians: (2,) means, variances and shares, the low-loss (clean) first."""
 
     means: np.ndarray
     variances: np.ndarray
@@ -87,7 +87,7 @@ class LossMixture:
         return cls.fit(torch.from_numpy(centres[at]))
 
     def clean_posterior(self, losses: torch.Tensor) -> torch.Tensor:
-        """Return (N,) float32 posteriors of the low-mean component for (N,) losses."""
+        """Return (N,) float32 posteriors of the low-loss (clean) component for (N,) losses."""
         values = doubled(losses.detach())[:, None]
         means, variances, shares = (
             torch.from_numpy(field).to(values)

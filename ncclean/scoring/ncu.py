@@ -26,14 +26,18 @@ def clean_confidence(similarity: torch.Tensor, scale: float | torch.Tensor) -> t
 def partner_confidence(
     own: torch.Tensor, i2t_partition: torch.Tensor, t2i_partition: torch.Tensor
 ) -> torch.Tensor:
-    """Return (N,) NCU confidence from own logits and the logsumexps of rows and columns."""
+    """Return NCU's confidence that pairs are clean, from (N,) logits of the pairs and logsumexps.
+
+    (exp(l_ii - logsumexp_j l_ij) + exp(l_ii - logsumexp_j l_ji)) / 2, with the logits l.
+    """
     return ((own - i2t_partition).exp() + (own - t2i_partition).exp()) / 2
 
 
 def forget_mask(confidence: torch.Tensor, percent: float) -> torch.Tensor:
-    """Return (N,) bool, true for the floor(N percent / 100) least confident pairs.
+    """Return NCU's forget set as (N,) bool: the floor(N percent / 100) least confident pairs.
 
-    Ties go to the earlier position. Raises `InputError` for a percentage outside [0, 100].
+    Of equal confidences, earlier positions are marked first. Raises `InputError` for a percentage
+    outside [0, 100].
     """
     if not 0 <= percent <= 100:
         raise InputError(f"the forget percentage must lie in [0, 100], got {percent}")

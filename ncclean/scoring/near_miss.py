@@ -33,11 +33,11 @@ _RIDGES = 10.0 ** np.arange(-3, 4)  # in units of the mean eigenvalue
 
 @dataclass(frozen=True)
 class ExpectedSimilarity:
-    """A regression of the cosine of a pair on its caption alone.
+    """A ridge regression of the cosine of a pair on the embedding of its caption alone.
 
-    Ridge regression of the n cosines on the captions' embeddings, with the penalty that predicts
-    best. No pair judges itself: its residual is e_i / (1 - h_ii), where h is the hat matrix of the
-    fit.
+    The penalty is the one of smallest leave-one-out error. The residual of pair i is computed
+    without that pair: e_i / (1 - h_ii), where e is the residual and h the hat matrix of the fit to
+    all pairs.
     """
 
     residual: torch.Tensor  # (n,) cosine minus the expected one, float64
@@ -50,7 +50,7 @@ class ExpectedSimilarity:
 
     @classmethod
     def fit(cls, text: torch.Tensor, similarity: torch.Tensor) -> ExpectedSimilarity:
-        """Fit the expected cosine of a caption to (n, d) captions and their (n,) cosines."""
+        """Fit the regression to n captions (n, d) and the (n,) cosines with their images."""
         text, similarity = text.double(), similarity.double()
         centre, level = text.mean(dim=0), similarity.mean()
         values, axes = torch.linalg.eigh((text - centre).T @ (text - centre))
@@ -71,9 +71,10 @@ class ExpectedSimilarity:
     def residual_of(
         self, text: torch.Tensor, similarity: torch.Tensor, rows: torch.Tensor
     ) -> torch.Tensor:
-        """(m,) cosines of changed captions (m, d) with their images, less the expected ones.
+        """Return (m,) cosines of changed captions with their images, minus the expected ones.
 
-        Here too, the pair is left out of the fit: its caption is nearly the same.
+        `text` (m, d) are the changed captions, `rows` (m,) the fitted pairs that they replace. Each
+        is left out of the fit, since its caption is nearly the same.
         """
         places = (text.double() - self._centre) @ self._axes
         shared = (places * self._shrinkage * self._places[rows]).sum(dim=1) + 1 / len(self._places)
@@ -83,25 +84,25 @@ class ExpectedSimilarity:
 
 @dataclass(frozen=True)
 class Exchanges:
-    """The exchanges of a caption's words, with the estimated gain of each.
+    """The c possible exchanges of one word of a caption, with the estimated gain in cosine.
 
-    The gain is v·e(other) - v·e(word), in units of cosine, with the image v and the words' own
-    embeddings: an estimate of the whole caption's gain. `places` (c,) is the index of the exchanged
-    word. Two exchanges of one word exclude each other.
+    `places` (c,) is the index of the exchanged word. `gains` (c,) is <v, e(new word)> - <v, e(old
+    word)>, with the image embedding v and the embeddings e of single words. Two exchanges of the
+    same word exclude each other.
     """
 
     places: np.ndarray
     gains: np.ndarray
 
     def best(self, count: int) -> np.ndarray:
-        """Return the word exchanges that raise the cosine most, best first."""
+        """Return the indices of the `count` exchanges of largest estimated gain, best first."""
         return np.argsort(-self.gains, kind="stable")[:count]
 
     def after(self, drawn: int) -> tuple[Exchanges, np.ndarray, np.ndarray]:
-        """Return the exchanges possible after exchange `drawn`, its reversal last.
+        """Return the exchanges of the caption after exchange `drawn`; its reversal is the last.
 
-        Returned with the index of each in this object, -1 for the reversal, and whether it undoes
-        the exchange.
+        Also returns the index of each in this object, -1 for the reversal, and whether it replaces
+        the word that `drawn` put in.
         """
         others = np.delete(np.arange(len(self.places)), drawn)
         undone = self.places[others] == self.places[drawn]
@@ -112,11 +113,12 @@ class Exchanges:
 
 
 def may_be_told_apart(fit: np.ndarray, word: np.ndarray, meaning: np.ndarray) -> bool:
-    """Check if images may tell the words of a class apart: not `the` and `a`, nor `of` and `in`.
+    """Check whether images tell the words of a class apart, unlike `the` and `a`, or `of` and `in`.
 
-    `fit` (m, c) is how well each word of the class fits the images of m captions, centred over
-    these; `word` (m,) is each caption's word, `meaning` (c,) is equal for synonyms. Words count as
-    often as they occur. True if too few captions can tell, false if all have one word.
+    `fit` (m, c) is how well each of c words fits the images of m captions, centred over these.
+    `word` (m,) is the index of each caption's word, `meaning` (c,) is equal for synonyms. True if
+    the own word fits best in 60 % of the comparisons, weighted by frequency, or if there are too
+    few captions to tell. False if all captions have the same word or synonyms of it.
     """
     own = np.take_along_axis(fit, word[:, None], axis=1)
     wins = (own > fit) + (own == fit) / 2
@@ -128,7 +130,10 @@ def may_be_told_apart(fit: np.ndarray, word: np.ndarray, meaning: np.ndarray) ->
 
 
 def word_margin(similarity: float, others: np.ndarray) -> float:
-    """cos(image, caption) - max cos(image, variant): below 0, another word fits better."""
+    """Return a pair's cosine minus the best cosine of variants with one exchanged word.
+
+    Below 0, another word fits the image better.
+    """
     return float(similarity - others.max())
 
 
@@ -141,11 +146,12 @@ def margin_after(
     similarity_after: float,
     count: int,
 ) -> float | None:
-    """Return the word margin of the caption after exchange `drawn`: a known near miss.
+    """Return the word margin that a caption has after exchange `drawn`, as a known near miss.
 
-    `tried` are the caption's encoded exchanges, with their `cosines`. Those of another word are
-    assumed to change the cosine after the draw as much as before. Only encoded exchanges count;
-    None if none of the `count` that seem best was encoded.
+    `tried` are the exchanges that were encoded, and `cosines` their cosines with the image;
+    `similarity` is the cosine before `drawn`, `similarity_after` the one after. An exchange of
+    another word is assumed to change the cosine by as much after the draw as before. None if none
+    of the `count` exchanges of largest estimated gain was encoded.
     """
     after, numbers, undone = exchanges.after(drawn)
     cosine_of = dict(zip(tried.tolist(), cosines.tolist(), strict=True))
@@ -162,10 +168,10 @@ def margin_after(
 
 @dataclass(frozen=True)
 class NearMisses:
-    """The share of captions with a wrong word, among those that are not wrong altogether.
+    """The estimated share of captions with one wrong word, among pairs that are not mismatched.
 
-    `null` gives the probability at a near-miss score. An estimator that `cannot_tell` leaves nearly
-    any share possible, and no probabilities.
+    `null` maps a near-miss score to a probability. There are no probabilities if it `cannot_tell`:
+    nearly any share is possible.
     """
 
     null: NullModel
@@ -177,13 +183,13 @@ class NearMisses:
 
     @classmethod
     def fit(cls, scores: Distributions, counted: float = 1.0) -> NearMisses | None:
-        """Fit the share of captions with a wrong word to scores of pairs and known near misses.
+        """Fit the share of captions with a wrong word; None for too few known near misses.
 
-        Both are of pairs that look matched by their cosine. An exchanged word may end that, so a
-        share a of the known near misses is left, and a share p of the counted pairs is (p / a) / (p
-        / a + 1 - p) of all. `counted` is the share of the matched pairs that look matched (see
-        `counted_share`): if most do not, the few that do say nothing about the others, and any
-        share is possible.
+        `scores` holds the near-miss scores of pairs and of known near misses, both only of pairs
+        that look matched by their cosine. A wrong word may end that: a share a of the known near
+        misses is left. So a share p of the counted pairs is (p / a) / (p / a + 1 - p) of all.
+        `counted` is the share of matched pairs that look matched (see `counted_share`): if it is
+        too small, those few do not represent the others, and the interval is [0, 1].
         """
         pairs, mismatches = scores.matched.size, scores.mismatched.size
         if mismatches < _FEWEST:
@@ -199,10 +205,9 @@ class NearMisses:
 
 
 def counted_share(cosines: Distributions, noise_rate: float) -> float:
-    """Return the share of matched pairs whose cosine exceeds that of nearly all mismatches.
+    """Return the share of matched pairs whose cosine exceeds that of 99 % of the known mismatches.
 
-    If many captions fit many images, as with a few classes, known mismatches have the cosines of
-    matched pairs, and hardly any pair stands out.
+    It is small if many captions fit many images, as with a few classes.
     """
     if not cosines.matched.size or not cosines.mismatched.size:
         return 0.0

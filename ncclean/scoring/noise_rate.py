@@ -68,10 +68,10 @@ _FEW = 1e-5  # of an angle: no corpus distinguishes shares this close
 
 @dataclass(frozen=True)
 class NoiseRate:
-    """The estimated share of mismatched pairs, and `separation`.
+    """The estimated share of mismatched pairs, and how well the score separates them.
 
-    `separation` is how often a matched pair has a higher cosine than a mismatched one (AUROC) if
-    the rate is right: how well the estimator can tell at all.
+    `separation` is the AUROC, the probability that a matched pair has a higher score than a
+    mismatched one, if the rate is right.
     """
 
     rate: Estimate
@@ -81,21 +81,23 @@ class NoiseRate:
 def noise_rate(
     observed: np.ndarray, doubt: float, may_be_lower: bool = False, at_hand: bool = True
 ) -> NoiseRate:
-    """Estimate the noise rate, with its interval, from (57,) counts by quantile of mismatches.
+    """Estimate the share of mismatched pairs, with an interval, from (57,) counts of pairs.
 
-    `doubt` is the standard error of the share of mismatches below the known ones' median: these are
-    as uncertain as a shift of x by `doubt` sqrt(2 pi). The interval holds the shares whose
-    likelihood, with the best shape for each, is within a deviance of 5.5; if the shape does not
-    fit, deviances are divided by Pearson's statistic per degree of freedom. With `at_hand`, nine
+    `observed` counts pairs between quantiles of the known mismatches (see `cell_counts`), on a
+    standard normal scale x. Pairs are a mixture of mismatched ones (standard normal) and matched
+    ones (sinh-arcsinh normal). The interval holds the shares whose profile likelihood is within a
+    deviance of 5.5 of the best; if the shape does not fit, deviances are divided by Pearson's
+    statistic per degree of freedom. `doubt` is the standard error of the share of mismatches below
+    the known ones' median: it allows for a shift of x by `doubt` sqrt(2 pi). With `at_hand`, nine
     tenths of the sampling variance are taken off: the rate is that of these pairs, not of the
     population they sample.
 
     The low end matters, and a shape that does not fit above must not decide there. So cells above a
-    cut are merged, and of several cuts the one with the shortest interval is used: a strong
-    estimator has hardly any matched pairs in the low cells, whatever their shape. An interval that
-    reaches .98 is that from 0 to 1. Below, it ends where matched pairs may make up the rest. If
-    mismatched pairs `may_be_lower` than the known ones, and more pairs score very low than these,
-    all of them may be: then it ends no later than at the pairs below the median.
+    cut are merged, and of several cuts the one with the shortest interval is used. An interval that
+    reaches .98 becomes [0, 1]. The lower end allows for matched pairs that score like mismatched
+    ones (see `without_vague`). If mismatched pairs `may_be_lower` than the known ones, and more
+    pairs score very low than the known mismatches explain, the lower end is at most the share below
+    the median.
     """
     counts = np.asarray(observed, dtype=np.float64)
     estimates = [_with_cut(_Fit(counts, doubt, cut), at_hand) for cut in _CUTS]
@@ -124,12 +126,13 @@ def _separation(counts: np.ndarray, rate: float) -> float:
 
 
 def without_vague(alike: float, as_given: float, part: float) -> float:
-    """The noise rate if a share `alike` of the pairs scores like mismatches, vague ones among them.
+    """Return the noise rate, allowing for matched pairs that score like mismatched ones.
 
-    `as_given` is how often a pair as given is above a mismatched one. At a rate p, the AUROC on
-    matched pairs is A = (as_given - p/2) / (1 - p), and (alike - p) / (1 - p) of them score like
-    mismatches. With b = 2 (1 - as_given), that this is `part` of (2 (1 - A))^2 makes p the smaller
-    root of (1 - part) p^2 - (1 + alike - 2 part b) p + alike - part b^2.
+    `alike` is the share of pairs that score like mismatches, `as_given` the probability that a pair
+    as given scores above a mismatched one. At a rate p, the AUROC of matched pairs is A = (as_given
+    - p/2) / (1 - p), and a share (alike - p) / (1 - p) of them scores like mismatches. That share
+    is assumed to be `part` times (2 (1 - A))^2. With b = 2 (1 - as_given), p is the smaller root of
+    (1 - part) p^2 - (1 + alike - 2 part b) p + alike - part b^2.
     """
     b = 2 * (1 - as_given)
     rest, slope = alike - part * b * b, 1 + alike - 2 * part * b
@@ -187,9 +190,10 @@ def _with_cut(fit: _Fit, at_hand: bool) -> tuple[float, float, float]:
 
 
 def cell_counts(observed: np.ndarray, null: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return (57,) numbers of pairs between quantiles of the known mismatches.
+    """Return (57,) numbers of pairs between fixed quantiles of the known mismatches.
 
-    Both are counts between `edges`, within which they are assumed to be spread evenly.
+    `observed` counts the pairs and `null` the known mismatches between `edges`; both are assumed to
+    be spread evenly within a bin.
     """
     cumulative = np.concatenate([[0.0], np.cumsum(null) / null.sum()])
     rises = np.flatnonzero(np.diff(cumulative) > 0)

@@ -37,9 +37,9 @@ _COMPARED_AT = 0.4
 
 @dataclass
 class Histogram:
-    """Counts over `BINS` equal bins on [-1, 1], with the sum of the values.
+    """Counts over 4,096 (`BINS`) equal bins on [-1, 1], with the sum of the values.
 
-    The sum is in whole `SUM_UNIT`s, so histograms add up to the same in any order.
+    The sum is in whole units of 2^-16 (`SUM_UNIT`), so histograms add up to the same in any order.
     """
 
     counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
@@ -52,7 +52,7 @@ class Histogram:
 
     @classmethod
     def with_sums(cls, counts: torch.Tensor, sums: torch.Tensor) -> Histogram:
-        """Build a histogram from (BINS,) counts and partial sums of the values."""
+        """Build a histogram from (BINS,) counts and any partial sums of the counted values."""
         units = round(float(doubled(sums).sum()) / SUM_UNIT)
         return cls(counts.cpu().numpy().astype(np.int64), units)
 
@@ -76,7 +76,7 @@ class Histogram:
 
 
 def bin_counts(values: torch.Tensor) -> torch.Tensor:
-    """Return (BINS,) counts per bin; rounding beyond +-1 falls into the outer bins."""
+    """Count values in 4,096 (`BINS`) equal bins on [-1, 1]; others fall into the outer bins."""
     import torch
 
     # Rounding towards zero is down, as values below the first bin are clamped before.
@@ -86,10 +86,10 @@ def bin_counts(values: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class GroupRate:
-    """The noise rate of a group of `--calibrate-by`, unknown without a null.
+    """The noise rate of a group of `--calibrate-by`, unknown if no null could be fitted.
 
-    `own_null` is false for a small group: its pairs, and its rate by the group's own cosines, use
-    the null of all. `group` is None for the pairs without a label.
+    `own_null` is false for a small group: its noise probabilities, and its rate, use the known
+    mismatches of the whole corpus. `group` is None for the pairs without a label.
     """
 
     group: str | None
@@ -101,7 +101,7 @@ class GroupRate:
     def of_json(cls, fields: Mapping[str, Any]) -> GroupRate:
         """Read the noise rate of a group from a table's metadata.
 
-        Raises `KeyError` or `ValueError` for anything else.
+        Raises `KeyError` or `ValueError` for other fields.
         """
         rate = Estimate.of_fields(fields, "noise_rate")
         group, pairs, own_null = fields["group"], fields["pairs"], fields["own_null"]
@@ -112,14 +112,13 @@ class GroupRate:
 
 @dataclass(frozen=True)
 class NullModel:
-    """A fitted null.
+    """The distribution of a score over mismatched pairs (the null), and what follows from it.
 
-    `separation` is how often a matched pair has a higher cosine than a mismatched one, by the fit
-    of the rate. `expected_error` is the share of pairs expected on the wrong side of a probability
-    of one half; `overlap` is that share if 40 % of the pairs were mismatched, which says how well
-    the score separates pairs, whatever the noise rate. The tables hold, per bin centre, the
-    probability of being mismatched and the upper tail of the null; between centres both are
-    interpolated.
+    `separation` is the estimated AUROC of matched against mismatched pairs. `expected_error` is the
+    share of pairs expected on the wrong side of a noise probability of one half; `overlap` is that
+    share if 40 % of the pairs were mismatched, which compares scores whatever the noise rate.
+    `probability_table` holds the noise probability at the bin centres, `tail_table` the upper tail
+    of the null at the bin edges; both are interpolated in between.
     """
 
     noise_rate: Estimate
@@ -138,14 +137,14 @@ class NullModel:
         may_be_lower: bool = False,
         at_hand: bool = True,
     ) -> NullModel:
-        """Fit the null model to histograms of the pairs' scores and of known mismatches.
+        """Fit the null model to histograms of the scores of pairs and of known mismatches.
 
-        Both are counts over 4096 equal bins on [-1, 1], summed over all blocks; arrays or tensors
-        of counts may replace `Histogram`. `means` are histograms of the mean mismatched cosine of
-        each image, and of each caption; they show how well the null is known. `may_be_lower` and
-        `at_hand` are those of `ncclean.scoring.noise_rate.noise_rate`.
+        Both are counts over 4,096 equal bins on [-1, 1], summed over all blocks, as a `Histogram`
+        or an array. `means` are histograms of the mean mismatched score of each image and of each
+        caption, which show how precisely the null is known. `may_be_lower` and `at_hand` are passed
+        to `ncclean.scoring.noise_rate.noise_rate`.
 
-        Raises `ValueError` if either of the first two is empty, or has another number of bins.
+        Raises `ValueError` if one of the first two is empty or has another number of bins.
         """
         observed, null = _counts(diagonal_histogram), _counts(off_diagonal_histogram)
         if observed.sum() == 0 or null.sum() == 0:
@@ -169,11 +168,14 @@ class NullModel:
         return low <= min(self.noise_rate.high, other.noise_rate.high)
 
     def noise_probability(self, similarity: torch.Tensor) -> torch.Tensor:
-        """Noise probability of a score s, noise_rate f0(s) / f(s): never increasing in s."""
+        """Return the probability that a pair of score s is mismatched: noise_rate f0(s) / f(s).
+
+        f0 is the density of known mismatches, f that of the pairs. It never increases with s.
+        """
         return _interpolate(similarity, _CENTRES, self.probability_table)
 
     def p_value(self, similarity: torch.Tensor) -> torch.Tensor:
-        """1 - F0(s): how often a mismatched pair reaches a score of at least s."""
+        """Return 1 - F0(s), the share of known mismatches with a score of at least s."""
         return _interpolate(similarity, _EDGES, self.tail_table)
 
 

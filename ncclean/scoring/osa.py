@@ -54,7 +54,11 @@ def cleanliness_weight(
 
 @dataclass(frozen=True)
 class AllPairsMean:
-    """Mean and deviation of the cosines of all images with all texts, and the mean's variances."""
+    """Mean and standard deviation of the cosines of all images with all texts.
+
+    `image_variance` and `text_variance` are what the samples of images and of texts add to the
+    variance of the mean.
+    """
 
     mean: float
     deviation: float
@@ -91,16 +95,16 @@ def estimate_shift(
     seed: int = 0,
     tolerance: float = 0.0,
 ) -> AllPairsMean:
-    """Estimate the mean cosine of noise images and texts, the boundary of OSA, with its spread.
+    """Estimate OSA's boundary, the mean cosine of noise images with noise texts, and its spread.
 
     `source="noise"`: uniform random pixels and uniform random token ids through the frozen encoders
     (about 0.215 for OpenAI's ViT-B/32, Table 1). The mean is taken over all pairs of `pairs` noise
     images with `pairs` noise captions, see `mean_of_all_pairs`. With a `tolerance`, both samples
     start small. The sample that contributes more to the standard error grows until the error is
-    below the tolerance or that sample has `pairs` rows. `source="shuffled"` is a property of a
-    corpus and comes from its mismatched cosines, see `ncclean.scoring.null.Histogram.mean`.
+    below the tolerance or that sample has `pairs` rows. Another source, `shuffled`, is a property
+    of a corpus: it is `ncclean.scoring.null.Histogram.mean` of its mismatched cosines.
 
-    Raises `InputError` for another source or fewer than two pairs.
+    Raises `InputError` for a source other than `noise`, or fewer than two pairs.
     """
     if source != "noise":
         raise InputError(

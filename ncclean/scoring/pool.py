@@ -20,11 +20,11 @@ _CHUNK_CELLS = 1 << 24
 
 @dataclass(frozen=True)
 class Rivals:
-    """The summed rivals of n pairs: (n,) each.
+    """Logsumexps of the logits of n pairs with the pairs of a pool, (n,) each.
 
     `i2t` is logsumexp_l(scale <v_i, t_l>) over the captions l of the pool, `t2i` the same for
-    captions with its images, excluding the pair's own sample. `in_pool` says which pairs are in the
-    pool.
+    captions with its images; both leave out pairs of the pool that are of the same sample as pair
+    i. `in_pool` tells which pairs are in the pool themselves.
     """
 
     i2t: torch.Tensor
@@ -34,9 +34,10 @@ class Rivals:
 
 @dataclass(frozen=True)
 class Pool:
-    """(P, d) L2-normalised `image` and `text`, float32 rounded to float16, and (P,) `samples`.
+    """A sample of P pairs of the corpus: their captions and images are rivals of other pairs.
 
-    `samples` are from `sample_numbers`.
+    `image` and `text` (P, d) are L2-normalised, float32 rounded to float16; `samples` (P,) are
+    those of `sample_numbers`.
     """
 
     image: torch.Tensor
@@ -46,7 +47,11 @@ class Pool:
     def rivals(
         self, image: torch.Tensor, text: torch.Tensor, samples: np.ndarray, scale: float
     ) -> Rivals:
-        """Return logsumexps of n pairs, (n, d) float32 embeddings, over their pool rivals."""
+        """Return the logsumexps of n pairs, (n, d) float32 embeddings, over the pairs of the pool.
+
+        `samples` (n,) are the pairs' sample numbers: pairs of the pool with an equal number are
+        left out.
+        """
         rows, places = _same(samples, self.samples)
         in_pool = np.zeros(len(samples), dtype=bool)
         in_pool[rows] = True
@@ -58,7 +63,7 @@ class Pool:
 
 
 def sample_numbers(uids: Iterable[str]) -> np.ndarray:
-    """Return (n,) uint64 hashes of uids, shared by captions of one image."""
+    """Return (n,) uint64 hashes of uids, equal for the captions of one image."""
     hashes = (hashlib.blake2b(uid.encode(), digest_size=8).digest() for uid in uids)
     return np.frombuffer(b"".join(hashes), dtype="<u8").astype(np.uint64)
 

@@ -36,7 +36,7 @@ _TAIL = 0.025
 
 @dataclass(frozen=True)
 class Recalibration:
-    """The map from one noise probability to another, which rises everywhere.
+    """A strictly increasing map of noise probabilities, piecewise linear in their logits.
 
     `slopes` are those of the segments between the `knots`, which are logits.
     """
@@ -61,11 +61,11 @@ class Recalibration:
 
 @dataclass(frozen=True)
 class Audited:
-    """A calibration that was moved to the findings of an audit.
+    """The correction of a calibration by the answers of an audit.
 
-    `noise_rate` is measured, from `answers` answers, of which `digest` is a hash. `drawn_bounds`
-    are the strata's bounds by the noise probability at the time of sampling, `bounds` their current
-    values: with both, the same answers can be assigned to their strata in the moved table.
+    `noise_rate` is measured, from `answers` answers with the hash `digest`. `drawn_bounds` are the
+    bounds of the strata in the noise probability at the time of sampling, `bounds` the same after
+    the recalibration: so the same answers can be assigned to their strata in the changed table.
     """
 
     recalibration: Recalibration
@@ -76,7 +76,7 @@ class Audited:
     bounds: tuple[float, ...]
 
     def to_json(self) -> str:
-        """The audit's recalibration for the metadata of a score table."""
+        """Write an audit's recalibration as JSON for the metadata of a score table."""
         return json.dumps(asdict(self, dict_factory=flattened))
 
     @classmethod
@@ -121,16 +121,18 @@ def _rising(values: Sequence[object]) -> tuple[float, ...]:
 def recalibrated(
     probability: np.ndarray, mismatched: np.ndarray, weights: np.ndarray
 ) -> Recalibration:
-    """Fit a recalibration to (N,) probabilities, judgements and sampling weights.
+    """Fit a `Recalibration` to N answers of an audit.
 
-    Weighted logistic regression. Weights are the inverse of the sampling rate; they are scaled to
-    add up to the effective number of answers, (sum w)^2 / sum w^2, so that the ridge has the same
-    effect in every design. The weighted mean of p' over the answers is the weighted share that is
+    `probability` (N,) is the noise probability, `mismatched` (N,) is true where people found a pair
+    mismatched, and `weights` (N,) are the inverse of the sampling rate. The fit is a weighted
+    logistic regression with a ridge. The weights are scaled to add up to the effective number of
+    answers, (sum w)^2 / sum w^2, so that the ridge has the same effect in every design. The
+    weighted mean of the new probabilities over the answers is the weighted share that is
     mismatched.
 
-    If all n answers agree, there is no such fit: they only tell that the share of the others is
-    below the end of its exact 95 % interval, 1 - .025^(1/n). The slopes stay at 1, and the
-    intercept moves the mean to that end, or not at all if it is there already.
+    If all n answers agree, they only tell that the share of the others is below the end of its
+    exact 95 % interval, 1 - .025^(1/n). Then all slopes are 1, and the intercept moves the mean
+    probability to that end, or not at all if it is there already.
     """
     knots = tuple(map(float, np.unique(np.quantile(_logits(probability), _QUANTILES))))
     segments, truth = _segments(probability, knots), np.asarray(mismatched, dtype=np.float64)

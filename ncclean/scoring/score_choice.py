@@ -24,11 +24,12 @@ _FEWER_WRONG = 3.0  # pairs
 
 
 def better_score(distributions: Distributions, cosine: NullModel, other: NullModel) -> CalibratedOn:
-    """Return `neg_clip_loss` if it should err on fewer pairs, else the cosine.
+    """Return the score to calibrate on: `neg_clip_loss` if it should err on fewer pairs.
 
-    It errs less if wrong captions belong to other images of the corpus (see `excess_below`), or if
-    it separates matched from mismatched pairs better (see `NullModel.overlap`) by three pairs of
-    the corpus. A wrong rate makes a score look better, so the two must agree on it.
+    Else it is the cosine, `similarity`. It errs less if wrong captions belong to other images of
+    the corpus (see `excess_below`), or if it separates matched from mismatched pairs better (see
+    `NullModel.overlap`) by three pairs of the corpus. `cosine` and `other` are the null models of
+    both scores. Their noise rates must agree, since a wrong rate makes a score look better.
     """
     normalised = distributions.score("neg_clip_loss")
     gain = distributions.matched.size * (cosine.overlap - other.overlap)
@@ -37,12 +38,12 @@ def better_score(distributions: Distributions, cosine: NullModel, other: NullMod
 
 
 def excess_below(cosine: Distributions, normalised: Distributions) -> float:
-    """Return how many more pairs score as low as known mismatches by it than by the cosine.
+    """Return how many more pairs negCLIPLoss puts as low as known mismatches than the cosine does.
 
-    Among the pairs as given, a twentieth of the mismatched ones lie below the known mismatches'
-    lowest twentieth by either score, with about as many matched ones, and so on up to their median.
-    The difference of the two counts, in standard errors of independent counts, is averaged over
-    these ten quantiles. The counts are of the same pairs, so it scatters by less than one.
+    For each of ten quantiles of the known mismatches, from 5 % to the median, counts the pairs
+    below it by either score. Returns the mean over the quantiles of (n_negCLIPLoss - n_cosine) /
+    sqrt(n_cosine + n_negCLIPLoss + 1). If negCLIPLoss follows its null, both counts are about
+    equal, and the mean scatters around 0 by less than one.
     """
     low, lower = (_below(scores.matched, scores.mismatched) for scores in (cosine, normalised))
     return float(((lower - low) / np.sqrt(low + lower + 1)).mean())

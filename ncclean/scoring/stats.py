@@ -19,17 +19,17 @@ from ncclean.scoring.null import BINS, Histogram
 
 @dataclass(slots=True)
 class ShardStats:
-    """Counts by status, and errors.
+    """Numbers of a scored shard: its rows by status, failures, seconds and sizes.
 
-    `error` is set when the shard broke off: its readable samples have rows, the shard counts as
-    failed. `column_failures` are pairs without the columns of a function of `--columns`.
+    `error` is set if reading the shard ended early: the samples read before have rows, and the
+    shard counts as failed. `trace` then names the process and gives the last lines of the
+    traceback. `column_failures` counts pairs for which a function of `--columns` failed.
     `captions_cut` counts captions with more tokens than the model's `context_length`, which is None
     if no model read them. `further` counts images and captions that belong to no row. `times` are
     the seconds that scoring the shard waited for the `store`, the `decode`rs and the `device`, and
     took to `score` and `write`; phases of several shards overlap. `bytes` is the rows' size in
-    memory, which decides where the table is split into files. `trace` is the process in which the
-    shard failed, and the last lines of the traceback. `sources` are the shards of a file of
-    embeddings as they were encoded.
+    memory, which decides where the table is split into files. `sources` are the fingerprints of the
+    original shards, if this shard is a file of embeddings.
     """
 
     rows: int
@@ -92,7 +92,10 @@ def _rounded(times: dict[str, float]) -> dict[str, float]:
 
 @dataclass
 class ColumnFailures:
-    """Pairs without the columns of a function, by its name, and the reason for the first."""
+    """Numbers of pairs for which a function of `--columns` failed, by its name; with a reason each.
+
+    The reason is that of the first failure.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -119,14 +122,14 @@ class ColumnFailures:
 
 @dataclass
 class Distributions:
-    """Histograms over a shard or a corpus: cosines of the pairs, of known mismatches, and losses.
+    """Histograms over a shard or corpus: cosines of pairs and of known mismatches, and losses.
 
-    They can be added in any order; a corpus of 100,000 shards keeps one set, not one for each
-    shard. `losses` has the bins of `scoring.mixture.loss_histogram`. `image_means` and
-    `caption_means` hold each image's and each caption's mean cosine with its known mismatches;
-    older records have none. `groups` are those of `--calibrate-by`, with mismatches only among the
-    group's pairs, and without losses; None is the group of the pairs without a label. `scores` has
-    the distributions of other scores than the cosine, by name, if pairs are calibrated on them.
+    `matched` counts all pairs as given. `losses` has the bins of `scoring.mixture.loss_histogram`.
+    `image_means` and `caption_means` count each image's and each caption's mean cosine with its
+    known mismatches; older records have none. `groups` are those of `--calibrate-by`, with
+    mismatches only among the group's pairs, and without losses; None is the group of the pairs
+    without a label. `scores` has the histograms of other scores than the cosine, by name.
+    Histograms of several shards can be added in any order.
     """
 
     matched: Histogram = field(default_factory=Histogram)
@@ -147,11 +150,14 @@ class Distributions:
         return self
 
     def group(self, name: str | None) -> Distributions:
-        """The distributions of a group of pairs, empty at first."""
+        """Return the histograms of a group of pairs, adding empty ones for a new group."""
         return self.groups.setdefault(name, Distributions())
 
     def score(self, name: str) -> Distributions:
-        """The distributions of a score, empty at first; for `similarity`, these themselves."""
+        """Return the histograms of a score, adding empty ones for a new score.
+
+        For `similarity`, the cosine, these are the object's own.
+        """
         if name == "similarity":
             return self
         return self.scores.setdefault(name, Distributions())
@@ -186,7 +192,7 @@ _NAMES = tuple(
 
 
 def pack_histogram(histogram: Histogram) -> dict[str, Any]:
-    """Pack a histogram into JSON fields; counts as base64 of compressed int64.
+    """Pack a histogram into JSON fields, with its counts as base64 of compressed int64.
 
     The first bytes of all counts come first, as most counts have one or two: a third smaller than
     count by count.
@@ -197,7 +203,7 @@ def pack_histogram(histogram: Histogram) -> dict[str, Any]:
 
 
 def unpack_histogram(fields: dict[str, Any]) -> Histogram:
-    """Unpack a histogram from JSON fields. Raises `ValueError` for other bins."""
+    """Unpack the fields of `pack_histogram`. Raises `ValueError` for another number of bins."""
     # Until 0.3 they were stored count by count.
     are_planes, size = "planes" in fields, 8 * BINS
     packed = base64.b64decode(fields["planes" if are_planes else "counts"])

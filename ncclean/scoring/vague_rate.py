@@ -16,10 +16,10 @@ _VAGUE = 0.2  # width of an interval that tells next to nothing
 
 @dataclass(frozen=True)
 class ForeignLanguage:
-    """A language that a model may not know, in a sample of a table's captions.
+    """A language that the estimator may not know, found in a sample of a table's captions.
 
-    `share` of the captions are in it; of these `wrong` look mismatched, of English ones
-    `wrong_in_english`, None if there are hardly any.
+    `share` of the captions are in it. A share `wrong` of these looks mismatched, and a share
+    `wrong_in_english` of the captions in English, None if there are hardly any.
     """
 
     language: str
@@ -39,7 +39,7 @@ class ForeignLanguage:
 
 
 def why_vague(rate: Estimate) -> str | None:
-    """Explain why a noise rate's interval is too wide to use; None if it is not.
+    """Explain why a noise rate's interval is too wide to use, in a sentence; None if it is not.
 
     The estimated separation of matched from mismatched pairs is not mentioned: it is only right if
     the rate is.
@@ -61,16 +61,21 @@ def why_vague(rate: Estimate) -> str | None:
 
 
 def is_usable(rate: Estimate) -> bool:
-    """Check whether a share is known well enough for probabilities: above, by half of that width.
+    """Check whether a share is known well enough to give probabilities.
 
-    Its lower end does not count: it is lower whenever right ones may score like wrong ones.
+    It is if its upper end is at most .1 above the estimate, and the interval is not all of [0, 1].
+    The lower end does not count: it is low whenever right ones may score like wrong ones.
     """
     return rate.is_known and not tells_nothing(rate) and rate.high - rate.value <= _VAGUE / 2
 
 
 def why_untold(words: bool, parts: bool, near_miss: Estimate, part: Estimate) -> Iterator[str]:
-    """Explain why `--words` and `--caption-parts`, if requested, give no probabilities."""
-    for option, is_asked, rate, what, one, columns in (
+    """Yield a sentence for each of `--words` and `--caption-parts` that gives no probabilities.
+
+    Only for those that were requested, by `words` and `parts`. `near_miss` and `part` are the
+    estimated shares of captions with a wrong word and of foreign parts.
+    """
+    for option, is_asked, rate, what, fault, columns in (
         ("--words", words, near_miss, "words", "another word", "near_miss_probability is null, and "
          "suspect_word and better_word mean nothing"),
         ("--caption-parts", parts, part, "sentences", "a foreign sentence",
@@ -78,7 +83,7 @@ def why_untold(words: bool, parts: bool, near_miss: Estimate, part: Estimate) ->
     ):  # fmt: skip
         if is_asked and not is_usable(rate):
             yield (
-                f"{option}: this model cannot tell {what}: captions with {one} put in on purpose "
+                f"{option}: this model cannot tell {what}: captions with {fault} put in on purpose "
                 f"score like these, or too few have any to try. So {columns}; that does not say "
                 "that the captions are right. Try a stronger model."
             )
