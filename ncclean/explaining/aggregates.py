@@ -28,10 +28,12 @@ _SAMPLED = 5_000  # buckets without excess, which show the spread
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over all pairs: (S,) pairs, (V, S) sums and (V, S) sums of squares by stratum.
+    """Sums of V values over all pairs of a corpus, by stratum of caption length (S strata).
 
-    `shown` (V,) is the part of a group's excess that each value shows if pairs are wrong: 1 for an
-    outcome's own value. It tells how well evidence distinguishes pairs.
+    `pairs` (S,) counts the pairs; `sums` and `squares` (V, S) sum the values and their squares. The
+    values are an outcome's probability, or evidence for it. `shown` (V,) is the difference of a
+    value's mean between wrong and right pairs, relative to that of the outcome's probability: 1 for
+    the probability itself. It tells how well evidence distinguishes pairs.
     """
 
     pairs: np.ndarray
@@ -41,12 +43,12 @@ class Totals:
 
     @classmethod
     def read(cls, connection: duckdb.DuckDBPyConnection, values: Values) -> Totals:
-        """Sum the view `pairs`."""
-        names, own = values.names(), values.owners()
+        """Sum the values of the view `pairs`."""
+        names, owners = values.names(), values.owners()
         products = ["{0}::DOUBLE", "{0}::DOUBLE ** 2", "{0}::DOUBLE * {1}"]
         sums = "".join(
-            f", sum({product.format(name, by)})"
-            for name, by in zip(names, own, strict=True)
+            f", sum({product.format(name, owner)})"
+            for name, owner in zip(names, owners, strict=True)
             for product in products
         )
         rows = connection.execute(
@@ -58,7 +60,7 @@ class Totals:
             pairs[stratum] = count
             summed[:, :, stratum] = np.reshape(numbers, (-1, 3)).T
         of_all = summed.sum(axis=2)
-        place = [names.index(name) for name in own]
+        place = [names.index(name) for name in owners]
         wrong = np.maximum(of_all[0, place], 1e-9)  # expected number of wrong pairs
         right = np.maximum(pairs.sum() - wrong, 1e-9)
         among_wrong = of_all[2] / wrong
@@ -67,13 +69,16 @@ class Totals:
         return cls(pairs, summed[0], summed[1], np.clip(shares, 0.0, 1.0))
 
     def of(self, columns: Sequence[int]) -> Totals:
-        """Return the totals of some of the values."""
+        """Return the totals of some of the values, by their indices."""
         places = list(columns)
         return Totals(self.pairs, self.sums[places], self.squares[places], self.shown[places])
 
     @property
     def means(self) -> np.ndarray:
-        """Return (V, S) means; for an empty stratum, the mean of all pairs."""
+        """Return the (V, S) means of the values by stratum.
+
+        An empty stratum has the mean of all pairs.
+        """
         overall = self.sums.sum(axis=1, keepdims=True) / max(self.pairs.sum(), 1)
         means = self.sums / np.maximum(self.pairs, 1)
         filled: np.ndarray = np.where(self.pairs > 0, means, overall)
@@ -81,7 +86,7 @@ class Totals:
 
     @property
     def variances(self) -> np.ndarray:
-        """(V, S) variances of the values of a stratum."""
+        """Return the (V, S) variances of the values by stratum, 0 for an empty one."""
         squares = self.squares / np.maximum(self.pairs, 1)
         variances: np.ndarray = np.maximum(squares - self.means**2, 1e-9) * (self.pairs > 0)
         return variances
@@ -89,10 +94,12 @@ class Totals:
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of one kind: `values` (G,), (G, S) `pairs`, (V, G, S) `sums`.
+    """The G groups of one kind, such as the captions with a given word.
 
-    `is_typical` (G,) marks those not selected for their excess. `tested` is the number of groups
-    with enough pairs, or a bound on it.
+    Sums of V values by S strata of caption length: `values` (G,) names the groups, `pairs` (G, S)
+    counts their pairs, `sums` (V, G, S) sums the values. `is_typical` (G,) marks groups that were
+    not selected for their excess, which show how groups without a cause differ. `tested` is the
+    number of groups with enough pairs, or an upper bound on it.
     """
 
     kind: Kind
@@ -111,9 +118,11 @@ def group_sums(
     totals: Totals,
     min_pairs: int,
 ) -> Groups:
-    """Sum the values of all groups of a kind with `min_pairs` pairs that may have a cause.
+    """Sum the values of the groups of a kind that may have a cause and have `min_pairs` pairs.
 
-    `values` are columns of the view `pairs`, `own` those in excess wherever there is a cause.
+    `values` are columns of the view `pairs`; `own` are those of them that are in excess wherever
+    there is a cause. If there are many groups, only those in hash buckets whose `own` values exceed
+    the expected ones are summed, and some others as typical groups.
     """
     screened = [n for n, name in enumerate(values) if name in own]
     # Captions of one length may all be in one group, whose mean is then that of its stratum.
@@ -151,15 +160,15 @@ def group_sums(
         )
     )
     connection.unregister("looked_at")
-    names, first, at = np.unique(
+    names, first, group = np.unique(
         rows["value"].astype(object), return_index=True, return_inverse=True
     )
     counts = np.zeros((len(names), STRATA))
     summed = np.zeros((len(values), len(names), STRATA))
     strata = rows["stratum"].astype(int)
-    counts[at, strata] = rows["pairs"]
+    counts[group, strata] = rows["pairs"]
     for n in range(len(values)):
-        summed[n, at, strata] = rows[f"s{n}"]
+        summed[n, group, strata] = rows[f"s{n}"]
     tested = len(names) if chosen.all() else int((pairs // min_pairs).sum())
     of_typical = np.isin(rows["bucket"][first], number[is_typical])
     return Groups(kind, names.tolist(), counts, summed, of_typical, tested)

@@ -27,10 +27,11 @@ MOST_CANDIDATES = 400
 
 @dataclass(frozen=True)
 class Candidate:
-    """A group that stands out in an outcome; `tau2` are for the values that `required` names.
+    """A group whose pairs are wrong significantly more often than others, in one outcome.
 
-    `rate` is its share of wrong pairs if not derived from the values; such a group is always a
-    cause.
+    `required` names the values that are in excess, and `tau2` their variances between groups
+    without a cause. `rate` is the group's share of wrong pairs if it is not derived from the
+    values; such a group is always a cause.
     """
 
     kind: Kind
@@ -49,7 +50,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Test:
-    """Tests of (G,) groups: log p-values, mean, expected mean and strength of each."""
+    """Results of testing G groups, (G,) each: log p-value, mean, expected mean, and strength.
+
+    The strength is the excess of the mean in standard deviations.
+    """
 
     log_p: np.ndarray
     mean: np.ndarray
@@ -59,9 +63,10 @@ class Test:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Groups that stand out among `tested` tests, the strongest first; `left_out` exceed the limit.
+    """The groups that stand out, the strongest first, at most 400.
 
-    Tests with a log p-value up to `log_threshold` are discoveries.
+    `tested` counts the tests, `left_out` the groups beyond the limit. Tests with a log p-value up
+    to `log_threshold` are discoveries.
     """
 
     listed: tuple[Candidate, ...]
@@ -78,12 +83,13 @@ def excess_tests(
     required: Required,
     by_stratum: bool = True,
 ) -> Test:
-    """Test (G, S) groups by (C, G, S) sums of C values, all of which must be in excess.
+    """Test whether the means of G groups exceed the expected ones in all of C values.
 
-    The expected mean of a group is that of the pairs outside it with captions of the same length;
-    see `comparison`. `tau2` is (C,) or (C, G). With `by_stratum` false, captions of any length are
-    compared. The result is that of the value with the weakest p-value; `mean` and `expected` are
-    the first value's.
+    `pairs` (G, S) and `sums` (C, G, S) are by stratum of caption length. The expected mean of a
+    group is that of the pairs outside it in the same strata; see `comparison`. With `by_stratum`
+    false, captions of any length are compared. `tau2`, (C,) or (C, G), is the variance of the means
+    of groups without a cause. The p-value is that of the value with the weakest one; the other
+    results are those of the first value.
     """
     compared, sums, means = comparison(pairs, sums, totals, by_stratum)
     count = np.maximum(compared.sum(axis=1), 1e-9)
@@ -102,37 +108,44 @@ def excess_tests(
 def comparison(
     pairs: np.ndarray, sums: np.ndarray, totals: Totals, by_stratum: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (G, S) comparable pairs of groups, their (C, G, S) sums, and the means outside.
+    """Return the comparable pairs of groups, their sums, and the means of the pairs outside.
 
-    Strata with few pairs outside a group are omitted. A group that covers its strata is one by
-    length, whatever its kind: it is compared with all pairs outside, as are groups with
-    `by_stratum` false, if these are enough.
+    These are (G, S), (C, G, S) and (C, G, S), by stratum of caption length. Strata with few pairs
+    outside a group are set to 0. A group that covers its strata, and with `by_stratum` false every
+    group, is compared with all pairs outside, if these are enough.
     """
     outside = totals.pairs - pairs
-    left = totals.sums[:, None, :] - sums
-    use = (outside >= _FEWEST_OUTSIDE) & by_stratum
-    is_alone = ~(pairs * use).any(axis=1)[:, None]
-    use = np.where(is_alone, has_outside(pairs, totals)[:, None], use)
-    whole = left.sum(axis=2) / np.maximum(outside.sum(axis=1), 1)
-    means = np.where(is_alone, whole[:, :, None], left / np.maximum(outside, 1))
-    return pairs * use, sums * use, np.clip(means, 0.0, 1.0)
+    outside_sums = totals.sums[:, None, :] - sums
+    is_comparable = (outside >= _FEWEST_OUTSIDE) & by_stratum
+    is_alone = ~(pairs * is_comparable).any(axis=1)[:, None]
+    is_comparable = np.where(is_alone, has_outside(pairs, totals)[:, None], is_comparable)
+    overall = outside_sums.sum(axis=2) / np.maximum(outside.sum(axis=1), 1)
+    means = np.where(is_alone, overall[:, :, None], outside_sums / np.maximum(outside, 1))
+    return pairs * is_comparable, sums * is_comparable, np.clip(means, 0.0, 1.0)
 
 
 def has_outside(pairs: np.ndarray, totals: Totals) -> np.ndarray:
-    """Return (G,): whether enough pairs are outside a group, whatever their captions' length."""
+    """Return (G,) bool: whether at least 200 pairs are outside a group, of any caption length.
+
+    `pairs` (G, S) counts the groups' pairs by stratum.
+    """
     enough: np.ndarray = totals.pairs.sum() - pairs.sum(axis=1) >= _FEWEST_OUTSIDE
     return enough
 
 
 def compares_lengths(kind: Kind) -> bool:
-    """Return whether a kind's groups are compared at equal caption length."""
+    """Return whether groups of a kind are compared with captions of the same length only."""
     return kind.name != LENGTH
 
 
 def candidates_of(
     groups: Sequence[Groups], totals: Totals, values: Values, options: ExplainOptions
 ) -> Candidates:
-    """Test every group of every kind in every outcome."""
+    """Test every group of every kind in every outcome, and return those that stand out.
+
+    They are discoveries at the rate `false_discoveries` whose mean exceeds the expected one by
+    `min_excess`.
+    """
     spreads = _spreads(groups, totals, len(values.names()))
     candidates, tested = [], 0
     for of_kind, spread in zip(groups, spreads, strict=True):
@@ -148,10 +161,10 @@ def candidates_of(
                 compares_lengths(of_kind.kind),
             )  # fmt: skip
             candidates.append((of_kind, number, required, tuple(map(float, tau2)), test))
-    every = np.concatenate([test.log_p for *_, test in candidates]) if candidates else np.empty(0)
-    threshold = log_threshold(every, tested, options.false_discoveries)
+    log_p = np.concatenate([test.log_p for *_, test in candidates]) if candidates else np.empty(0)
+    threshold = log_threshold(log_p, tested, options.false_discoveries)
     ends = np.cumsum([len(test.log_p) for *_, test in candidates])[:-1]
-    of_tests = np.split(q_values(every, tested), ends) if candidates else []
+    of_tests = np.split(q_values(log_p, tested), ends) if candidates else []
     listed = [
         Candidate(
             of_kind.kind,
@@ -175,13 +188,13 @@ def candidates_of(
 
 def _spreads(groups: Sequence[Groups], totals: Totals, columns: int) -> list[np.ndarray]:
     """Return (C,) tau^2 of each kind: its own, or that of words if it has too few groups."""
-    own = {of_kind.kind.name: _spread(of_kind, totals, columns) for of_kind in groups}
-    few = own.get("word")
-    if few is None:
-        largest = [spread for spread in own.values() if spread is not None]
-        few = np.max(largest, axis=0) if largest else np.zeros(columns)
-    spreads = (own[of_kind.kind.name] for of_kind in groups)
-    return [few if spread is None else spread for spread in spreads]
+    by_kind = {of_kind.kind.name: _spread(of_kind, totals, columns) for of_kind in groups}
+    fallback = by_kind.get("word")
+    if fallback is None:
+        largest = [spread for spread in by_kind.values() if spread is not None]
+        fallback = np.max(largest, axis=0) if largest else np.zeros(columns)
+    spreads = (by_kind[of_kind.kind.name] for of_kind in groups)
+    return [fallback if spread is None else spread for spread in spreads]
 
 
 def _spread(of_kind: Groups, totals: Totals, columns: int) -> np.ndarray | None:

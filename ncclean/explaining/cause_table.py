@@ -41,15 +41,15 @@ class Example:
 
 @dataclass(frozen=True)
 class Cause:
-    """A group of pairs that are wrong more often than others.
+    """A group of pairs that are wrong more often than others: a row of the table of causes.
 
     `number` counts causes from 1, the largest excess first. After them come groups of which
     `is_cause` is false: the estimator may only be worse there, so that `excess` and `q_value` are
-    NaN. Last come groups folded into one of these, with its number in `folded_into`. `outside` is
-    the rate of the pairs in no cause and no such group, unknown for exchanged words in a table
-    without near misses. `excess` is the number of wrong pairs beyond that rate, or of all wrong
-    pairs if it is unknown. `condition` is SQL over the score table; `join` is the table that it
-    needs, as for `--join`.
+    NaN. Last come groups folded into one of these, with its number in `folded_into`. `rate` is the
+    share of wrong pairs, `outside` that of the pairs in no listed group, unknown for exchanged
+    words in a table without near misses. `excess` is the number of wrong pairs beyond that rate, or
+    of all wrong pairs if it is unknown. `condition` is SQL over the score table; `join` is the
+    table that it needs, as for `--join`.
     """
 
     number: int
@@ -71,11 +71,11 @@ class Cause:
 
     @property
     def is_rate_known(self) -> bool:
-        """Whether anything is known about the share of wrong pairs."""
+        """Whether anything is known about the group's share of wrong pairs, if only a bound."""
         return self.rate.is_known or self.rate.low > 0 or self.rate.high < 1
 
     def to_json(self) -> dict[str, Any]:
-        """The row of the table."""
+        """Return the cause as a row of the table, with null for NaN."""
         row = {name: getattr(self, name) for name in CAUSES.names if hasattr(self, name)}
         row |= flattened([("rate", self.rate), ("outside", self.outside)])
         row |= {name: None for name in _NUMBERS if math.isnan(row[name])}
@@ -84,7 +84,7 @@ class Cause:
 
 
 def write_causes(out: UPath, causes: Sequence[Cause], metadata: dict[str, str]) -> None:
-    """Write the table, whole or not at all."""
+    """Write a table of causes to a Parquet file, whole or not at all."""
     facts = {"made_by": mark(COMMAND), "ncclean_version": __version__, **metadata}
     table = pa.Table.from_pylist([cause.to_json() for cause in causes], CAUSES)
     with published(out) as aside:
@@ -104,14 +104,14 @@ def read_causes(path: str) -> list[Cause]:
 def check_examples(
     causes: Sequence[Cause], connection: duckdb.DuckDBPyConnection, path: str
 ) -> None:
-    """Raise `InputError` if no example of the causes is a pair of the scores in `connection`.
+    """Raise `InputError` if the causes are of another score table: it has none of their examples.
 
     The connection is that of `ncclean.storage.joined.JoinedScores`; the causes are those of `path`.
     """
     uids = [example.uid for cause in causes for example in cause.examples if example.uid]
-    found = f"SELECT 1 FROM {SCORES_ALONE} WHERE uid IN (SELECT unnest($1)) LIMIT 1"
+    query = f"SELECT 1 FROM {SCORES_ALONE} WHERE uid IN (SELECT unnest($1)) LIMIT 1"
     has_uids = "uid" in columns_of(connection, SCORES_ALONE)
-    if uids and not (has_uids and connection.execute(found, [uids]).fetchall()):
+    if uids and not (has_uids and connection.execute(query, [uids]).fetchall()):
         raise InputError(f"{path} is about another table: none of its examples is in this one")
 
 

@@ -26,11 +26,11 @@ def described(
     clusters: str | None,
     proposals: Mapping[int, str],
 ) -> list[Cause]:
-    """Describe the causes, then unsure groups, then those folded into either.
+    """Return the rows of the table of causes.
 
-    Causes are sorted by excess, the largest first. A cause is dropped if its share of wrong pairs
-    turns out to be less than `--min-excess` above that of the pairs in no group. `proposals` are by
-    number of the candidate.
+    These are the causes, the largest excess first, then unsure groups, then those folded into
+    either. A cause is dropped if its share of wrong pairs turns out to be less than `--min-excess`
+    above that of the pairs in no group. `proposals` are texts by number of the candidate.
     """
     values, options = verdicts.values, verdicts.options
     names = values.names()
@@ -119,7 +119,7 @@ class _Facts:
 
 
 def share_outside(rate: float, pairs: float) -> Estimate:
-    """Return the share elsewhere with Wilson's 95 % interval, which has a width even at 0 and 1."""
+    """Return a share with Wilson's 95 % interval, which has a width even at 0 and 1."""
     doubt = 1.96**2 / max(pairs, 1)
     centre = (rate + doubt / 2) / (1 + doubt)
     half = math.sqrt(doubt * (rate * (1 - rate) + doubt / 4)) / (1 + doubt)

@@ -30,11 +30,11 @@ FEWEST_GROUPS = 10  # enough to estimate a spread
 
 
 def heterogeneity(excess: np.ndarray, variance: np.ndarray) -> float:
-    """Return tau^2 >= 0: the variance of groups' means beyond that of their pairs.
+    """Return tau^2 >= 0: the variance of groups' means that their pairs' chance does not explain.
 
-    `excess` (G,) is q - e, `variance` (G,) is s^2 / n. 0 for fewer than `FEWEST_GROUPS` groups. If
-    a group has a cause, all others are below their outside, which is not spread, so the median is
-    subtracted.
+    `excess` (G,) is the mean of a group minus the expected mean, `variance` (G,) the variance of a
+    group's mean. 0 for fewer than 10 groups. If a group has a cause, all others are below the mean
+    of the pairs outside them, which is not spread, so the median is subtracted.
     """
     if len(excess) < FEWEST_GROUPS:
         return 0.0
@@ -55,9 +55,11 @@ def log_p_values(
     variance: np.ndarray,
     tau2: np.ndarray | float,
 ) -> np.ndarray:
-    """Return the log of the bound for each group; 0 if the mean does not exceed the expected one.
+    """Return (G,) logs of bounds on the p-values of groups whose mean exceeds the expected one.
 
-    `variance` is s^2, for single pairs.
+    The smaller of Chernoff's and Bennett's bound, with n' = n / (1 + n tau^2 / s^2) for n pairs;
+    see the module. `variance` is s^2, of single pairs, `tau2` the variance of groups' means. 0 if
+    the mean does not exceed the expected one.
     """
     q = np.clip(mean, _TINY, 1 - _TINY)
     e = np.clip(expected, _TINY, 1 - _TINY)
@@ -74,11 +76,11 @@ def log_p_values(
 
 
 def log_threshold(log_p: np.ndarray, tests: int, rate: float) -> float:
-    """Return the log p-value up to which tests are discoveries; -inf if none is.
+    """Return the log p-value up to which tests are discoveries, by Benjamini and Yekutieli (2001).
 
-    The procedure of Benjamini and Hochberg, divided by sum 1/i as Benjamini and Yekutieli (2001) do
-    for tests of any dependence: groups overlap. `tests` also counts those whose p-values are not
-    given, which must be too large for discoveries.
+    They divide the thresholds of Benjamini and Hochberg by sum 1/i, for tests of any dependence:
+    groups overlap. -inf if there are no discoveries. `rate` is the false discovery rate. `tests`
+    also counts those whose p-values are not given, which must be too large for discoveries.
     """
     ordered = np.sort(log_p)
     allowed = np.log(rate * np.arange(1, len(ordered) + 1)) - _log_penalty(tests)
@@ -87,7 +89,10 @@ def log_threshold(log_p: np.ndarray, tests: int, rate: float) -> float:
 
 
 def q_values(log_p: np.ndarray, tests: int) -> np.ndarray:
-    """Return the false discovery rate at which each group becomes a discovery, at most 1."""
+    """Return (G,) false discovery rates at which tests become discoveries, at most 1.
+
+    `log_p` (G,) are log p-values of some of the `tests`; see `log_threshold`.
+    """
     order = np.argsort(log_p, kind="stable")
     raw = log_p[order] + _log_penalty(tests) - np.log(np.arange(1, len(log_p) + 1))
     least = np.minimum.accumulate(raw[::-1])[::-1]

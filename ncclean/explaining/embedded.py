@@ -41,28 +41,29 @@ _SCHEMA = pa.schema(
 
 
 def clusters_path(out: UPath) -> UPath:
-    """The table of clusters beside that of the causes."""
+    """Return the path of the table of image clusters beside a table of causes."""
     return out.with_name(out.name.removesuffix(".parquet") + ".clusters.parquet")
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """The blocks of a corpus's embeddings; one at a time is in memory."""
+    """The embeddings of a corpus, in blocks of which one at a time is in memory."""
 
     blocks: Sequence[EmbeddedBlock]
 
     @classmethod
     def open(cls, embeddings: Sequence[str], keys: tuple[str, str] | None) -> Embedded:
-        """Find the blocks. Raises `InputError` for unreadable embeddings."""
+        """Find the blocks of embeddings. Raises `InputError` for unreadable embeddings."""
         return cls(embedded_blocks(resolve_embeddings(embeddings), keys))
 
     def vectors(
         self, connection: duckdb.DuckDBPyConnection, wanted: str
     ) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Read, by member, places in order, (n, d) images and (n, d) captions.
+        """Read the embeddings of selected pairs, (n, d) images and (n, d) captions for each group.
 
-        `wanted` is SQL for the columns `member`, `place`, `shard`, `key` and `caption_number`. At
-        most the first `MOST_PAIRS` of each member are read; pairs without vectors are omitted.
+        `wanted` is SQL for the columns `member` (the group's number), `place`, `shard`, `key` and
+        `caption_number`. Returns (n,) ascending places, images and captions by `member`. At most
+        the first `MOST_PAIRS` of each group are read; pairs without vectors are omitted.
         """
         connection.execute(
             "CREATE OR REPLACE TEMP TABLE wanted AS SELECT member, place, shard, key, "
@@ -92,10 +93,10 @@ class Embedded:
     def write_clusters(
         self, out: Path, clusters: int | None, seed: int, progress: Progress
     ) -> None:
-        """Write the cluster of each pair's image to a Parquet file, and the cluster's region.
+        """Cluster the images; write the cluster and region of each pair's image to a Parquet file.
 
-        k-means on a sample of the images, then the nearest centroid for each; regions are clusters
-        of centroids, a quarter as many.
+        k-means on a sample of the images, then the nearest centroid for each. Regions are clusters
+        of centroids, a quarter as many. `clusters` None chooses their number by that of the pairs.
         """
         rng = np.random.default_rng(seed)
         sample = np.empty((0, self.blocks[0].dim), np.float32)

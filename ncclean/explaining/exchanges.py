@@ -57,7 +57,7 @@ _TAILS = (0.01, 0.05, 0.1)
 
 @dataclass(frozen=True)
 class Exchanges:
-    """The pairs of words that were exchanged, each with its q-value, the most certain first.
+    """Pairs of words that were exchanged in captions, each with its q-value, the lowest first.
 
     `tested` counts the pairs of words that were compared.
     """
@@ -68,7 +68,10 @@ class Exchanges:
 
     @property
     def kind(self) -> Kind:
-        """The kind of group whose values are the pairs of words: captions with either word."""
+        """The kind of group whose values are pairs of words.
+
+        A group has the captions with exactly one of the two words.
+        """
         cases = ", ".join(
             f"CASE WHEN list_contains(tokens, {quoted(a)}) != list_contains(tokens, {quoted(b)}) "
             f"THEN {quoted(f'{a} {b}')} END"
@@ -77,7 +80,10 @@ class Exchanges:
         return Kind(EXCHANGED, TEXT, f"[{cases}]", ("tokens",), _condition, _label, several=True)
 
     def candidates(self, values: Values) -> list[Candidate]:
-        """Return a cause of near misses for each; of mismatches if the table has no near misses."""
+        """Return a candidate cause for each pair of words: of near misses, if the table has these.
+
+        Else it is one of mismatches.
+        """
         names = [outcome.name for outcome in values.outcomes]
         outcome = names.index("near miss") if "near miss" in names else 0
         required = values.required(outcome)
@@ -101,7 +107,10 @@ def _label(value: str) -> str:
 def find_exchanges(
     connection: duckdb.DuckDBPyConnection, options: ExplainOptions, embedded: Embedded
 ) -> Exchanges:
-    """Compare the frequent words of the view `pairs` on a sample of their embeddings."""
+    """Find words that were exchanged, among the frequent words of the view `pairs`.
+
+    Compares a sample of the pairs by their embeddings. Finds none if the pairs have no captions.
+    """
     if not {"tokens", "key", "caption_number"} <= set(columns_of(connection, "pairs")):
         return Exchanges()
     ((count,),) = connection.execute("SELECT count(*) FROM pairs").fetchall()

@@ -111,7 +111,10 @@ def _beyond_a_pair(connection: duckdb.DuckDBPyConnection, condition: str) -> str
 
 
 def chosen(causes: Sequence[Cause], path: str, numbers: Sequence[int] = ()) -> list[Cause]:
-    """Return the groups with these numbers, or all causes that are not folded into another."""
+    """Return the causes with these numbers, each once, or all that are not folded into another.
+
+    Raises `InputError` for a number that no cause of the table at `path` has.
+    """
     if not numbers:
         return [cause for cause in causes if cause.is_cause and cause.folded_into is None]
     by_number = {cause.number: cause for cause in causes}

@@ -40,11 +40,12 @@ from ncclean.storage.decisions import write_decisions
 
 @dataclass(frozen=True)
 class Explained:
-    """Result of the search: `causes`, `uncertain` groups, and those folded into either.
+    """The result of a search for causes of wrong pairs.
 
-    The estimator may only be worse in `uncertain` groups.
+    The estimator may only be worse in `uncertain` groups. `folded` are groups folded into these or
+    into causes.
 
-    `rows` of the table, `pairs` of them with scores, `tested` groups, each once for every outcome
+    `pairs` of the table's `rows` have scores. `tested` counts groups, each once for every outcome
     in the table, and pairs of words; the table has no probability of the outcomes in `unknown`.
     `left_out` groups stood out beyond those that could be compared with one another. `fixed` pairs
     have a decision in the file `fixes`, which shifts captions back; None without embeddings.

@@ -44,7 +44,7 @@ _NAME = "concat_ws('/', shard, key)"
 
 @dataclass(frozen=True)
 class Proposals:
-    """Proposals for causes, by number of the candidate: in words, and as shifts."""
+    """Proposed fixes of causes, by number of the candidate: in words, and as shifts of captions."""
 
     texts: Mapping[int, str]
     shifts: Mapping[int, Shift]
@@ -60,11 +60,11 @@ def propose(
     embedded: Embedded | None,
     progress: Progress,
 ) -> Proposals:
-    """Find a fix for each cause; shifts only with embeddings and cosines.
+    """Propose fixes of causes; shifts of captions only with embeddings and cosines.
 
-    `group_of` is the number of each candidate's group in the table `members`, `causes` are numbers
-    of candidates. Groups that are `unsure` may have shifted captions, too: these fit other images,
-    whatever the estimator's quality.
+    `group_of` is the number of each candidate's group in the table `members`; `causes` and `unsure`
+    are numbers of candidates. Captions may be shifted in `unsure` groups, too: these fit other
+    images, whatever the estimator's quality.
     """
     texts: dict[int, str] = {}
     ordered = {}
@@ -136,15 +136,15 @@ def _exchanged(connection: duckdb.DuckDBPyConnection, group: int, value: str) ->
 
 
 def fixes_path(causes: UPath) -> UPath:
-    """The decisions beside a table of causes."""
+    """Return the path of the decisions beside a table of causes."""
     return causes.with_name(causes.name.removesuffix(".parquet") + ".fixes.parquet")
 
 
 def fixes_of(connection: duckdb.DuckDBPyConnection, shifts: Iterable[Shift]) -> pa.Table | None:
-    """Return decisions on the runs' pairs: the right caption, or a drop if it is beyond the end.
+    """Return review decisions that undo shifts of captions; None without uids or captions.
 
-    Reads the view `pairs`. A pair in two runs gets the decision of the first. None for a table
-    without uids or captions.
+    Each pair of a run gets the right caption, or is dropped if that is missing. Reads the view
+    `pairs`. A pair in two runs gets the decision of the first.
     """
     if not {"text", "uid", "key"} <= set(columns_of(connection, "pairs")):
         return None
@@ -170,7 +170,7 @@ def _run(shift: Shift) -> pa.Table:
 
 
 def read_fixes(causes: str) -> tuple[str, int]:
-    """Return the decisions file beside a table of causes, and its number of captions.
+    """Return the path of the decisions beside a table of causes, and their number of captions.
 
     Raises `InputError` if `ncclean explain` wrote the table without decisions.
     """

@@ -35,9 +35,11 @@ _LEAST_OWN = 1 / 3
 
 @dataclass(frozen=True)
 class Patterns:
-    """Pairs by the groups they are in: (P, K) `members`, (P,) `strata`, `pairs`, (V, P) `sums`.
+    """Pairs summed by pattern: the set of groups a pair is in, and its stratum of caption length.
 
-    `totals` are those of all pairs, in groups or not.
+    For P patterns and K groups, `members` (P, K) tells which groups each pattern is in; `strata`
+    (P,) and `pairs` (P,) are its stratum and number of pairs, `sums` (V, P) sums V values. `totals`
+    are those of all pairs, in groups or not.
     """
 
     members: csr_matrix
@@ -47,12 +49,15 @@ class Patterns:
     totals: Totals
 
     def has(self, group: int) -> np.ndarray:
-        """Return (P,): whether the pairs of each pattern are in a group."""
+        """Return (P,) bool: whether the pairs of each pattern are in a group."""
         is_member: np.ndarray = np.asarray(self.members[:, group].todense()).ravel() != 0
         return is_member
 
     def of_groups(self, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (K, S) pairs and (V, K, S) sums of the groups, over the remaining patterns."""
+        """Return (K, S) pairs and (V, K, S) sums of the groups, over some of the patterns.
+
+        `left` (P,) bool selects the patterns.
+        """
         groups = self.members.shape[1]
         counts = np.zeros((groups, STRATA))
         sums = np.zeros((len(self.sums), groups, STRATA))
@@ -65,7 +70,7 @@ class Patterns:
         return counts, sums
 
     def without(self, left: np.ndarray) -> Totals:
-        """Return the totals of the remaining patterns."""
+        """Return the totals of all pairs except those of patterns that are not in `left` (P,)."""
         gone = ~left
         pairs = np.bincount(self.strata[gone], self.pairs[gone], STRATA)
         sums = np.stack([np.bincount(self.strata[gone], row[gone], STRATA) for row in self.sums])
@@ -77,9 +82,10 @@ class Patterns:
 
 @dataclass(frozen=True)
 class Folded:
-    """`causes`, groups that are `unsure`, and where others that share pairs are folded.
+    """Candidates sorted into causes, unsure groups, and groups folded into one of these.
 
-    All are numbers of candidates. `cleared` are the totals of the pairs in neither.
+    All are named by number. `into` maps a folded group to the one it shares most pairs with.
+    `cleared` are the totals of the pairs in no cause and no unsure group.
     """
 
     causes: list[int]
@@ -97,10 +103,12 @@ def fold(
     preference: Sequence[str],
     is_cause: Callable[[int, Sequence[int]], bool],
 ) -> Folded:
-    """Choose the causes among candidates; `group_of` is the column of each in the patterns.
+    """Choose the causes among candidates: again and again the strongest of the remaining pairs.
 
-    `preference` lists the names of the kinds, the preferred first. `is_cause` decides whether more
-    pairs are wrong in a candidate, apart from its pairs in the causes chosen before.
+    `group_of` is the column of each candidate in the patterns. `preference` lists the names of the
+    kinds, the preferred first: it decides among groups of nearly the same pairs. `is_cause` decides
+    whether more pairs are wrong in a candidate, apart from its pairs in the causes chosen before;
+    if not, the group is unsure.
     """
     whole, _ = patterns.of_groups(np.ones(len(patterns.pairs), bool))
     sizes = whole.sum(axis=1)
@@ -152,12 +160,12 @@ def fold(
     refused = choose(others, lambda number: is_cause(number, chosen))
     count = len(chosen)
     choose(refused, lambda number: True)
-    into = {}
+    folded_into = {}
     for number in (one for one in range(len(candidates)) if one not in chosen):
         of_chosen = [shared[group_of[number], group_of[one]] for one in chosen]
         if any(of_chosen):  # otherwise it no longer stands out in comparison
-            into[number] = chosen[int(np.argmax(of_chosen))]
-    return Folded(chosen[:count], chosen[count:], into, patterns.without(left))
+            folded_into[number] = chosen[int(np.argmax(of_chosen))]
+    return Folded(chosen[:count], chosen[count:], folded_into, patterns.without(left))
 
 
 def _strength(
@@ -194,7 +202,7 @@ def _shared(patterns: Patterns) -> np.ndarray:
 def write_members(
     connection: duckdb.DuckDBPyConnection, groups: Sequence[tuple[Kind, str]]
 ) -> None:
-    """Create the table `members`: `place` and the number of the group of every pair in a group."""
+    """Create the table `members`: the place of every pair in a group, and the group's number."""
     # The hash of a place, as a DOUBLE as before, chooses examples and samples.
     connection.execute("CREATE OR REPLACE TEMP TABLE members (place DOUBLE, member INT)")
     for kind in dict.fromkeys(kind for kind, _ in groups):
@@ -211,7 +219,7 @@ def write_members(
 def patterns_of(
     connection: duckdb.DuckDBPyConnection, groups: int, values: Sequence[str], totals: Totals
 ) -> Patterns:
-    """Sum the pairs by the groups that they are in, from the view `members`."""
+    """Sum the pairs of the view `pairs` by the groups they are in, given by the table `members`."""
     sums = "".join(f", sum({name}::DOUBLE) AS s{n}" for n, name in enumerate(values))
     table = connection.sql(
         "SELECT ids, stratum, count(*) AS pairs"

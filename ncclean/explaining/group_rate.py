@@ -35,16 +35,20 @@ _MISFIT = 0.01  # the level of the test
 
 
 def bin_sql(value: str) -> str:
-    """Return SQL for the bin of log odds of a probability, 0 to `BINS` - 1."""
+    """Return SQL for the bin of a probability's log odds, from 0 to `BINS` - 1.
+
+    These are 64 equal bins from -8 to 8. `value` is SQL for the probability.
+    """
     clipped = f"least(greatest({value}, 1e-6), 1 - 1e-6)"
     place = f"(ln({clipped} / (1 - {clipped})) + {_LARGEST}) * {BINS / (2 * _LARGEST)}"
     return f"least(greatest(floor({place}), 0), {BINS - 1})::INT"
 
 
 def rate_of(counts: np.ndarray, rate: float, tau2: float = 0.0) -> Estimate:
-    """Return a group's share of wrong pairs, from (BINS,) counts of its pairs by log odds.
+    """Estimate a group's share of wrong pairs by maximum likelihood, with a 95 % interval.
 
-    `rate` is that of the corpus; `tau2`, the variance of groups' means without noise, widens the
+    `counts` (BINS,) are its pairs by log odds of being wrong (see `bin_sql`), calibrated on a
+    corpus with the share `rate`. `tau2`, the variance of groups' means without a cause, widens the
     interval. Unknown without pairs.
     """
     if not counts.sum():
@@ -63,10 +67,11 @@ def rate_of(counts: np.ndarray, rate: float, tau2: float = 0.0) -> Estimate:
 
 
 def fits(counts: np.ndarray, outside: np.ndarray, rate: float) -> bool:
-    """Check whether a group's pairs look like a mixture of right and wrong pairs outside.
+    """Check whether the scores of a group look like a mixture of right and wrong pairs outside it.
 
-    `counts` and `outside` are (BINS,) pairs by log odds, `rate` is that of the corpus. False if too
-    few pairs are outside to tell.
+    `counts` and `outside` (BINS,) are pairs by log odds of being wrong (see `bin_sql`), `rate` is
+    the corpus's share of wrong pairs. Pearson's test at 1 %. False if there are too few pairs to
+    tell.
     """
     pairs, share = counts.sum(), rate_of(counts, rate).value
     right = outside / (1 + np.exp(_CENTRES))

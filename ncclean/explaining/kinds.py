@@ -46,11 +46,13 @@ EXCHANGED = "exchanged words"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of group. `value` is SQL over the columns of the pairs, a list if `several`.
+    """A way to group pairs, such as by shard, host or word; each of its values is a group.
 
-    `condition` is the SQL over the score table that selects a value, `label` the text for people,
-    `columns` are those that the pairs need; `is_by` marks a kind of `--by`. If two kinds give the
-    same pairs, the first is preferred.
+    `value` is SQL over the columns of the pairs for the value of a pair, a list if `several`.
+    `columns` are the columns needed. `condition` returns the SQL over the score table that selects
+    a value, `label` the value's description for people. `made_of` tells whether groups are selected
+    by image, text or pair; `is_by` marks a kind of `--by`. If two kinds give the same pairs, the
+    first is preferred.
     """
 
     name: str
@@ -68,7 +70,7 @@ def _equals(expression: str) -> Callable[[str], str]:
 
 
 def word_condition(word: str) -> str:
-    """SQL that is true where the caption has a word or phrase of tokens with blanks between.
+    """Return SQL that is true for captions with a word, or a phrase of words with blanks between.
 
     >>> word_condition("red")
     "regexp_matches(lower(text), '(^|[^\\\\pL\\\\pM\\\\pN])red([^\\\\pL\\\\pM\\\\pN]|$)')"
@@ -102,7 +104,10 @@ def _size_condition(value: str) -> str:
 
 
 def length_class(count: str) -> str:
-    """SQL for the class of a number of tokens, 0 to `len(LENGTHS)` - 1; 0 for none."""
+    """Return SQL for the class of a caption's length, from 0 to `len(LENGTHS)` - 1.
+
+    `count` is SQL for its number of tokens; null is in class 0.
+    """
     cases = "".join(
         f"WHEN {count} <= {high} THEN {number} "
         for number, (_, high) in enumerate(LENGTHS)
@@ -131,11 +136,12 @@ DERIVED = {
 def kinds_of(
     columns: Iterable[str], clusters: Mapping[str, str] | None = None, by: Sequence[Kind] = ()
 ) -> tuple[Kind, ...]:
-    """Return the kinds that pairs with these columns have, the preferred ones first.
+    """Return the kinds of groups that pairs with these columns have, the preferred ones first.
 
-    `clusters` are the SQL of the columns `cluster` and `region`, if there are any.
+    `clusters` is the SQL of the columns `cluster` and `region`, if there are any; `by` are the
+    kinds of `--by`.
     """
-    there = set(columns)
+    present = set(columns)
     words = "list_distinct(tokens)"
     kinds = [
         Kind("shard", PAIR, "shard", ("shard",), _equals("shard")),
@@ -165,7 +171,7 @@ def kinds_of(
         if kind.is_by and kind.name in names
         else kind
         for kind in kinds
-        if set(kind.columns) <= there
+        if set(kind.columns) <= present
     )
 
 
@@ -189,15 +195,19 @@ def _image_kinds(name: str, sql: str) -> list[Kind]:
 
 
 def by_values(name: str, expression: str, column: str) -> Kind:
-    """Return the kind of `--by`: the values of SQL, which the pairs have in `column`."""
+    """Return the kind of `--by` whose groups are the values of an SQL expression.
+
+    The pairs have its value in `column`.
+    """
     condition = _equals(f"({expression})::VARCHAR")
     return Kind(name, PAIR, f"{identifier(column)}::VARCHAR", (column,), condition, is_by=True)
 
 
 def by_ranges(name: str, expression: str, column: str, bounds: Sequence[float]) -> Kind:
-    """Return the kind of `--by` for numbers: ranges from each of the `bounds` to below the next.
+    """Return the kind of `--by` whose groups are ranges of a number, cut at `bounds`.
 
-    NaN, which DuckDB takes for the largest number, is in none.
+    A range includes its lower bound. The pairs have the value of `expression` in `column`. NaN,
+    which DuckDB takes for the largest number, is in no range.
     """
     largest = "'infinity'::DOUBLE"
 

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Evidence:
-    """A number by which pairs are wrong more or less often, null if it tells nothing.
+    """A number that is higher or lower for wrong pairs, from another source than their probability.
 
-    It is replaced by the mean value of the pairs with similar numbers. It must show the share
-    `least` of what wrong pairs would make it show: groups that were made wrong show .95 or more.
+    `sql` is null where it tells nothing. A number is replaced by the mean probability of the pairs
+    with similar numbers. In a group with a cause, the excess of that must be the share `least` of
+    what wrong pairs would cause: groups that were made wrong on purpose show .95 or more.
     """
 
     name: str
@@ -34,10 +35,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A way in which a pair with status ok may be wrong.
+    """A way in which a pair with status ok may be wrong, such as a mismatch or a wrong word.
 
-    `value` is SQL for its probability given `weight`, SQL for the probability that it can be wrong
-    in this way at all.
+    `value` is SQL for its probability, given that it can be wrong in this way at all; `weight` is
+    SQL for the probability of that.
     """
 
     name: str
@@ -76,7 +77,7 @@ OUTCOMES = (
 
 
 def outcomes_of(columns: Iterable[str]) -> tuple[Outcome, ...]:
-    """Return the outcomes in a table with these columns, and its evidence."""
+    """Return the outcomes whose columns are in a table, with the evidence that is there."""
     names = set(columns)
     return tuple(
         Outcome(

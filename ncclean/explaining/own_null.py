@@ -49,9 +49,10 @@ _APART = 2.6  # standard errors, of a mean of quantiles
 
 
 class Verdict(NamedTuple):
-    """The share of wrong pairs in a group and outside; `log_p` that it is not higher.
+    """The share of wrong pairs in a group and outside it, and a test of whether it is higher.
 
-    `separation` is how often a right pair of the group is above a mismatch.
+    `log_p` is the log p-value, 0 if the shares are not known. `separation` is how often a right
+    pair of the group has a higher cosine than a mismatch (AUROC).
     """
 
     rate: Estimate
@@ -67,10 +68,11 @@ class _Fit(NamedTuple):
 
 @dataclass(frozen=True)
 class OwnNulls:
-    """A sample of S pairs with their vectors: (S, d) `image` and `text`.
+    """A sample of S pairs with their embeddings, to judge groups by their own known mismatches.
 
-    `members` (S, K) says which pairs are in each group, `is_outside` (S,) marks a sample of the
-    whole corpus. `photographs` and `captions` (S,) number the samples and the distinct captions.
+    `image` and `text` are (S, d). `members` (S, K) tells which pairs are in each of K groups,
+    `is_outside` (S,) marks a sample of the whole corpus. `photographs` and `captions` (S,) number
+    the samples and the distinct captions.
     """
 
     image: np.ndarray
@@ -85,7 +87,10 @@ class OwnNulls:
     def read(
         cls, connection: duckdb.DuckDBPyConnection, groups: int, embedded: Embedded
     ) -> OwnNulls | None:
-        """Read vectors of pairs of `pairs` and `members`; None without keys of pairs."""
+        """Read embeddings of a sample of the view `pairs` and of the groups in the table `members`.
+
+        None if the pairs have no keys, or none has embeddings.
+        """
         if not {"key", "caption_number"} <= set(columns_of(connection, "pairs")):
             return None
         of_group = max(MOST_PAIRS // max(2 * groups, 1), 2 * _FEWEST)
@@ -112,10 +117,10 @@ class OwnNulls:
             "SELECT place, member FROM members SEMI JOIN sampled USING (place)"
         ).fetchnumpy()
         connection.execute("DROP TABLE sampled")
-        at = np.searchsorted(places, joined["place"]).clip(max=len(places) - 1)
-        has = places[at] == joined["place"]
+        position = np.searchsorted(places, joined["place"]).clip(max=len(places) - 1)
+        is_sampled = places[position] == joined["place"]
         members = csr_matrix(
-            (np.ones(has.sum(), bool), (at[has], joined["member"][has])),
+            (np.ones(is_sampled.sum(), bool), (position[is_sampled], joined["member"][is_sampled])),
             shape=(len(places), groups),
         )
         _, captions = np.unique(text, axis=0, return_inverse=True)
@@ -125,35 +130,41 @@ class OwnNulls:
         )  # fmt: skip
 
     def of(self, groups: Sequence[int]) -> np.ndarray:
-        """Return (S,): whether each pair is in one of the groups."""
+        """Return (S,) bool: whether each pair of the sample is in one of the groups."""
         is_member: np.ndarray = np.asarray(self.members[:, list(groups)].sum(axis=1)).ravel() > 0
         return is_member
 
     def verdict(self, group: int, made_of: str, without: Sequence[int]) -> Verdict:
-        """Judge a group by its pairs that are in none of the groups `without`."""
-        left, mine = ~self.of(without), self.of([group])
-        inside = _some(left & mine)
-        outside = _some(left & ~mine & self.is_outside)
+        """Estimate the share of wrong pairs in a group, without its pairs in other groups.
+
+        These are the groups `without`. The null is fitted to mismatches of the group's images with
+        its captions; if it is selected by image or by pair, also with captions from outside; if by
+        text or by pair, also of images from outside with its captions (`made_of`). The lowest rate
+        counts, with an interval that contains those of all.
+        """
+        is_left, is_member = ~self.of(without), self.of([group])
+        inside = _some(is_left & is_member)
+        outside = _some(is_left & ~is_member & self.is_outside)
         # A small group hardly moves the rate of all others.
         is_small = len(inside) < _SMALL * len(outside)
-        elsewhere = self.outside(without) if is_small else self._rate(outside)
+        outside_rate = self.outside(without) if is_small else self._rate(outside)
         sides = [(inside, inside)]
         sides += [(inside, outside)] if made_of != TEXT else []
         sides += [(outside, inside)] if made_of != IMAGE else []
         fits = [fit for side in sides if (fit := self._fit(inside, *side)) is not None]
         if not fits:
-            return Verdict(NOT_KNOWN, elsewhere, 0.0, 0.5)
+            return Verdict(NOT_KNOWN, outside_rate, 0.0, 0.5)
         rates, separation = [fit.rate for fit in fits], min(fit.separation for fit in fits)
         low, high = min(rate.low for rate in rates), max(rate.high for rate in rates)
-        if not elsewhere.is_known or not all(rate.is_known for rate in rates):
-            return Verdict(Estimate(math.nan, low, high), elsewhere, 0.0, separation)
+        if not outside_rate.is_known or not all(rate.is_known for rate in rates):
+            return Verdict(Estimate(math.nan, low, high), outside_rate, 0.0, separation)
         value = min(rate.value for rate in rates)
-        z = min(_deviations(rate, elsewhere) for rate in rates)
+        z = min(_deviations(rate, outside_rate) for rate in rates)
         rate = Estimate(value, low, high)
-        return Verdict(rate, elsewhere, float(norm.logsf(z)), separation)
+        return Verdict(rate, outside_rate, float(norm.logsf(z)), separation)
 
     def outside(self, without: Sequence[int]) -> Estimate:
-        """Return the share of wrong pairs of the corpus that are in none of the groups."""
+        """Estimate the corpus's share of wrong pairs outside the groups `without`."""
         key = tuple(sorted(without))
         if key not in self._outside:
             self._outside[key] = self._rate(_some(self.is_outside & ~self.of(without)))

@@ -37,9 +37,10 @@ _KEPT = ("shard", "key", "row", "caption_number", "uid", "text", "url", "width",
 
 @dataclass(frozen=True)
 class Required:
-    """Values that must be in excess in a group: `columns` are their places, the outcome's first.
+    """The values that must be in excess in a group that has a cause in one outcome.
 
-    Each shows at least the share `least` of what wrong pairs would make it show.
+    `columns` are their indices, the outcome's probability first. Each exceeds by at least the share
+    `least` of what wrong pairs would cause.
     """
 
     columns: tuple[int, ...]
@@ -48,7 +49,10 @@ class Required:
 
 @dataclass(frozen=True)
 class Values:
-    """Columns of the pairs: `v0`, `v1`, ... are the outcomes', `v0_NAME` the evidence for them."""
+    """The value columns of the view `pairs`, numbers in [0, 1] that are compared between groups.
+
+    `v0`, `v1`, ... are the probabilities of the outcomes, `v0_NAME` is evidence for the first.
+    """
 
     outcomes: tuple[Outcome, ...]
 
@@ -61,11 +65,11 @@ class Values:
         ]
 
     def owners(self) -> list[str]:
-        """Return the value column of the outcome of each of `names`."""
+        """Return, for each of `names`, the column with the probability of its outcome."""
         return [name.partition("_")[0] for name in self.names()]
 
     def own(self) -> list[str]:
-        """The value column of each outcome, without evidence."""
+        """List the columns with the probabilities of the outcomes, without evidence."""
         return [self.of(number) for number in range(len(self.outcomes))]
 
     @staticmethod
@@ -77,7 +81,7 @@ class Values:
         return f"v{number}_{evidence.name}"
 
     def required(self, number: int) -> Required:
-        """Return the values that must be in excess in a group with more wrong pairs."""
+        """Return the values that must be in excess in a group with a cause in this outcome."""
         evidence = self.outcomes[number].evidence
         first = self.names().index(self.of(number))
         columns = tuple(range(first, first + 1 + len(evidence)))
@@ -86,11 +90,11 @@ class Values:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The view `pairs` of a connection, with a column for each of `values`.
+    """The view `pairs` of a connection: the scored pairs of a table with the columns of `values`.
 
-    `kinds` are those whose groups do not have all pairs, the preferred first. `unknown` names the
-    outcomes whose probability the table lacks. `rows` counts the table's, `scored` those with
-    scores, `joined` those with a partner in each joined table.
+    `kinds` are the kinds of groups, except those with all pairs in one group, the preferred first.
+    `unknown` names the outcomes whose probability the table lacks. `rows` is the number of rows of
+    the table, `scored` that with scores, `joined` that with a partner in each joined table.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -112,9 +116,9 @@ def prepared_pairs(
     memory_limit: str | None,
     progress: Progress,
 ) -> Iterator[Pairs]:
-    """Write the pairs to a file in a temporary folder, and open it.
+    """Write the scored pairs of a table to a file in `folder`, and open it as the view `pairs`.
 
-    `by` are the expressions of `--by`, `clusters` is the table of clusters, to be joined. Raises
+    `by` are the expressions of `--by`, `clusters` is a table of image clusters to be joined. Raises
     `InputError` for a table without noise probabilities, or with only unknown ones.
     """
     file = folder / "pairs.parquet"
@@ -216,10 +220,10 @@ def pairs_query(
     values: Values,
     further: Mapping[str, str],
 ) -> str:
-    """Return SQL for the pairs with scores of the view `scores`, one row each.
+    """Return SQL for the scored pairs of the view `scores`, a row each, with the value columns.
 
-    `stratum` is the class of the caption's length; `further` are columns by name with their SQL. It
-    first reads the meaning of the evidence from the table.
+    `stratum` is the class of the caption's length; `further` are columns by name with their SQL.
+    Runs a query first, to bin the evidence.
     """
     strata = length_class("len(tokens)") if "text" in columns else "0"
     selected = [identifier(name) for name in _KEPT if name in columns]

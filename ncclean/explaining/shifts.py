@@ -25,12 +25,12 @@ _ORDERED = frozenset({"shard", "host", "folder of the url"})
 
 @dataclass(frozen=True)
 class Shift:
-    """Captions `by` places after their images, in a run of a cause's pairs.
+    """A shift of captions in a run of a group's pairs: caption i + `by` belongs to image i.
 
-    `places` are the run's pairs in the file of the pairs, `sources` the pairs that have their
-    captions, -1 beyond the end. `right_before` and `right_after` are expected numbers of right
-    pairs. The order is the table's or, if `is_by_name`, that of file names in file managers, with
-    numbers by value.
+    `places` are the run's pairs in the file of the pairs, `sources` those of the pairs that have
+    their captions, -1 beyond the end. `right_before` and `right_after` are expected numbers of
+    right pairs, `pairs` is that of the group. The order is the table's or, if `is_by_name`, that of
+    file names in file managers, with numbers by value.
     """
 
     by: int
@@ -55,12 +55,18 @@ class Shift:
 
 
 def is_ordered(kind: str, is_by: bool) -> bool:
-    """Check whether the pairs of a kind of group were written down consecutively."""
+    """Check whether pairs of such a group were written one after another, as in a shard.
+
+    `kind` is the name of a kind of group, `is_by` marks one of `--by`.
+    """
     return is_by or kind in _ORDERED
 
 
 def right_cosine(connection: duckdb.DuckDBPyConnection, value: str) -> float:
-    """Return the mean cosine of right pairs; `value` is the probability of a wrong one."""
+    """Return the mean cosine of right pairs of the view `pairs`, weighted by 1 - `value`.
+
+    `value` is SQL for the probability that a pair is wrong.
+    """
     mean = connection.execute(
         f"SELECT sum(similarity * (1 - {value})) / sum(1 - {value}) FROM pairs "
         "WHERE isfinite(similarity)"
@@ -71,10 +77,12 @@ def right_cosine(connection: duckdb.DuckDBPyConnection, value: str) -> float:
 def find_shift(
     places: np.ndarray, image: np.ndarray, text: np.ndarray, right: float
 ) -> Shift | None:
-    """Find the shift of one cause; None if no shift makes it right.
+    """Find how the captions of a group are shifted, and where; None if no shift makes it right.
 
-    `right` is the mean cosine of right pairs of the corpus. The share of right pairs at a shift is
-    the position of the run's mean cosine between the mean at all other shifts and that.
+    `image` and `text` (n, d) are the embeddings of its pairs in order, `places` (n,) their places.
+    Shifts up to 16 are tried. With the run's mean cosine m at a shift, its mean w over all other
+    shifts, and `right` the mean cosine of right pairs of the corpus, the share of right pairs is (m
+    - w) / (right - w).
     """
     image, text = image.astype(np.float32), text.astype(np.float32)
     count = len(places)
@@ -88,14 +96,14 @@ def find_shift(
     candidates = [by for by in range(-LARGEST, LARGEST + 1) if by and abs(by) < count]
     if not candidates or not math.isfinite(right):
         return None
-    every = {by: cosines(by) for by in (0, *candidates)}
+    cosines_at = {by: cosines(by) for by in (0, *candidates)}
     # Nothing beyond the ends could fit.
-    gains = {by: np.nan_to_num(every[by] - every[0], nan=-1.0) for by in candidates}
+    gains = {by: np.nan_to_num(cosines_at[by] - cosines_at[0], nan=-1.0) for by in candidates}
     runs = {by: _largest_run(gain) for by, gain in gains.items()}
     by = max(candidates, key=lambda one: gains[one][slice(*runs[one])].sum())
     run = np.arange(*runs[by])
     gain = gains[by][run]
-    others = [np.nanmean(every[one][run]) for one in candidates if one != by]
+    others = [np.nanmean(cosines_at[one][run]) for one in candidates if one != by]
     wrong = float(np.mean(others)) if others else 0.0
     if right <= wrong or gain.mean() < _DEVIATIONS * gain.std() / math.sqrt(len(run)):
         return None
@@ -104,12 +112,12 @@ def find_shift(
         share = (float(np.nanmean(values)) - wrong) / (right - wrong)
         return len(run) * min(max(share, 0.0), 1.0)
 
-    before, after = right_pairs(every[0][run]), right_pairs(every[by][run])
+    before, after = right_pairs(cosines_at[0][run]), right_pairs(cosines_at[by][run])
     if after < _RIGHT * len(run) or after - before < _GAIN * count:
         return None
     sources = run + by
-    is_there = (sources >= 0) & (sources < count)
-    moved = np.where(is_there, places[np.clip(sources, 0, count - 1)], -1)
+    has_source = (sources >= 0) & (sources < count)
+    moved = np.where(has_source, places[np.clip(sources, 0, count - 1)], -1)
     return Shift(by, places[run], moved, before, after, count)
 
 

@@ -30,10 +30,12 @@ _LEAST_SEPARATION = 0.95
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Judges `candidates`, by number; `group_of` is the number of each one's group.
+    """Decides which candidates are causes, and where the estimator may only be worse.
 
-    `tested` is the total number of tested groups. `nulls` is None without embeddings. `counts` are,
-    by outcome, (K + 1, BINS) pairs by log odds, of each group and last of all.
+    Candidates are named by number; `group_of` is the number of each one's group. `tested` is the
+    total number of tested groups. `nulls` judges groups by their own known mismatches, None without
+    embeddings. `counts` has, for each outcome, (K + 1, BINS) numbers of pairs by log odds, of each
+    group and last of all pairs.
     """
 
     candidates: Sequence[Candidate]
@@ -47,12 +49,12 @@ class Verdicts:
     _known: dict[tuple[int, ...], Verdict] = field(default_factory=dict)
 
     def is_cause(self, number: int, causes: Sequence[int]) -> bool:
-        """Check whether more pairs are wrong in a group, apart from its pairs in causes."""
+        """Check whether more pairs are wrong in a group, without its pairs in the `causes`."""
         verdict = self._verdict(number, causes)
         if verdict is None:
             counts = self.counts[self.candidates[number].outcome]
-            own = counts[self.group_of[number]]
-            return fits(own, counts[-1] - own, self._overall(number))
+            of_group = counts[self.group_of[number]]
+            return fits(of_group, counts[-1] - of_group, self._overall(number))
         if not self._is_mismatch(number):
             return verdict.separation >= _LEAST_SEPARATION
         excess = verdict.rate.value - verdict.outside.value
@@ -61,9 +63,10 @@ class Verdicts:
         return verdict.log_p <= limit and excess >= self.options.min_excess
 
     def rate(self, number: int, is_listed: bool, is_cause: bool) -> Estimate:
-        """Return a group's share of wrong pairs: by its own null if it is listed.
+        """Return a group's share of wrong pairs; not known for a group that is no cause.
 
-        Others are known if they are part of a cause.
+        A group that is listed (not folded into another) has the share by its own null, if there are
+        embeddings. Others need `is_cause`, or to be folded into a cause.
         """
         verdict = self._verdict(number, ()) if is_listed and self._is_mismatch(number) else None
         if verdict is not None:
@@ -75,13 +78,16 @@ class Verdicts:
         return candidate.rate or rate_of(counts, self._overall(number), candidate.tau2[0])
 
     def outside(self, number: int, listed: Sequence[int]) -> Estimate | None:
-        """Return the share outside the listed groups; None if no null tells."""
+        """Return the share of wrong pairs outside the `listed` groups; None without their null."""
         if self.nulls is None or not self._is_mismatch(number):
             return None
         return self.nulls.outside([self.group_of[one] for one in listed])
 
     def q_value(self, number: int, is_listed: bool) -> float:
-        """Return the false discovery rate at which a group becomes a cause."""
+        """Return the false discovery rate at which a group becomes a discovery.
+
+        For a listed group with a null of its own, the larger of its two rates.
+        """
         candidate = self.candidates[number]
         verdict = self._verdict(number, ()) if is_listed and self._is_mismatch(number) else None
         if verdict is None:
@@ -113,7 +119,10 @@ class Verdicts:
 def histograms(
     connection: duckdb.DuckDBPyConnection, values: Values, groups: int
 ) -> list[np.ndarray]:
-    """Return (K + 1, BINS) pairs of each group, and of all, by outcome and a value's log odds."""
+    """Count pairs by group and log odds of being wrong; return (K + 1, BINS) for each outcome.
+
+    The last row counts all pairs. The bins are those of `ncclean.explaining.group_rate.bin_sql`.
+    """
     by_outcome = []
     for value in values.own():
         counts = np.zeros((groups + 1, BINS))
