@@ -29,25 +29,28 @@ def count_better(
     image_group: np.ndarray,
     text_group: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) int32 counts of other pairs whose caption fits the image better, and vice versa.
+    """Count better captions for each image, and better images for each caption: (n,) int32 each.
 
-    Exact, in n^2 d operations. `image` and `text` are (n, d), `own` (n,) the cosines of the pairs,
-    the groups (n,) any labels of near-duplicates.
+    A better match is another pair's, with a higher cosine than the pair's own and in another group
+    of near-duplicates. Exact, in n^2 d operations. `image` and `text` are (n, d), `own` (n,) the
+    cosines of the pairs; the groups (n,) are any labels.
     """
     captions, images = np.zeros(len(own), np.int32), np.zeros(len(own), np.int32)
     grouped = np.flatnonzero(_has_company(image_group) | _has_company(text_group))
-    for here in chunks(len(own), _BLOCK_ROWS):
-        rows = image[here].astype(np.float32)
-        here_grouped = _within(grouped, here)
+    for image_rows in chunks(len(own), _BLOCK_ROWS):
+        rows = image[image_rows].astype(np.float32)
+        here_grouped = _within(grouped, image_rows)
         for columns in chunks(len(own), _COLUMN_ROWS):
             cosines = rows @ text[columns].astype(np.float32).T
-            captions[here] += (cosines > own[here, None] + TIE).sum(axis=1, dtype=np.int32)
+            captions[image_rows] += (cosines > own[image_rows, None] + TIE).sum(
+                axis=1, dtype=np.int32
+            )
             images[columns] += (cosines > own[None, columns] + TIE).sum(axis=0, dtype=np.int32)
             # Subtract the counts from near-duplicates, which few pairs have.
             i, j = here_grouped, _within(grouped, columns)
             same = image_group[i, None] == image_group[None, j]
             same |= text_group[i, None] == text_group[None, j]
-            cosines = cosines[np.ix_(i - here.start, j - columns.start)]
+            cosines = cosines[np.ix_(i - image_rows.start, j - columns.start)]
             captions[i] -= (same & (cosines > own[i, None] + TIE)).sum(axis=1, dtype=np.int32)
             images[j] -= (same & (cosines > own[None, j] + TIE)).sum(axis=0, dtype=np.int32)
     return captions, images
@@ -76,24 +79,25 @@ def count_better_among(
     sizes: np.ndarray,
     keys: np.ndarray,
 ) -> np.ndarray:
-    """Return (p,) lower bounds on the better matches of pairs: those among the neighbours found.
+    """Count better matches of p pairs among the neighbours found: (p,) int32 lower bounds.
 
-    `nearest` has a row for each of the pairs and names distinct `candidates`. The groups (n,) are
-    those of all pairs, in the queries' modality and in the candidates'. `sizes` (n,) is the number
-    of pairs in the query's group, `keys` (h,) encode their candidates: u times group plus
-    candidate, for all pairs in groups of more than one, ascending.
+    `nearest` has a row of neighbours for each of the `pairs`, by number of the distinct
+    `candidates`. `own` (n,) are the cosines of all pairs, and the groups (n,) their groups of
+    near-duplicates in the modality of the queries and of the candidates. `sizes` (n,) is the number
+    of pairs in the query's group. `keys` (h,) are group * u + candidate, ascending, of all pairs in
+    groups of more than one, for u candidates.
     """
     counts = np.empty(len(pairs), dtype=np.int32)
     for rows in chunks(len(pairs), _COLUMN_ROWS):
-        here = pairs[rows]
+        query_pairs = pairs[rows]
         ids = nearest.ids[rows]
-        better = (nearest.cosines[rows] > own[here, None] + TIE) & (ids >= 0)
-        better &= candidate_group[candidates.first[ids]] != candidate_group[here, None]
+        better = (nearest.cosines[rows] > own[query_pairs, None] + TIE) & (ids >= 0)
+        better &= candidate_group[candidates.first[ids]] != candidate_group[query_pairs, None]
         # Pairs of the query's own group that have the candidate are not better matches.
-        wanted = query_group[here, None].astype(np.int64) * len(candidates) + ids
+        wanted = query_group[query_pairs, None].astype(np.int64) * len(candidates) + ids
         held = np.searchsorted(keys, wanted, "right") - np.searchsorted(keys, wanted)
-        is_own = ids == candidates.labels[here, None]
-        same_group = np.where(sizes[here, None] > 1, held, is_own)
+        is_own = ids == candidates.labels[query_pairs, None]
+        same_group = np.where(sizes[query_pairs, None] > 1, held, is_own)
         copies = candidates.starts[ids + 1] - candidates.starts[ids]
         counts[rows] = (better * (copies - same_group)).sum(axis=1)
     return counts
@@ -102,7 +106,7 @@ def count_better_among(
 def better_among_neighbours(
     stages: Stages, corpus: Corpus, groups: Arrays, direction: Direction, tasks: int
 ) -> np.ndarray:
-    """(n,) better matches of each pair among its neighbours of one direction."""
+    """Count each pair's better matches among its neighbours in one direction; return (n,)."""
     name, candidates = f"better-{direction.name}", corpus.distinct[direction.index]
     stages.select(
         f"candidates-{direction.name}",
@@ -116,11 +120,11 @@ def better_among_neighbours(
 
 
 def better_block(work: ArrayFolder, number: int, direction: Direction) -> None:
-    """Count better matches of the pairs with the vectors of one task's search."""
-    groups, asking = work.load("pair-groups"), Distinct.load(work, direction.query)
+    """Count the better matches of the pairs searched by one task, and write them to a file."""
+    groups, distinct = work.load("pair-groups"), Distinct.load(work, direction.query)
     queries, nearest = nearest_of(work, direction, number)
-    pairs = asking.rows_of(queries)
-    rows = np.searchsorted(queries, asking.labels[pairs])
+    pairs = distinct.rows_of(queries)
+    rows = np.searchsorted(queries, distinct.labels[pairs])
     counts = count_better_among(
         pairs,
         Nearest(nearest.cosines[rows], nearest.ids[rows]),
@@ -137,7 +141,10 @@ def better_block(work: ArrayFolder, number: int, direction: Direction) -> None:
 def better_of_all(
     stages: Stages, blocks: Sequence[EmbeddedBlock], corpus: Corpus, groups: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Count better matches of every pair by comparing every image with every caption."""
+    """Count every pair's better captions and better images, comparing all images with all captions.
+
+    Returns two arrays (n,).
+    """
     stages.progress.say("comparing images with captions")
     shape = (len(corpus), corpus.dim), np.float16
     with stages.work.scratch(dict.fromkeys(SIDES, shape)) as vectors:

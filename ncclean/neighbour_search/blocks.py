@@ -19,7 +19,7 @@ IDENTIFIERS = ("uid", "shard", "key", "caption_number")
 
 @dataclass(frozen=True)
 class BlockPairs:
-    """The usable pairs of a block: (m, d) float16 unit vectors, identifiers, captions.
+    """The m usable pairs of a block: (m, d) float16 unit vectors of both sides, and identifiers.
 
     `facts` has the columns uid, shard, key, caption_number and text, and carries the fingerprints
     of the shards; `left_out` counts pairs whose vectors are missing or corrupt.

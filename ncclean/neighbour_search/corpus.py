@@ -25,7 +25,7 @@ SIDES = ("image", "text")
 
 @dataclass(frozen=True)
 class Direction:
-    """A search of the `index` side with queries of the `query` side."""
+    """A direction of search: the side of the queries and the one searched, image or text."""
 
     query: str
     index: str
@@ -47,9 +47,10 @@ ACROSS = (Direction("image", "text"), Direction("text", "image"))
 class Distinct:
     """A partition of n rows into u classes of equal ones, numbered by first occurrence.
 
-    `labels` (n,) is the class of each row, `first` (u,) the first row of each class, `members`
-    (n,) all rows sorted by class and then by row, `starts` (u + 1,) where each class begins there,
-    `positions` (n,) the place of each row among the members of its class, from 0.
+    Rows are images or captions. `labels` (n,) is the class of each row, `first` (u,) the first row
+    of each class, `members` (n,) all rows sorted by class and then by row, `starts` (u + 1,) where
+    each class starts there, `positions` (n,) the place of each row among the members of its class,
+    from 0.
     """
 
     labels: np.ndarray
@@ -63,11 +64,11 @@ class Distinct:
 
     @classmethod
     def load(cls, work: ArrayFolder, side: str) -> Distinct:
-        """The classes of equal images or captions."""
+        """Map the classes of equal images, or captions, from their files."""
         return cls(**work.load(f"classes-{side}"), members=work.load(f"members-{side}")["row"])
 
     def rows_of(self, classes: np.ndarray) -> np.ndarray:
-        """All rows of (m,) classes, class by class."""
+        """Return all rows of (m,) classes, class by class."""
         starts, ends = self.starts[classes], self.starts[classes + 1]
         sizes = ends - starts
         offsets = np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
@@ -77,7 +78,12 @@ class Distinct:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The n pairs read: mapped identifiers, `own` (n,) cosines and distinct rows by side."""
+    """A corpus of n pairs, as read for a search: identifiers, cosines and classes of equal vectors.
+
+    `pairs` is a table of the identifiers, `own` (n,) are the pairs' cosines, and `distinct` the
+    classes by side. `starts` are the numbers of the blocks' first pairs. `left_out` counts pairs
+    without usable vectors.
+    """
 
     pairs: pa.Table
     own: np.ndarray
@@ -90,14 +96,14 @@ class Corpus:
         return len(self.own)
 
     def width(self, direction: Direction, k: int) -> int:
-        """Number of neighbours to look for: k, or fewer in a tiny corpus."""
+        """Return how many neighbours a query has: k, or fewer in a tiny corpus."""
         return max(1, min(k, len(self.distinct[direction.index]) - direction.is_within))
 
 
 def read_corpus(stages: Stages, blocks: Sequence[EmbeddedBlock]) -> Corpus:
-    """Read every block of the corpus and find the classes of equal rows.
+    """Read every block of the corpus, and find the classes of equal images and of equal captions.
 
-    Captions are equal if they or their vectors are.
+    Captions are equal if their texts or their vectors are.
     """
     names = stages.run("reading embeddings", "read", read_block, [(block,) for block in blocks])
     files = [stages.work.load(name) for name in names]
@@ -120,7 +126,7 @@ def read_corpus(stages: Stages, blocks: Sequence[EmbeddedBlock]) -> Corpus:
 
 
 def write_classes(stages: Stages, pairs: pa.Table, side: str, keys: Sequence[str]) -> None:
-    """Write which pairs are equal: those that share any of several keys."""
+    """Find pairs that are equal in any of `keys`; write the classes of a `Distinct` to files."""
     if stages.has(f"classes-{side}"):
         return
     count = len(pairs)
@@ -158,7 +164,10 @@ def write_classes(stages: Stages, pairs: pa.Table, side: str, keys: Sequence[str
 
 
 def read_block(work: ArrayFolder, number: int, block: EmbeddedBlock) -> None:
-    """Read a block of pairs: identifiers, cosines, hashes of vectors and captions."""
+    """Write the identifiers, cosines and hashes of a block's pairs to a file.
+
+    The hashes are of vectors and of captions.
+    """
     read = block.read()
     pairs = read.facts.select(list(IDENTIFIERS))
     columns = {
@@ -176,7 +185,7 @@ def read_block(work: ArrayFolder, number: int, block: EmbeddedBlock) -> None:
 
 
 def pair_cosines(image: np.ndarray, text: np.ndarray) -> np.ndarray:
-    """(n,) float32 cosines of image and caption of each pair, from (n, d) vectors."""
+    """Return (n,) float32 cosines of the image and caption of each pair, from (n, d) vectors."""
     cosines = np.empty(len(image), np.float32)
     for rows in chunks(len(image)):
         sides = (side[rows].astype(np.float32) for side in (image, text))
@@ -213,25 +222,27 @@ def digests(contents: Iterable[bytes | None]) -> pa.Array:
 def distinct_vectors(
     work: ArrayFolder, block: EmbeddedBlock, start: int
 ) -> dict[str, tuple[int, np.ndarray]]:
-    """Return, by side, (m, d) float16 vectors of a block, one per class that begins in it.
+    """Return, by side, a block's vectors that are the first of their class, (m, d) float16.
 
-    Also returns the first such class. `start` is the number of the block's first pair.
+    With them, the number of the first such class; the others follow. `start` is the number of the
+    block's first pair.
     """
     read, vectors = block.read(), {}
     for side, rows in (("image", read.image), ("text", read.text)):
         first = work.load(f"classes-{side}")["first"]
         # Another type would copy the rows into memory.
-        begin, end = np.searchsorted(first, np.array([start, start + len(rows)], np.int32))
-        vectors[side] = int(begin), rows[first[begin:end] - start]
+        start_class, end = np.searchsorted(first, np.array([start, start + len(rows)], np.int32))
+        vectors[side] = int(start_class), rows[first[start_class:end] - start]
     return vectors
 
 
 def pair_groups(stages: Stages, corpus: Corpus) -> Arrays:
-    """Return (n,) near-duplicate groups by image, by text and by both, named by their first pair.
+    """Return near-duplicate groups of n pairs by image, text and both, named by their first pair.
 
-    `image_size`, `text_size` and `pair_size` are the numbers of pairs in each pair's group;
-    `images` counts images: captions of one image, whose first pair is `same_image`, are not
-    near-duplicates.
+    `image`, `text` and `pair` (n,) are the groups, `image_size`, `text_size` and `pair_size` (n,)
+    their numbers of pairs. `same_image` (n,) is the first pair of the same sample, whose captions
+    share an image and are not near-duplicates; `images` (n,) counts an image group's images
+    accordingly.
     """
     if stages.has("pair-groups"):
         return stages.work.load("pair-groups")
@@ -260,7 +271,7 @@ def pair_groups(stages: Stages, corpus: Corpus) -> Arrays:
 
 
 def repeated_uids(stages: Stages, corpus: Corpus) -> int:
-    """Count the pairs whose uid and caption number an earlier pair has."""
+    """Count the pairs that repeat the uid and caption number of an earlier pair."""
     with stages.work.scratch({"first": ((len(corpus),), np.int32)}) as scratch:
         first = scratch["first"]
         named = {name: corpus.pairs[name] for name in ("uid", "caption_number")}

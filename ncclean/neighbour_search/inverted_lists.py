@@ -38,42 +38,54 @@ _SMALL, _MOST_SMALL = 20_000, 64  # rows that justify a task, up to this many ta
 
 
 class Nearest(NamedTuple):
-    """Neighbours of q queries: (q, k) float32 cosines, descending; int32 ids, -1 if missing."""
+    """The k nearest neighbours of q queries: (q, k) float32 cosines, descending, and int32 ids.
+
+    Where there are fewer, the id is -1 and the cosine minus infinity.
+    """
 
     cosines: np.ndarray
     ids: np.ndarray
 
     def without(self, queries: np.ndarray) -> Nearest:
-        """Return the first k - 1 neighbours of each of the (q,) queries, without itself."""
+        """Return the first k - 1 neighbours of each query other than itself.
+
+        `queries` (q,) are the queries' ids.
+        """
         itself = self.ids == queries[:, None]
         keep = np.argsort(itself, axis=1, kind="stable")[:, :-1]
         return Nearest(*(np.take_along_axis(one, keep, axis=1) for one in self))
 
 
 class NearestHeap:
-    """The k nearest neighbours of q queries among vectors that come in pieces."""
+    """Collects the k nearest neighbours of (q, d) queries among vectors that come in pieces."""
 
     def __init__(self, queries: np.ndarray, k: int) -> None:
         self._queries = queries
         self._heap = faiss.ResultHeap(len(queries), k, keep_max=True)
 
-    def add(self, vectors: np.ndarray, ids: np.ndarray, asking: np.ndarray | None = None) -> None:
-        """Compare the queries, or those at the places `asking`, with (m, d) vectors."""
-        asking = np.arange(len(self._queries)) if asking is None else asking
+    def add(self, vectors: np.ndarray, ids: np.ndarray, visiting: np.ndarray | None = None) -> None:
+        """Compare (m, d) vectors with all queries, or with those at the places `visiting`.
+
+        `ids` (m,) are the vectors' ids.
+        """
+        visiting = np.arange(len(self._queries)) if visiting is None else visiting
         count = min(self._heap.k, len(vectors))
-        if count and len(asking):
-            cosines, places = inner_knn(self._queries[asking], vectors, count)
-            self._heap.add_result_subset(asking, cosines, ids[places])
+        if count and len(visiting):
+            cosines, places = inner_knn(self._queries[visiting], vectors, count)
+            self._heap.add_result_subset(visiting, cosines, ids[places])
 
     def nearest(self) -> Nearest:
-        """Return the nearest of all pieces; call this once, at the end."""
+        """Return the nearest neighbours in all pieces; it can be called once only."""
         self._heap.finalize()
         ids = self._heap.I.astype(np.int32)
         return Nearest(np.where(ids < 0, np.float32(-np.inf), self._heap.D), ids)
 
 
 def inner_knn(queries: np.ndarray, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k <= m largest inner products of (q, d) with (m, d) vectors, and their places."""
+    """Return the k <= m largest inner products of each of (q, d) with (m, d) vectors: (q, k) each.
+
+    Returns the products, descending, and the indices of the vectors.
+    """
     neighbours: tuple[np.ndarray, np.ndarray] = faiss.knn(
         queries.astype(np.float32, copy=False), vectors.astype(np.float32, copy=False), k,
         metric=faiss.METRIC_INNER_PRODUCT,
@@ -82,13 +94,13 @@ def inner_knn(queries: np.ndarray, vectors: np.ndarray, k: int) -> tuple[np.ndar
 
 
 def nlist_for(vectors: int) -> int:
-    """Number of inverted lists: a power of two near 2 sqrt(n), at least 32 vectors a list."""
+    """Return a number of inverted lists: a power of two near 2 sqrt(n), with 32 vectors a list."""
     wanted = min(2 * vectors**0.5, vectors / 32)
     return int(2 ** max(0, round(np.log2(max(wanted, 1)))))
 
 
 def likely_nprobe(lists: int) -> int:
-    """An upper estimate of nprobe, the number of lists that a query visits."""
+    """Return an upper estimate of nprobe, the number of lists that a query visits."""
     return min(MAX_NPROBE, max(_LIKELY_NPROBE, round(_SHARE_VISITED * lists)), lists)
 
 
@@ -121,9 +133,9 @@ def _kmeans(sample: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 def nearest_lists(vectors: np.ndarray, centroids: np.ndarray, probes: int) -> np.ndarray:
-    """(m, p) int32 numbers of the lists nearest to (m, d) unit vectors, nearest first.
+    """Return (m, p) int32 numbers of the lists nearest to (m, d) unit vectors, nearest first.
 
-    p is `probes`, or the number of lists where there are fewer.
+    p is `probes`, or the number of lists if there are fewer.
     """
     probes = min(probes, len(centroids))
     assigned = np.empty((len(vectors), probes), np.int32)
@@ -134,10 +146,11 @@ def nearest_lists(vectors: np.ndarray, centroids: np.ndarray, probes: int) -> np
 
 @dataclass(frozen=True)
 class InvertedLists:
-    """The u vectors of a side by list.
+    """An inverted file of u vectors, the distinct images or captions of a corpus, in L lists.
 
-    `centroids` (L, d), `vectors` (u, d) in the order of lists, `starts` (L + 1,) of the lists
-    there, `ids` (u,) of the vectors in that order, and `place` (u,) the row of each id.
+    `centroids` (L, d) are the lists' centroids, `vectors` (u, d) are sorted by list, `starts` (L +
+    1,) is where each list starts, `ids` (u,) are the vectors' ids in that order, and `place` (u,)
+    is the row of each id.
     """
 
     centroids: np.ndarray
@@ -148,7 +161,7 @@ class InvertedLists:
 
     @classmethod
     def load(cls, work: ArrayFolder, side: str) -> InvertedLists:
-        """The distinct images or captions of a corpus."""
+        """Map the inverted file of the images, or captions, of a corpus."""
         centroids, by_list = work.load("learnt")[f"{side}_lists"], work.load(f"by-list-{side}")
         starts = np.searchsorted(by_list["list"], np.arange(len(centroids) + 1, dtype=np.int32))
         return cls(centroids, starts=starts, ids=by_list["row"], **work.load(f"lists-{side}"))
@@ -157,43 +170,47 @@ class InvertedLists:
         return len(self.ids)
 
     def list_of(self, ids: np.ndarray) -> np.ndarray:
-        """The lists that vectors of these ids are in, in an array of the same shape."""
+        """Return the list that holds the vector of each id, in an array of the same shape."""
         lists: np.ndarray = np.searchsorted(self.starts, self.place[ids], side="right") - 1
         return lists
 
     def read(self, rows: slice) -> np.ndarray:
-        """Consecutive vectors in the order of lists, (m, d) float32."""
+        """Return consecutive vectors in the order of lists, (m, d) float32."""
         return self.vectors[rows].astype(np.float32)
 
     def take(self, ids: np.ndarray) -> np.ndarray:
-        """The vectors of (m,) ids, (m, d) float32."""
+        """Return the vectors with (m,) ids, (m, d) float32."""
         vectors: np.ndarray = self.vectors[self.place[ids]].astype(np.float32)
         return vectors
 
     def probed(self, queries: np.ndarray, nprobe: int) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield rows of each visited list, some at a time, with the (a,) queries that visit it."""
-        asking = nearest_lists(queries, self.centroids, nprobe)
-        order = np.argsort(asking, axis=None, kind="stable")
-        by_list = order // asking.shape[1]
-        ends = np.concatenate([[0], np.cumsum(np.bincount(asking.ravel()))])
+        """Yield the visited lists in pieces: rows of a list, and the (a,) queries that visit it.
+
+        `queries` are (q, d); each visits the `nprobe` nearest lists.
+        """
+        lists = nearest_lists(queries, self.centroids, nprobe)
+        order = np.argsort(lists, axis=None, kind="stable")
+        by_list = order // lists.shape[1]
+        ends = np.concatenate([[0], np.cumsum(np.bincount(lists.ravel()))])
         for number in np.flatnonzero(np.diff(ends)):
             begin, end = self.starts[number : number + 2].tolist()
             for rows in chunks(end - begin, _MEMBERS):
-                here = slice(begin + rows.start, begin + rows.stop)
-                yield here, by_list[ends[number] : ends[number + 1]]
+                list_rows = slice(begin + rows.start, begin + rows.stop)
+                yield list_rows, by_list[ends[number] : ends[number + 1]]
 
     def search(self, queries: np.ndarray, k: int, nprobe: int) -> Nearest:
-        """The k nearest of (q, d) queries in the lists that they visit."""
+        """Return the k nearest neighbours of (q, d) queries in their `nprobe` nearest lists."""
         heap = NearestHeap(queries, k)
-        for rows, asking in self.probed(queries, nprobe):
-            heap.add(self.read(rows), self.ids[rows], asking)
+        for rows, visiting in self.probed(queries, nprobe):
+            heap.add(self.read(rows), self.ids[rows], visiting)
         return heap.nearest()
 
 
 def task_rows(count: int, dim: int, k: int, nprobe: int, memory_bytes: int) -> list[slice]:
-    """Cut `count` rows in the order of lists into tasks that fit into this much memory.
+    """Cut `count` queries in the order of lists into tasks that fit into `memory_bytes` each.
 
-    The cut does not depend on how many tasks run at a time: it affects the last digits of results.
+    The cut does not depend on how many tasks run at a time, as it affects the last digits of
+    results.
     """
     # In float32: the vectors, those that visit a list, the lists, and the results.
     of_a_row = 3 * 4 * dim + 20 * nprobe + 40 * (k + 1)
@@ -208,7 +225,11 @@ def task_rows(count: int, dim: int, k: int, nprobe: int, memory_bytes: int) -> l
 def search_lists(
     work: ArrayFolder, number: int, direction: Direction, rows: slice, k: int, nprobe: int
 ) -> None:
-    """Search the k nearest of some query-side vectors, excluding the query itself."""
+    """Search the k nearest neighbours of one task's queries, and write them to a file.
+
+    `rows` are the queries, vectors of the query side in the order of lists. A query is not its own
+    neighbour.
+    """
     index, queries = (InvertedLists.load(work, side) for side in (direction.index, direction.query))
     ids = queries.ids[rows]
     if direction.is_within:
@@ -223,6 +244,9 @@ def search_lists(
 
 
 def nearest_of(work: ArrayFolder, direction: Direction, number: int) -> tuple[np.ndarray, Nearest]:
-    """Return the (q,) ascending ids of a task's queries, and the k nearest neighbours of each."""
+    """Return the (q,) ascending ids of a task's queries, and their k nearest neighbours.
+
+    They are read from the file of `search_lists`.
+    """
     file = work.load(f"near-{direction.name}-{number}")
     return file["rows"], Nearest(file["cosines"], file["ids"])

@@ -33,7 +33,7 @@ _BLOCK_ROWS, _BLOCK_VALUES = 4096, 1 << 26  # pairs at a time, and 256 MB of the
 
 @dataclass(frozen=True, kw_only=True)
 class LemonParameters:
-    """`k` neighbours in each modality, the weights of both terms and the decays."""
+    """Parameters of LEMoN: `k` neighbours, weights beta and gamma, and decays tau_1 and tau_2."""
 
     k: int = 30
     beta: float = 5.0
@@ -45,7 +45,10 @@ class LemonParameters:
 def lemon_score(
     own: np.ndarray, image_term: np.ndarray, text_term: np.ndarray, parameters: LemonParameters
 ) -> np.ndarray:
-    """(n,) LEMoN scores from the pairs' cosines and neighbour terms; NaN without neighbours."""
+    """Return (n,) LEMoN scores d(x, y) + beta s_n + gamma s_m; NaN if a pair has no neighbours.
+
+    d(x, y) is 1 minus the pair's cosine; s_n and s_m are the terms of `disagreement`.
+    """
     return (1 - own) + parameters.beta * image_term + parameters.gamma * text_term
 
 
@@ -60,12 +63,13 @@ def disagreement(
     dim: int,
     parameters: LemonParameters,
 ) -> np.ndarray:
-    """Return (p,) LEMoN's term s_n if `nearest` are neighbours by image, s_m if by text.
+    """Return (p,) LEMoN terms: s_n if `nearest` are neighbours by image, s_m if by caption.
 
-    It is NaN without neighbours. `nearest` has a row for each of the (q,) ascending `queries`,
-    which are distinct rows of its modality, those of the pairs among them. `other` reads (m, d)
-    float32 vectors of (m,) pairs in the other modality, `own` (n,) are the pairs' cosines, `copies`
-    (n,) labels of pairs that are copies, or of the same image.
+    s_n = 1/k sum_j d(y, y_j) exp(-tau_1 d(x, x_j)) exp(-tau_2 d(x_j, y_j)) over the neighbours x_j,
+    with d = 1 - cosine; NaN without neighbours. `nearest` has a row for each of the (q,) ascending
+    `queries`, distinct rows of its modality that include those of the pairs. `other` reads (m, d)
+    float32 vectors of (m,) pairs in the other modality, `own` (n,) are the pairs' cosines. Each of
+    `copies` labels (n,) pairs: neighbours with the pair's label, its copies, are left out.
     """
     terms, k = np.empty(len(pairs), dtype=np.float32), parameters.k
     rows_at_a_time = min(_BLOCK_ROWS, max(1, _BLOCK_VALUES // ((k + 1) * max(dim, k))))
@@ -78,9 +82,9 @@ def disagreement(
         valid = near >= 0
         for labels in copies:
             valid &= labels[near] != labels[block, None]
-        apart = 1 - _cosines(other, block, near)
+        distances = 1 - _cosines(other, block, near)
         weight = np.exp(-parameters.tau_1 * (1 - cosines) - parameters.tau_2 * (1 - own[near]))
-        total = np.where(valid, weight * apart, 0.0).sum(axis=1)
+        total = np.where(valid, weight * distances, 0.0).sum(axis=1)
         count = valid.sum(axis=1)
         means = np.where(count > 0, total / np.maximum(count, 1), np.nan)
         terms[some] = means
@@ -108,9 +112,9 @@ def _cosines(
 def neighbour_pairs(
     near_ids: np.ndarray, near_cosines: np.ndarray, distinct: Distinct, pairs: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k nearest other pairs of (b,) pairs: (b, k) numbers, -1 if missing, and cosines.
+    """Return the k nearest other pairs of b pairs: (b, k) numbers, -1 if missing, and cosines.
 
-    `near_ids` and `near_cosines` (b, m) are the nearest distinct rows of the pairs' own.
+    `near_ids` and `near_cosines` (b, m) are the nearest distinct rows of each pair's own.
 
     The members of the own class come first, then those of the nearest classes. From a class too
     large to be used whole, the members after the pair's own position are used, cyclically, so that
@@ -136,7 +140,7 @@ def neighbour_pairs(
 
 
 def lemon_block(work: ArrayFolder, number: int, side: str, k: int) -> None:
-    """LEMoN's term of one modality, for the pairs with the vectors of one task's search."""
+    """Write LEMoN's term in one modality, for the pairs searched by one task, to a file."""
     other = "text" if side == "image" else "image"
     shared, distinct = work.load("pair-groups"), Distinct.load(work, side)
     queries, nearest = nearest_of(work, Direction(side, side), number)

@@ -42,9 +42,10 @@ def group_side(
     stages: Stages, side: str, name: str, tasks: list[slice], threshold: float, linkage: str,
     effort: int,
 ) -> None:  # fmt: skip
-    """Write each distinct row's representative, and the cosine with it, for a side to a file.
+    """Group the near-duplicates among distinct images or captions; write them to the file `name`.
 
-    `tasks` are the rows of each task, `effort` is how many lists a row visits.
+    For each distinct row, it has the representative of its group and the cosine with it. `tasks`
+    are the rows of each task, `effort` is the number of lists that a row visits.
     """
     if stages.has(name):
         return
@@ -81,7 +82,10 @@ def group_side(
 
 
 def component_starts(work: ArrayFolder, side: str) -> np.ndarray:
-    """Return where components start among the rows with near-duplicates, and these rows' number."""
+    """Return where each connected component starts among the rows with near-duplicates.
+
+    The last number is that of the rows.
+    """
     parent = work.load(f"components-{side}")["parent"]
     return np.append(np.flatnonzero(np.diff(parent, prepend=-1)), len(parent))
 
@@ -89,27 +93,30 @@ def component_starts(work: ArrayFolder, side: str) -> np.ndarray:
 def find_duplicates(
     work: ArrayFolder, number: int, side: str, rows: slice, threshold: float, effort: int
 ) -> None:
-    """Connect near-duplicates of consecutive rows in the order of lists by a spanning forest."""
+    """Find the near-duplicates of consecutive rows in the order of lists; write a spanning forest.
+
+    The forest has an edge between two rows only if their cosine reaches `threshold`.
+    """
     lists = InvertedLists.load(work, side)
     learnt, vectors, ids = work.load("learnt"), lists.read(rows), lists.ids[rows]
     queries = whitened(learnt, side, vectors)
-    edges, held = np.empty((2, 0), np.int64), 0
+    edges, edge_count = np.empty((2, 0), np.int64), 0
     pairs = [edges]
-    for members, asking in lists.probed(vectors, effort):
-        listed, theirs = whitened(learnt, side, lists.read(members)), lists.ids[members]
-        asking = asking[np.argsort(ids[asking])]
-        for some in chunks(len(asking), max(min(_PRODUCTS // len(theirs), _QUERIES), 1)):
-            asked = asking[some]
+    for members, visiting in lists.probed(vectors, effort):
+        listed, member_ids = whitened(learnt, side, lists.read(members)), lists.ids[members]
+        visiting = visiting[np.argsort(ids[visiting])]
+        for some in chunks(len(visiting), max(min(_PRODUCTS // len(member_ids), _QUERIES), 1)):
+            query_rows = visiting[some]
             # A list's ids ascend: those after the last query's are compared by their own queries.
-            earlier = listed[: np.searchsorted(theirs, ids[asked[-1]])]
-            products = queries[asked] @ earlier.T
+            earlier = listed[: np.searchsorted(member_ids, ids[query_rows[-1]])]
+            products = queries[query_rows] @ earlier.T
             row, place = np.divmod(np.flatnonzero(products >= threshold - TIE), len(earlier) or 1)
-            one, other = ids[asked[row]], theirs[place]
+            one, other = ids[query_rows[row]], member_ids[place]
             pairs.append(np.stack([one, other])[:, one > other])
-            held += pairs[-1].shape[1]
-            if held > _PAIRS:
+            edge_count += pairs[-1].shape[1]
+            if edge_count > _PAIRS:
                 pairs = [_spanning(np.concatenate(pairs, axis=1))]
-                held = pairs[0].shape[1]
+                edge_count = pairs[0].shape[1]
     one, other = _spanning(np.concatenate(pairs, axis=1))
     work.save(f"pairs-{side}-{number}", {"one": one, "other": other})
 
@@ -128,22 +135,22 @@ def _spanning(pairs: np.ndarray) -> np.ndarray:
 def group_components(
     work: ArrayFolder, number: int, side: str, components: slice, threshold: float, linkage: str
 ) -> None:
-    """Group the rows of some components; write the representative of each, and its cosine."""
+    """Group the rows of some connected components; write each row's representative and cosine."""
     lists = InvertedLists.load(work, side)
     learnt = work.load("learnt")
     ends = component_starts(work, side)[components.start : components.stop + 1].tolist()
     members = work.load(f"components-{side}")["row"][ends[0] : ends[-1]]
     representative, similarity = members.copy(), np.ones(len(members), np.float32)
     for begin, end in itertools.pairwise(ends):
-        here = slice(begin - ends[0], end - ends[0])
-        of_component = members[here]
+        own_rows = slice(begin - ends[0], end - ends[0])
+        of_component = members[own_rows]
 
         def read(rows: slice | np.ndarray, ids: np.ndarray = of_component) -> np.ndarray:
             return whitened(learnt, side, lists.take(ids[rows]))
 
         limit = threshold - TIE if linkage == "representative" else _ANY
-        places, similarity[here] = leaders(read, len(of_component), limit)
-        representative[here] = of_component[places]
+        places, similarity[own_rows] = leaders(read, len(of_component), limit)
+        representative[own_rows] = of_component[places]
     work.save(
         f"grouped-{side}-{number}",
         {"members": members, "representative": representative, "similarity": similarity},
@@ -153,10 +160,10 @@ def group_components(
 def leaders(
     read: Callable[[slice | np.ndarray], np.ndarray], count: int, threshold: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (n,) the representative of each row, and (n,) their cosine; 1 for a representative.
+    """Group n vectors greedily; return the representative of each, and (n,) cosines with it.
 
-    A row gets the most similar of the earlier representatives that reach the threshold, and becomes
-    one itself if none does. `read` reads unit vectors of some rows.
+    A vector gets the most similar of the earlier representatives that reach the threshold, and
+    becomes one itself, with a cosine of 1, if none does. `read` reads unit vectors of some rows.
     """
     best, cosines = np.arange(count), np.ones(count, np.float32)
     places = np.empty(0, np.int64)
@@ -165,19 +172,19 @@ def leaders(
         heap = NearestHeap(vectors, 1)
         for piece in chunks(len(places), _CHUNK):
             heap.add(read(places[piece]), places[piece])
-        before = heap.nearest()
-        among = vectors @ vectors.T
+        earlier = heap.nearest()
+        products = vectors @ vectors.T
         new: list[int] = []
-        for row in np.flatnonzero(before.cosines[:, 0] < threshold).tolist():
-            if not (among[row, new] >= threshold).any():
+        for row in np.flatnonzero(earlier.cosines[:, 0] < threshold).tolist():
+            if not (products[row, new] >= threshold).any():
                 new.append(row)
         chosen = np.array(new, np.int64)
         is_later = np.arange(len(vectors))[:, None] > chosen
-        similar = np.where(is_later, among[:, chosen], -np.inf)
-        similar = np.concatenate([before.cosines, similar], axis=1)
+        similar = np.where(is_later, products[:, chosen], -np.inf)
+        similar = np.concatenate([earlier.cosines, similar], axis=1)
         nearest = similar.argmax(axis=1)
         numbers = rows.start + chosen
-        best[rows] = np.where(nearest > 0, np.append(-1, numbers)[nearest], before.ids[:, 0])
+        best[rows] = np.where(nearest > 0, np.append(-1, numbers)[nearest], earlier.ids[:, 0])
         cosines[rows] = similar.max(axis=1)
         best[numbers], cosines[numbers] = numbers, 1
         places = np.append(places, numbers)
@@ -185,7 +192,10 @@ def leaders(
 
 
 def join_single_images(stages: Stages, tasks: int) -> None:
-    """Add images without near-duplicates to a group that matches in the model's own space."""
+    """Add images without near-duplicates to a group if they match in the model's own space.
+
+    That is, without whitening, with the representative of the group.
+    """
     if stages.has("groups-image"):
         return
     before = stages.work.load("leaders-image")
@@ -218,12 +228,12 @@ def join_single_images(stages: Stages, tasks: int) -> None:
 def join_single_rows(
     representative: np.ndarray, sizes: np.ndarray, later: np.ndarray, earlier: np.ndarray
 ) -> np.ndarray:
-    """Add rows without near-duplicates to a group near them in another space.
+    """Add rows without near-duplicates to a group that is near them in another space.
 
-    Writes to `representative` (u,); `sizes` (u,) are those of each row's group before. Each of (c,)
-    `later` rows is near an `earlier` one there, most similar first. A row joins the first of them
-    that is a representative, so every member stays near the first of its group. Returns the rows
-    that joined one.
+    Row `later` (c,) is near row `earlier` (c,) there, ordered by `later`, the most similar first. A
+    row joins the first of these that is a representative, so every member stays near the first of
+    its group. Changes `representative` (u,); `sizes` (u,) are those of each row's group before.
+    Returns the rows that joined a group.
     """
     joined = []
     for row, other in np.stack([later, earlier], axis=1).astype(np.int64).tolist():

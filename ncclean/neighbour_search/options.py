@@ -10,7 +10,7 @@ from ncclean.base.options import Option, Options, Seed
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourOptions(Options):
-    """Options of the search: what a near-duplicate is, and how it is found.
+    """Options of a neighbour search: what a near-duplicate is, and how neighbours are found.
 
     Thresholds are cosines, by default those of `near_duplicates.THRESHOLDS`. `whiten` None whitens
     if the corpus is large enough, with ten distinct pairs for each dimension. `recall` is the share

@@ -33,12 +33,12 @@ _FACTS = 300  # bytes of digests, classes, groups and counts of a pair, in files
 
 @dataclass(frozen=True)
 class NeighboursPlan:
-    """The estimate of `--dry-run`: the size of a search and its hours.
+    """The estimated size and hours of a neighbour search, for `--dry-run`.
 
-    Hours are of a CPU core, `hours` of `workers` with a task each. The number of lists needed for
-    the recall is known only after training: `*_low` assumes the fewest that are ever visited, the
-    others more than corpora have needed so far, out of a possible 256. `tasks` are those of all
-    stages.
+    `processor_hours` are of one CPU core, `hours` of `workers` with a task each. The number of
+    lists needed for the recall is known only after training: `*_low` assumes the fewest that are
+    ever visited, the others more than corpora have needed so far, out of a possible 256. `tasks`
+    are those of all stages.
     """
 
     shards: int
@@ -71,7 +71,10 @@ def plan_search(
     memory_limit: int | None = None,
     progress: Progress = SILENT,
 ) -> NeighboursPlan:
-    """Estimate hours, bytes and memory of a neighbour search. Raises `InputError`."""
+    """Estimate hours, bytes and memory of a neighbour search.
+
+    Raises `InputError` for unusable embeddings.
+    """
     options, tasks = options or NeighbourOptions(), tasks or TaskOptions()
     progress.say("reading embeddings")
     shards = resolve_embeddings(embeddings)

@@ -88,10 +88,10 @@ def _check_dim(source: str, own_dim: int, dim: int) -> None:
 def reference_matches(
     stages: Stages, reference: np.ndarray, tasks: Sequence[slice], whiten: bool
 ) -> Arrays:
-    """Return the best match of each of u distinct images among (r, d) reference images, (u,) each.
+    """Return the nearest of (r, d) reference images for each of u distinct images.
 
-    `nearest` is the row of the reference, `similarity` the cosine with it, and `compared` the
-    largest cosine, whitened if the search is. `tasks` are the rows of each task.
+    `nearest` (u,) is its row, `similarity` (u,) the cosine with it, and `compared` (u,) the largest
+    cosine, which is whitened if the search is. `tasks` are the rows of each task.
     """
     stages.save("reference", image=reference)
     text, arguments = "comparing with the reference", [(rows, whiten) for rows in tasks]
@@ -102,7 +102,10 @@ def reference_matches(
 
 
 def reference_block(work: ArrayFolder, number: int, rows: slice, whiten: bool) -> None:
-    """Return the nearest reference image, and its cosine, for consecutive images in list order."""
+    """Find the nearest reference image of one task's images, and write it and its cosine to a file.
+
+    `rows` are consecutive images in the order of lists.
+    """
     lists, reference = InvertedLists.load(work, "image"), work.load("reference")["image"]
     learnt, queries = work.load("learnt"), lists.read(rows)
     plain, white = NearestHeap(queries, 1), NearestHeap(whitened(learnt, "image", queries), 1)

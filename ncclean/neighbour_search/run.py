@@ -108,7 +108,7 @@ def run_search(
 
 
 def task_bytes(limit: int | None, tasks: TaskOptions, processes: int) -> int:
-    """Return the memory in bytes that each concurrent task may use."""
+    """Return the memory in bytes for each of the concurrent tasks."""
     if tasks.engine == "ray" and limit is not None:
         return limit
     left = (limit or total_memory() // 2) - DRIVER_BYTES

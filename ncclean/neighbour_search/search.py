@@ -62,13 +62,13 @@ DEFAULT_MEMORY = 4 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """The results of a search, in mapped arrays of n pairs or, by side, of u distinct vectors.
+    """The results of a neighbour search, in mapped arrays of n pairs or u distinct vectors a side.
 
-    `groups` are those of `pair_groups`, `similarity` (u,) by side is the cosine with the group's
-    first, whitened if the search is, `clusters` (u,) are of images; `captions` and `images` (n,)
-    are the better matches of each pair, `terms` (n,) by side those of LEMoN, and `matches` (u,) of
-    images are those of `reference_matches`, `contamination_threshold` that of their cosine.
-    `facts` are fields of the summary.
+    `groups` are those of `pair_groups`. `similarity` (u,), by side, is the cosine with the first of
+    the near-duplicate group, whitened if the search is. `clusters` (u,) are of images. `captions`
+    and `images` (n,) are the numbers of better matches of each pair, `terms` (n,), by side, those
+    of LEMoN. `matches` (u,) are those of `reference_matches`, and images at or above
+    `contamination_threshold` are contaminated. `facts` are fields of the summary.
     """
 
     corpus: Corpus
@@ -83,9 +83,9 @@ class Neighbours:
     facts: dict[str, Any]
 
     def columns(self, rows: slice) -> dict[str, np.ndarray]:
-        """Return columns of `schema.NEIGHBOURS`, (m,) each, without identifiers.
+        """Return columns of `schema.NEIGHBOURS` for m of the pairs, (m,) each, without identifiers.
 
-        Groups are rows of their first pairs; -1, and a NaN cosine, for a pair alone.
+        Groups are numbers of their first pairs; -1, and a NaN cosine, for a pair alone.
         `nearest_reference` is a row of the reference.
         """
         columns = {}
@@ -126,7 +126,7 @@ def find_neighbours(
     progress: Progress = SILENT,
     reference: np.ndarray | None = None,
 ) -> Neighbours:
-    """Search the neighbours of every pair.
+    """Search a corpus of embeddings for near-duplicates, better matches and LEMoN's neighbours.
 
     `work` keeps finished stages if the search is killed; the same call resumes there. A task uses
     about `memory_bytes`. `reference` (r, d) are images of another corpus to compare with. Raises
@@ -138,8 +138,8 @@ def find_neighbours(
     if whiten is None:
         fewest = min(len(distinct) for distinct in corpus.distinct.values())
         whiten = fewest >= ROWS_PER_DIMENSION * corpus.dim
-    asked = {"image": options.image_threshold, "text": options.text_threshold}
-    thresholds = {side: asked[side] or THRESHOLDS[side][whiten] for side in SIDES}
+    requested = {"image": options.image_threshold, "text": options.text_threshold}
+    thresholds = {side: requested[side] or THRESHOLDS[side][whiten] for side in SIDES}
     exact = is_exact(options, len(corpus))
     # Products with one list are too small for several threads, which would wait for one another.
     with threadpool_limits(None if exact else 1):
@@ -206,20 +206,20 @@ def find_neighbours(
         "image_to_text_recall": recalls["image-text"],
         "text_to_image_recall": recalls["text-image"],
     }  # fmt: skip
-    for here, there in (("image", "text"), ("text", "image")):
-        within, across = f"{here}-{here}", f"{there}-{here}"
+    for modality, other in (("image", "text"), ("text", "image")):
+        within, across = f"{modality}-{modality}", f"{other}-{modality}"
         index, duplicates = "flat (exact)", 1.0
         if not exact:
             visited = f"{nprobe[within]} and {nprobe[across]} visited"
-            index = f"ivf ({lists[here]} lists, {visited})"
-            white = nearest[f"{here}_whitened-{here}"]
-            duplicates = duplicate_recall(stages, white, here, thresholds[here])
+            index = f"ivf ({lists[modality]} lists, {visited})"
+            white = nearest[f"{modality}_whitened-{modality}"]
+            duplicates = duplicate_recall(stages, white, modality, thresholds[modality])
         facts |= {
-            f"distinct_{here}s": len(corpus.distinct[here]),
-            f"{here}_threshold": thresholds[here],
-            f"index_{here}": index,
-            f"{here}_recall": recalls[within],
-            f"{here}_duplicate_recall": duplicates,
+            f"distinct_{modality}s": len(corpus.distinct[modality]),
+            f"{modality}_threshold": thresholds[modality],
+            f"index_{modality}": index,
+            f"{modality}_recall": recalls[within],
+            f"{modality}_duplicate_recall": duplicates,
         }
     if reference is not None:
         facts |= {"reference_images": len(reference), "contamination_threshold": contaminated}
@@ -239,17 +239,18 @@ def find_neighbours(
 
 
 def recall(
-    stages: Stages, direction: Direction, asked: np.ndarray, exact: Nearest, tasks: int
+    stages: Stages, direction: Direction, sampled: np.ndarray, exact: Nearest, tasks: int
 ) -> float:
-    """Return the recall: the share of the exact neighbours of (q,) queries that were found.
+    """Return the share of the exact neighbours of sampled queries that the search found.
 
-    Ties with the k-th count as found.
+    `sampled` (q,) are the queries' ids, `exact` their neighbours. Ties with the k-th count as
+    found.
     """
     if not exact.ids.size:
         return 1.0
     cosines = np.full(exact.cosines.shape, -np.inf, np.float32)
     for number in range(tasks):
         rows, nearest = nearest_of(stages.work, direction, number)
-        chosen = np.flatnonzero(np.isin(asked, rows))
-        cosines[chosen] = nearest.cosines[np.searchsorted(rows, asked[chosen])]
+        chosen = np.flatnonzero(np.isin(sampled, rows))
+        cosines[chosen] = nearest.cosines[np.searchsorted(rows, sampled[chosen])]
     return float((cosines >= exact.cosines[:, -1:] - TIE).mean())

@@ -28,13 +28,16 @@ SQL_MEMORY = "64MB"
 
 
 def chunks(count: int, size: int = CHUNK_ROWS) -> Iterator[slice]:
-    """Yield consecutive slices that cover `count` rows."""
+    """Yield consecutive slices that cover `count` rows, of at most `size` rows each."""
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))
 
 
 class Stages:
-    """Runs the stages of one search over the files of `work`."""
+    """The stages of one search, which exchange arrays through files in the folder `work`.
+
+    A stage whose file exists is not run again.
+    """
 
     def __init__(self, work: ArrayFolder, runner: Runner, progress: Progress) -> None:
         self.work, self.progress = work, progress
@@ -51,9 +54,9 @@ class Stages:
         function: Callable[..., None],
         arguments: Sequence[tuple[Any, ...]],
     ) -> list[str]:
-        """Run a function for every item whose output file is missing, as tasks.
+        """Run a function for every item whose output file is missing, as tasks of the runner.
 
-        The file of task i is `prefix-i`. Returns the names of all.
+        The file of task i is `prefix-i`. Returns the names of all files.
         """
         names = [f"{prefix}-{number}" for number in range(len(arguments))]
         pending = [number for number, name in enumerate(names) if name not in self._names]
@@ -76,7 +79,7 @@ class Stages:
         self._names.add(name)
 
     def select(self, name: str, query: str, **columns: Any) -> Arrays:
-        """Write the columns of a query to a file, in row order; return them, mapped.
+        """Write the columns of a query to the file `name`, in row order; return them, mapped.
 
         The query reads the table `numbered`, with the `columns` and the number of each `row`,
         int32. It may sort, but not group rows or look across them, which needs more memory in
@@ -98,10 +101,10 @@ class Stages:
     def first_rows(
         self, by: str, first: np.ndarray, sizes: np.ndarray | None = None, **columns: Any
     ) -> None:
-        """Write to (n,) `first`, for each row, the first row with equal values of `by`.
+        """Write into `first` (n,), for each row, the first row with equal values of `by`.
 
-        `by` is SQL over the `columns`. The numbers of such rows are written to (n,) `sizes`,
-        initially zeros.
+        `by` is SQL over the `columns`. The number of such rows is written into `sizes` (n,), which
+        must be zeros before.
         """
         query = (
             f"SELECT row, value IS DISTINCT FROM lag(value) OVER () AS is_first FROM (SELECT row, "
@@ -146,7 +149,10 @@ class Stages:
         )
 
     def gather(self, name: str, files: Sequence[str], shapes: Shapes) -> Arrays:
-        """Write columns whose values are spread over files by `rows`; return them, mapped."""
+        """Put the columns of several files in row order, by their array `rows`, and write them.
+
+        Returns the columns, whose names and shapes are `shapes`, mapped.
+        """
         if not self.has(name):
             with self.writing(name, shapes) as arrays:
                 for file in map(self.work.load, files):
@@ -156,20 +162,20 @@ class Stages:
         return self.work.load(name)
 
     def save(self, name: str, **arrays: Any) -> None:
-        """Write a file that later tasks share, unless it exists."""
+        """Write arrays that later tasks share to the file `name`, unless it exists."""
         if name not in self._names:
             self.work.save(name, arrays)
             self._names.add(name)
 
     def drop(self, *prefixes: str) -> None:
-        """Delete the files whose names begin with a prefix, once nothing reads them any more."""
+        """Delete the files whose names start with a prefix."""
         gone = [name for name in self._names if name.startswith(prefixes)]
         self.work.remove(gone)
         self._names.difference_update(gone)
 
 
 class DisjointSets:
-    """Sets of rows that are joined by pairs; (n,) `parent` begins as each row itself."""
+    """Disjoint sets of n rows (union-find); `parent` (n,) starts as each row itself."""
 
     def __init__(self, parent: np.ndarray) -> None:
         self._parent = parent
@@ -177,7 +183,7 @@ class DisjointSets:
             parent[rows] = np.arange(rows.start, rows.stop)
 
     def join(self, one: np.ndarray, other: np.ndarray) -> None:
-        """Merge the sets of (m,) rows with the sets of (m,) other rows (union-find)."""
+        """Merge the set of each of (m,) rows with the set of the other row (m,) beside it."""
         while True:
             one, other = self._find(one), self._find(other)
             apart = one != other

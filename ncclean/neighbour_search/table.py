@@ -29,9 +29,9 @@ from ncclean.storage.parts import ROW_GROUP_ROWS
 def write_neighbours(
     path: UPath, neighbours: Neighbours, metadata: Mapping[str, str], reference: pa.Array | None
 ) -> None:
-    """Publish one Parquet file with one row for each pair, a row group at a time.
+    """Write one Parquet file with a row for each pair, whole or not at all, a row group at a time.
 
-    `reference` are the uids of the images with which the pairs' were compared.
+    `reference` are the uids of the reference images.
     """
     count, uids = len(neighbours.corpus), neighbours.corpus.pairs["uid"]
     carried = as_metadata(fingerprints_of(neighbours.corpus.pairs.schema))
@@ -116,7 +116,7 @@ class NeighboursSummary:
 
 
 def summarize(neighbours: Neighbours, out: str, seconds: float) -> NeighboursSummary:
-    """Summarise a finished neighbour search that took `seconds`."""
+    """Return the summary of a finished neighbour search that took `seconds`."""
     counts: dict[str, Any] = Counter()
     for rows in chunks(len(neighbours.corpus), VALUES):
         numbers = np.arange(rows.start, rows.stop)

@@ -46,12 +46,15 @@ _MEASURED = (*WITHIN, *ACROSS, *_WHITENED)
 
 
 def is_exact(options: NeighbourOptions, pairs: int) -> bool:
-    """Check whether the search compares everything: `auto` does so below 100,000 pairs."""
+    """Check whether a search compares everything with everything.
+
+    With the index `auto`, it does below 100,000 pairs.
+    """
     return options.index == "flat" or (options.index == "auto" and pairs < EXACT_BELOW)
 
 
 def lists_of(rows: int, exact: bool) -> int:
-    """Number of inverted lists for a number of distinct rows."""
+    """Return the number of inverted lists for a number of distinct rows."""
     return max(1, min(_EXACT_LISTS, rows // _ROWS_PER_EXACT_LIST)) if exact else nlist_for(rows)
 
 
@@ -59,7 +62,10 @@ def learn(
     stages: Stages, blocks: Sequence[EmbeddedBlock], corpus: Corpus, options: NeighbourOptions,
     *, whiten: bool, exact: bool,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """Train inverted lists and whitening on a random sample; return ids of queries by side."""
+    """Train inverted lists, and whitening if requested, on a random sample of the vectors.
+
+    Returns, by side, the ids of sampled queries on which recall is measured.
+    """
     counts = {side: len(distinct) for side, distinct in corpus.distinct.items()}
     rng = {side: np.random.default_rng(options.seed) for side in SIDES}
     queries = {side: _draw(counts[side], _SAMPLE, rng[side]) for side in SIDES}
@@ -79,7 +85,7 @@ def learn(
     names = stages.run("sampling", "sample", sample_block, arguments)
     stages.progress.say("learning lists")
     learnt: Arrays = {}
-    asked: Arrays = {}
+    query_vectors: Arrays = {}
     # The last digits of eigenvectors depend on the number of threads, and that on the machine.
     with threadpool_limits(1):
         for side in SIDES:
@@ -97,16 +103,16 @@ def learn(
                 if name.startswith(side):
                     members = some(TRAINING_ROWS_PER_LIST * count)
                     learnt[name] = train_lists(members, count, options.seed)
-            asked[side] = sample[np.searchsorted(rows[side], queries[side])]
-            asked[f"{side}_whitened"] = whitened(learnt, side, asked[side])
+            query_vectors[side] = sample[np.searchsorted(rows[side], queries[side])]
+            query_vectors[f"{side}_whitened"] = whitened(learnt, side, query_vectors[side])
     stages.save("learnt", **learnt)
-    stages.save("queries", **asked)
+    stages.save("queries", **query_vectors)
     stages.drop("sample-")
     return queries
 
 
 def sample_block(work: ArrayFolder, number: int, block: EmbeddedBlock, start: int) -> None:
-    """The block's share of the training sample: vectors of the sampled rows, in order."""
+    """Write a block's share of the training sample to a file: vectors of sampled rows, in order."""
     rows, sampled = work.load("sample-rows"), {}
     for side, (begin, vectors) in distinct_vectors(work, block, start).items():
         wanted = rows[side][(rows[side] >= begin) & (rows[side] < begin + len(vectors))]
@@ -118,10 +124,10 @@ def fill_lists(
     stages: Stages, blocks: Sequence[EmbeddedBlock], corpus: Corpus,
     queries: Mapping[str, np.ndarray], k: int,
 ) -> dict[str, Nearest]:  # fmt: skip
-    """Write all distinct vectors by list, and the clusters; search the sample exactly.
+    """Write all distinct vectors sorted by list, and the images' clusters; search a sample exactly.
 
-    Returns the k nearest of the (q,) `queries` of each side, by direction, and by side those in the
-    whitened space.
+    Returns, by direction, the k nearest neighbours of the (q,) `queries` of each side, and of those
+    in the whitened space.
     """
     if not stages.has("lists-image", "lists-text", "clusters", "truth"):
         arguments = [(*block, k) for block in zip(blocks, corpus.starts, strict=False)]
@@ -142,8 +148,8 @@ def fill_lists(
             if is_within:
                 nearest = nearest.without(queries[direction.index])
             width = min(k, len(corpus.distinct[direction.index]) - is_within)
-            for kind, values in nearest._asdict().items():
-                truth[f"{name}_{kind}"] = values[:, :width]
+            for field, values in nearest._asdict().items():
+                truth[f"{name}_{field}"] = values[:, :width]
         stages.save("truth", **truth)
         stages.drop("assign-")
     truth = stages.work.load("truth")
@@ -154,9 +160,9 @@ def fill_lists(
 
 
 def assign_block(work: ArrayFolder, number: int, block: EmbeddedBlock, start: int, k: int) -> None:
-    """Assign a block's distinct vectors to their nearest lists; search the sample exactly.
+    """Write a block's distinct vectors with their nearest lists to a file; search a sample exactly.
 
-    Finds the (q, k + 1) nearest of a sample of images, of captions and, whitened, of the same side.
+    Writes the (q, k + 1) nearest of sampled queries in the block, by direction of search.
     """
     learnt, queries = work.load("learnt"), work.load("queries")
     arrays: Arrays = {}
@@ -204,7 +210,7 @@ def _merge(stages: Stages, files: Sequence[Arrays], side: str) -> None:
 
 
 def nprobe_of(stages: Stages, exact: Nearest, direction: Direction, recall: float) -> int:
-    """Return the fewest lists that hold the share `recall` of the sample's exact neighbours."""
+    """Return the smallest nprobe at which a sample reaches `recall` of its exact neighbours."""
     if not exact.ids.size:
         return 1
     rank, most = _rank(stages, direction, exact.ids)
@@ -214,9 +220,10 @@ def nprobe_of(stages: Stages, exact: Nearest, direction: Direction, recall: floa
 
 
 def duplicate_recall(stages: Stages, exact: Nearest, side: str, threshold: float) -> float:
-    """Return the share of queries with a near-duplicate whose nearest is in a visited list.
+    """Return the share of sampled queries with a near-duplicate whose nearest is in a visited list.
 
-    `exact` are the whitened neighbours of the sample.
+    `exact` are the sample's exact neighbours in the whitened space. NaN if none has a
+    near-duplicate.
     """
     if not exact.ids.shape[1]:
         return float("nan")

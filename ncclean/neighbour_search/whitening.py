@@ -27,14 +27,14 @@ _LEAST = 1e-12  # where nothing varies at all
 
 
 class Whitening(NamedTuple):
-    """The space: `mean` (d,) and `axes` (d, d) in float32."""
+    """A whitening transform: x becomes (x - `mean`) `axes`, with (d,) and (d, d) float32 arrays."""
 
     mean: np.ndarray
     axes: np.ndarray
 
     @classmethod
     def fit(cls, sample: np.ndarray) -> Whitening:
-        """Learn a whitening transform from (m, d) unit vectors."""
+        """Fit a whitening transform to (m, d) unit vectors."""
         mean = sample.mean(axis=0)
         values = sample - mean
         variance, axes = np.linalg.eigh((values.T @ values).astype(np.float64) / len(sample))
@@ -42,7 +42,7 @@ class Whitening(NamedTuple):
         return cls(mean, (axes / np.sqrt(np.maximum(variance, 0) + floor)).astype(np.float32))
 
     def apply(self, vectors: np.ndarray) -> np.ndarray:
-        """Whiten (m, d) unit vectors, and scale them to length 1, float32."""
+        """Whiten (m, d) unit vectors and scale them to length 1; return float32."""
         values: np.ndarray = (vectors - self.mean) @ self.axes
         lengths = np.sqrt(np.einsum("md,md->m", values, values))
         values /= np.maximum(lengths, np.finfo(np.float32).tiny)[:, None]
@@ -50,7 +50,7 @@ class Whitening(NamedTuple):
 
 
 def whitened(learnt: Mapping[str, np.ndarray], side: str, vectors: np.ndarray) -> np.ndarray:
-    """Return (m, d) unit vectors of a side in the learnt space, or unchanged without one."""
+    """Return (m, d) unit vectors of images or captions, whitened if a transform was learned."""
     if f"{side}_axes" not in learnt:
         return vectors
     return Whitening(learnt[f"{side}_mean"], learnt[f"{side}_axes"]).apply(vectors)
