@@ -43,9 +43,11 @@ Shapes = Mapping[str, tuple[tuple[int, ...], Any]]  # shape and type of each arr
 
 @dataclass(frozen=True)
 class ArrayFolder:
-    """A folder of such files, local or in an object store; can be sent to a cluster's workers.
+    """A folder of files of named arrays, local or in an object store.
 
-    `run` separates the copies of files in a store from those of another run with the same names.
+    Files are published whole and memory-mapped when read. The object can be sent to a cluster's
+    workers. `run` separates the local copies of files in a store from those of another run with the
+    same names.
     """
 
     place: str
@@ -55,7 +57,7 @@ class ArrayFolder:
         return stores.location(self.place) / f"{name}{_SUFFIX}"
 
     def names(self) -> set[str]:
-        """Names of the array files in the folder."""
+        """Return the names of the array files in the folder."""
         folder = stores.location(self.place)
         if not stores.is_url(self.place) and not folder.is_dir():
             return set()
@@ -116,7 +118,7 @@ class ArrayFolder:
         remove_leftovers(stores.location(self.place), _Names())
 
     def forget(self) -> None:
-        """Delete the copies of array files on this machine."""
+        """Delete this machine's copies of array files from a store."""
         if stores.is_url(self.place):
             shutil.rmtree(self._cache(), ignore_errors=True)
 

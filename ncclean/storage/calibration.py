@@ -21,7 +21,7 @@ def calibrate(
     osa_function: WeightFunction = "high_degree",
     calibrate_on: CalibrateOn = "auto",
 ) -> Calibration:
-    """Fit the calibration to the summed histograms of all parts.
+    """Fit the calibration of a scoring run to the summed histograms of all its shards.
 
     Raises `InputError` if the requested shift needs the estimator and was never estimated, or if
     the run did not count the score's known mismatches.
@@ -38,7 +38,7 @@ def calibrate(
 
 
 def final_metadata(calibration: Calibration, run: ScoreRun) -> dict[str, str]:
-    """Key-value metadata of the final score files."""
+    """Return the key-value metadata of the final files of a score table."""
     identity, distributions = run.identity, run.distributions
     near_misses, audited = calibration.near_misses, calibration.audited
     parts = calibration.foreign_parts
@@ -85,7 +85,7 @@ def _group_metadata(calibration: Calibration) -> dict[str, str]:
 
 
 def asks_for_noise(shift: str | float, identity: RunIdentity) -> bool:
-    """Check whether `--shift` is the cosine on noise, which needs a model."""
+    """Check whether `--shift` requests the mean cosine on noise, which needs a model."""
     return shift == "noise" or (shift == "auto" and identity.has_images)
 
 

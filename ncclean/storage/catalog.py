@@ -165,7 +165,7 @@ def interrupt_queries() -> None:
 
 
 def lock(connection: duckdb.DuckDBPyConnection) -> None:
-    """Forbid further changes of DuckDB's settings."""
+    """Forbid further changes to the settings of a DuckDB connection."""
     connection.execute("SET lock_configuration = true")
 
 
@@ -188,7 +188,7 @@ def temporary_folder() -> Path:
 
 
 def scanned(files: Iterable[str]) -> str:
-    """Return SQL that reads Parquet files of any writer."""
+    """Return SQL that reads Parquet files of any writer as one table."""
     # The least and largest values that a file states leave out NaN: without the option, DuckDB
     # takes isnan(x) for false, and x < 2 for true, where these are below 2.
     return f"read_parquet([{_listed(files)}], union_by_name=true, can_have_nan=true)"
@@ -199,11 +199,11 @@ def _listed(files: Iterable[str]) -> str:
 
 
 def columns_of(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str, str]:
-    """Names and types of the columns of a view."""
+    """Return the names and types of the columns of a view."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM {view}").fetchall()
     return {str(row[0]): str(row[1]) for row in rows}
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of DuckDB's error, with the file names that the user gave."""
+    """Return the first line of an error of DuckDB, with the file names that the user gave."""
     return with_original_names(str(error).splitlines()[0])

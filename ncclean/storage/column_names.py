@@ -19,14 +19,14 @@ _NAMED = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
 
 @dataclass(frozen=True)
 class JoinedFile:
-    """A table to join: the name for its columns, and its path."""
+    """A table to join to a score table: the name for its columns, and its path."""
 
     name: str
     path: str
 
     @classmethod
     def parse(cls, text: str) -> JoinedFile:
-        """Parse `--join`: `NAME=PATH`, or a path, whose stem is the name.
+        """Parse a value of `--join`: `NAME=PATH`, or a path, whose stem is the name.
 
         Characters of a stem other than letters, digits and underscores become underscores. Raises
         `InputError` for a stem that leaves no name.
@@ -42,7 +42,7 @@ class JoinedFile:
 
 
 class Origin(NamedTuple):
-    """The origin of a column: the table (0 is the score table) and its name there."""
+    """The origin of a column: the number of the table (0 is the score table) and its name there."""
 
     table: int
     column: str
@@ -96,9 +96,9 @@ class ColumnNames:
         return cls(types, origins, tuple(keys), by_name, tables)
 
     def find(self, parts: Sequence[str]) -> str | None:
-        """The shortest name of a column given as `column`, `table.column` or in full.
+        """Return the shortest name of a column given in parts, as in `column` or `table.column`.
 
-        Raises `InputError` if a joined table lacks the column.
+        None if there is none. Raises `InputError` if a joined table lacks the column.
         """
         name = self._by_name.get(tuple(part.lower() for part in parts))
         if name is None and len(parts) == 1 and parts[0] in self.types:
@@ -109,7 +109,10 @@ class ColumnNames:
         return name
 
     def named(self, text: str) -> str | None:
-        """Find the column that a text names, as in SQL or as in the file."""
+        """Return the shortest name of the column that a text names; None if there is none.
+
+        The text is a name as in SQL or as in the file.
+        """
         exact = self._by_name.get((text.lower(),))
         if exact is not None or text in self.types:
             return exact or text

@@ -40,7 +40,7 @@ Pair = tuple[str, int]  # uid and number of the caption
 class Decision(NamedTuple):
     """One decision about a pair; `caption` replaces the pair's if the decision is `correct`.
 
-    `note` is for people; an empty one removes an earlier one.
+    `note` is a comment of the reviewer; an empty one removes an earlier one.
     """
 
     uid: str
@@ -65,7 +65,7 @@ def decision_of(
     time: Any,
     note: Any = None,
 ) -> Decision:
-    """Build a decision from untrusted values.
+    """Build a review decision from untrusted values.
 
     Raises `ValueError` or `TypeError` for values that no decision has.
     """
@@ -109,18 +109,18 @@ def default_reviewer() -> str:
 
 
 def journal_of(out: UPath) -> UPath:
-    """Return the path of the journal for a review that writes `out`; its entries are beside it."""
+    """Return the path of the journal of a review that writes its decisions to `out`."""
     return out.parent / WORKING_FOLDER / f"{out.name}.json"
 
 
 def records_of(out: UPath) -> list[dict[str, Any]]:
-    """Return the lines of the journal that a killed review left."""
+    """Return the entries of the journal of a review of `out`, if it was killed."""
     journal = journal_of(out)
     return [*earlier_lines(journal), *Entries(journal.with_suffix(".entries"))]
 
 
 def record_of(batch: int, decisions: Sequence[Decision]) -> dict[str, Any]:
-    """Return the journal line for decisions that were made, and are undone, together."""
+    """Return the journal entry for a batch of decisions, made and undone together."""
     first = decisions[0]
     record: dict[str, Any] = {
         "batch": batch,
@@ -137,7 +137,7 @@ def record_of(batch: int, decisions: Sequence[Decision]) -> dict[str, Any]:
 
 
 def replayed(records: Iterable[dict[str, Any]]) -> list[Decision]:
-    """Return the decisions of a journal in order, without undone ones."""
+    """Return the decisions of a journal's entries in order, without undone ones."""
     batches: dict[int, list[Decision]] = {}
     for record in records:
         if "undo" in record:
@@ -149,7 +149,10 @@ def replayed(records: Iterable[dict[str, Any]]) -> list[Decision]:
 
 
 def batch_of(record: dict[str, Any]) -> int:
-    """Return the batch that a journal's line names; -1, which nothing undoes, if none."""
+    """Return the number of the batch of decisions in a journal's entry.
+
+    -1, which nothing undoes, if it has none.
+    """
     number = _batch(record.get("batch"))
     return -1 if number is None else number
 
@@ -196,7 +199,7 @@ def read_decisions(path: str) -> list[Decision]:
 
 
 def write_decisions(out: UPath, table: pa.Table, command: str = "review") -> None:
-    """Write a table of decisions, whole or not at all; `command` is the one that made them.
+    """Write a table of decisions, whole or not at all; `command` is the one that made it.
 
     Further columns of the table stay.
     """

@@ -28,7 +28,10 @@ def differences(
 
 
 def check_same(place: object, clauses: Sequence[str]) -> None:
-    """Raise `ResumeError` if the run at `place` has another identity than this one."""
+    """Raise `ResumeError` if the run that made `place` differs from this one.
+
+    `clauses` are those of `differences`.
+    """
     if not clauses:
         return
     raise ResumeError(
@@ -38,7 +41,7 @@ def check_same(place: object, clauses: Sequence[str]) -> None:
 
 
 def spelled_out(clauses: Sequence[str]) -> str:
-    """Return the first differences in words, and the number of the others."""
+    """Return the first few clauses of `differences`, and the number of the others, as text."""
     more = len(clauses) - _SHOWN
     return "; ".join(clauses[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 

@@ -22,7 +22,7 @@ _LONGEST_LINE = 1 << 28  # a list of a million shards has fewer
 
 
 def earlier_files(path: UPath) -> list[UPath]:
-    """Return the files of 0.3's record where one belongs at `path` now, if any."""
+    """Return the files of a run record of version 0.3, if any, where this version's is `path`."""
     names: tuple[str, ...] = _NAMES if path.name == "run.json" else (path.stem,)
     places = [(path.parent, names)]
     if path.parent.name == WORKING_FOLDER:
@@ -40,7 +40,7 @@ def earlier_files(path: UPath) -> list[UPath]:
 
 
 def earlier_lines(path: UPath) -> Iterator[dict[str, Any]]:
-    """Return the lines of such a record; skip what a crash truncated."""
+    """Yield the entries of a run record of version 0.3; skip lines that a crash truncated."""
     for file in earlier_files(path):
         for line in _lines(file):
             try:

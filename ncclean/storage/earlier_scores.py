@@ -20,7 +20,10 @@ from ncclean.storage.shard_records import Listed, ShardList
 
 
 def adopt_scores(layout: ScoreLayout) -> None:
-    """Write the list of shards and the record of a run that 0.3 began, if there is one."""
+    """Convert the record of a scoring run that version 0.3 began, if there is one.
+
+    Writes the list of shards and the record of this version.
+    """
     place = layout.work / RUN
     if exists_now(place) or not (files := earlier_files(place)):
         return
@@ -78,9 +81,9 @@ def _adopt(layout: ScoreLayout, place: UPath, files: list[UPath]) -> None:
 
 
 def rows_by_column(file: pq.ParquetFile) -> dict[str, int]:
-    """Count the rows of a table's shards, in order, by its column `shard`.
+    """Count the rows of each shard of a table, in order, by its column `shard`.
 
-    Tables of 0.3 do not state them.
+    Tables of version 0.3 do not state these numbers.
     """
     rows: dict[str, int] = {}
     for group in range(file.num_row_groups):

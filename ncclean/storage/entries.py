@@ -18,7 +18,7 @@ _AT_ONCE = 1000  # held in memory at a time
 
 
 class Entries:
-    """Entries of a folder in the order in which they were added, by one writer."""
+    """JSON objects in a folder, one file each, in the order in which one writer added them."""
 
     def __init__(self, folder: UPath) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class Entries:
                     yield entry
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Write an entry; it is in place on return."""
+        """Write an entry to its file, which is complete on return."""
         with self._lock:
             if self._next is None:
                 paths = self._paths()
@@ -48,7 +48,7 @@ class Entries:
             aside.write_text(json.dumps(entry), encoding="utf-8")
 
     def clear(self) -> None:
-        """Remove all entries, and the folder on a disk."""
+        """Remove all entries and, on a disk, the folder."""
         paths = self._paths()
         stores.remove_files(paths)
         last = int(paths[-1].stem) if paths else -1

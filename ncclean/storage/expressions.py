@@ -30,10 +30,11 @@ _KIND = re.compile(r"^(Binder|Catalog|Parser) Error: ")
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression over the columns of `ColumnNames`, in names that DuckDB knows.
+    """An SQL expression over the columns of a score table and the tables joined to it.
 
-    `columns` are those that it reads. `ranks` are the arguments of `rank`; `sql` reads each from
-    the column `rank_column(argument)`. `column` is its name if it is only a column.
+    `sql` has the names that DuckDB knows, and `columns` are the columns that it reads. `ranks` are
+    the arguments of `rank`; `sql` reads each from the column `rank_column(argument)`. `column` is
+    its name if it is only a column.
     """
 
     sql: str
@@ -43,7 +44,7 @@ class Expression:
 
 
 def rank_column(argument: str) -> str:
-    """Name of the column that holds the percent rank of an expression."""
+    """Return the name of the column that holds the percent rank of an expression."""
     return f"rank({argument})"
 
 
@@ -118,7 +119,7 @@ def bind_expression(
 
 
 class NotPerPair(ValueError):
-    """An expression without exactly one value for each row."""
+    """An SQL expression that does not have exactly one value for each row."""
 
 
 def type_per_pair(
@@ -190,7 +191,7 @@ def _without_windows(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def explain(error: duckdb.Error, columns: Iterable[str]) -> str:
-    """Return DuckDB's error on one line; for a missing column, with the existing columns."""
+    """Return an error of DuckDB on one line; for a missing column, with the existing columns."""
     text = str(error)
     missing = _MISSING.search(text)
     if missing is not None:
@@ -201,7 +202,7 @@ def explain(error: duckdb.Error, columns: Iterable[str]) -> str:
 
 
 def missing_column_hint(text: str, columns: Iterable[str]) -> str | None:
-    """A hint for a missing column that `ncclean neighbours` would compute; None for others."""
+    """Return advice on a missing column that `ncclean neighbours` computes; None for others."""
     for name in NEIGHBOURS.names:
         if name in text and name not in SCORES.names and name not in columns:
             return (
@@ -212,7 +213,7 @@ def missing_column_hint(text: str, columns: Iterable[str]) -> str | None:
 
 
 def missing_column(name: str, there: Iterable[str]) -> str:
-    """A message about a missing column, with advice."""
+    """Return a message about a missing column: the command that adds it, or similar names."""
     columns = list(there)
     close = difflib.get_close_matches(name, columns, n=1)
     meant = f" (did you mean {close[0]}?)" if close else ""
@@ -221,10 +222,10 @@ def missing_column(name: str, there: Iterable[str]) -> str:
 
 
 def parse_query(connection: duckdb.DuckDBPyConnection, sql: str, names: ColumnNames) -> Expression:
-    """Parse a whole SELECT over joined tables; in it `rank` is SQL's window function.
+    """Parse a whole SELECT over joined tables; in it, `rank` is SQL's window function.
 
-    A joined table whose name the statement reuses is left alone. A statement that DuckDB cannot
-    parse is returned unchanged, reading all columns.
+    A joined table whose name the statement defines anew is left alone. A statement that DuckDB
+    cannot parse is returned unchanged, reading all columns.
     """
     tree = parse(connection, sql)
     if tree is None or len(tree["statements"]) != 1:

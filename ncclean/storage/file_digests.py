@@ -16,7 +16,7 @@ _BLOCK_BYTES = 8 << 20
 
 
 def content_digest(paths: Sequence[str]) -> str:
-    """Digest of all bytes of tables, as hex digits. Raises `InputError` if one cannot be read."""
+    """Return a hex digest of all bytes of tables. Raises `InputError` if one cannot be read."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for file in local_tables(paths):
         stores.ask("read", file, _add_content, digest, file)
@@ -24,7 +24,7 @@ def content_digest(paths: Sequence[str]) -> str:
 
 
 def footer_digest(paths: Sequence[str]) -> str:
-    """Return a hex digest of the footers of tables: a few kilobytes identify a large table.
+    """Return a hex digest of the Parquet footers of tables: a few kilobytes identify a large table.
 
     A footer has the sizes and extremes of each column, and the facts of its run. Raises
     `InputError` if one cannot be read.

@@ -40,11 +40,12 @@ def finalize(
     merges: Sequence[ScoreRun] = (),
     progress: Progress = SILENT,
 ) -> None:
-    """Write the table, each file published whole, and remove the parts.
+    """Write the final score table from the shards' parts, each file whole, and remove the parts.
 
-    Parts are removed once every file, and the list of shards with their records, is in place, so it
-    can be killed at any point and rerun. `run_tasks` writes the files, by default several at once
-    here. Shards whose rows the run lacks are in one of the runs that it `merges`.
+    A part holds the rows of one shard. Parts are removed once every file, and the list of shards
+    with their records, is in place, so it can be killed at any point and rerun. `run_tasks` writes
+    the files, by default several at once on this machine. Shards whose rows the run lacks are in
+    one of the runs that it `merges`.
     """
     run.check()
     metadata = final_metadata(calibration, run)

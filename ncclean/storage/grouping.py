@@ -18,13 +18,13 @@ _WHOLE = "CASE WHEN value = trunc(value) THEN TRY_CAST(value AS BIGINT)::VARCHAR
 
 
 def names_in(sql: str) -> set[str]:
-    """Names of the columns and fields in an SQL expression."""
+    """Return the names of the columns and fields in an SQL expression."""
     with duckdb.connect() as connection:
         return sql_tree.names_in(connection, sql)
 
 
 def check_grouping(sql: str) -> None:
-    """Raise `InputError` if `--calibrate-by` is not an SQL expression; do not check columns."""
+    """Raise `InputError` if `--calibrate-by` is not an SQL expression; columns are not checked."""
     group_labels(sql, schema.SCORES.empty_table())
 
 

@@ -33,7 +33,7 @@ _LABELS = {"rates": "--noise"}
 
 @dataclass(frozen=True)
 class InjectionIdentity:
-    """Everything that the written shards depend on."""
+    """Everything that the shards written by a noise injection depend on."""
 
     rates: dict[str, float]
     seed: int
@@ -44,7 +44,7 @@ class InjectionIdentity:
     noise_file: np.ndarray | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, with a hash instead of the noise file."""
+        """Return the fields as JSON, with a hash in place of the noise file's contents."""
         fields = dataclasses.asdict(self)
         if self.noise_file is not None:
             digest = hashlib.blake2b(self.noise_file.tobytes(), digest_size=8).hexdigest()
@@ -54,10 +54,11 @@ class InjectionIdentity:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """Counts of a written shard: pairs, those made noisy by kind, and the rest.
+    """Counts of a shard written with noise: samples, pairs, and noisy pairs by kind.
 
-    `unchanged` counts pairs, by kind, that got an equal caption or image. The last three are those
-    of `ncclean.data.inject.Rewritten`. `error` is why the shard is cut short, or "".
+    `unchanged` counts pairs, by kind, that got an equal caption or image; `already_noisy` those
+    noisy in the input. `json_added` counts samples without a json before, `json_replaced` those
+    whose json could not be parsed. `error` is why the shard is cut short, or "".
     """
 
     samples: int
@@ -72,10 +73,10 @@ class ShardRecord:
 
 @dataclass
 class Injection:
-    """The state of a run; `done` maps names of written shards to their records.
+    """The state of a noise injection; `done` maps names of written shards to their records.
 
-    `planned` is None until the whole input is indexed. Opening locks a local folder: two runs on
-    one output are refused.
+    `planned` is the number of pairs drawn per kind, None until the whole input is indexed. Opening
+    locks a local folder: two runs on one output are refused.
     """
 
     out: UPath
@@ -107,17 +108,17 @@ class Injection:
 
     @property
     def work(self) -> UPath:
-        """The working folder."""
+        """The working folder of the injection."""
         return self.out / WORKING_FOLDER
 
     def shard(self, shard: ShardRef) -> UPath:
-        """Path of a written shard, which keeps its name."""
+        """Return the path of a written shard, which keeps its name."""
         url = stores.without_query(shard.url)
         suffix = next((s for s in SUFFIXES[::-1] if url.endswith(s)), ".tar")
         return self.out / (shard.name + suffix)
 
     def pending(self) -> list[int]:
-        """Numbers of the shards still to be written, in input order."""
+        """Return the numbers of the shards still to be written, in input order."""
         shards = self.identity.shards
         targets = {shard.name: self.shard(shard) for shard in shards if shard.name in self.done}
         present = set(map(str, stores.present_files(targets.values())))
@@ -125,14 +126,17 @@ class Injection:
         return [number for number, shard in enumerate(shards) if shard.name not in finished]
 
     def sources(self, name: str) -> list[ShardRef]:
-        """Return the shards from which working files of a name are made."""
+        """Return the shards from which working files of this name are made.
+
+        For `donors` these are the donors, else the input.
+        """
         return self.identity.donors if name == "donors" else self.identity.shards
 
     def working_file(self, name: str, number: int) -> UPath:
-        """Path of a file that only an unfinished run needs.
+        """Return the path of a file that only an unfinished run needs.
 
-        It is the `index` of a shard, the captions of one of `donors`, or the moved `images` of a
-        compressed shard.
+        Its `name` is `index` (of a shard), `donors` (the captions of one), or `images` (those moved
+        out of a compressed shard).
         """
         return self.work / f"{name}-{number:06d}.{'bin' if name == 'images' else 'parquet'}"
 
@@ -141,7 +145,7 @@ class Injection:
             self._append("plan", planned=planned)
 
     def commit(self, shard: ShardRef, record: ShardRecord) -> None:
-        """Record that a shard with noise is in place."""
+        """Record that a shard with noise is complete."""
         self._append("shard", shard=shard.name, **dataclasses.asdict(record))
 
     def remove_working_files(self) -> None:
@@ -154,7 +158,7 @@ class Injection:
             remove_leftovers(folder, {path.name for path in written if path.parent == folder})
 
     def forget(self) -> None:
-        """Delete the record and the indexes of a run that has not written a shard."""
+        """Delete the record and the indexes of a noise injection that has not written a shard."""
         self.remove_working_files()
         self.close()
         RunRecord.clear(self.work / RUN, COMMAND, base=self.out, says=False)
@@ -185,13 +189,16 @@ class Injection:
 
 
 def keep_table(path: UPath, table: pa.Table) -> None:
-    """Write an index, or the captions of donors."""
+    """Write a working table of a noise injection: a shard's index, or the captions of donors."""
     with published(path) as aside:
         pq.write_table(table, aside, compression="zstd")
 
 
 def kept_table(path: UPath, columns: list[str] | None = None) -> pa.Table | None:
-    """Read such a table, or some of its columns; None if it is missing or torn."""
+    """Read a working table of a noise injection, or some of its columns.
+
+    None if it is missing or damaged.
+    """
     if not stores.present_files([path]):
         return None
     data = stores.ask("read", path, stores.read_bytes, path)
@@ -203,12 +210,12 @@ def kept_table(path: UPath, columns: list[str] | None = None) -> pa.Table | None
 
 @dataclass(frozen=True)
 class NoiseSummary:
-    """Counts of a finished injection.
+    """Counts of a finished noise injection.
 
     Among `pairs` scorable pairs, `planned` were drawn per kind and `noisy` became noisy: the rest
     were left in place by the permutation (`left_in_place`) or got an equal value (`unchanged`).
-    `shortage` is how many fewer than the rates were drawn. `already_noisy` pairs were noisy in the
-    input and left alone.
+    `shortage` is how many fewer were drawn than the rates requested. `already_noisy` pairs were
+    noisy in the input and left alone.
     """
 
     shards: int

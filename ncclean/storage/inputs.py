@@ -25,7 +25,7 @@ _LISTED_FILES = 100
 
 
 def identity(options: Options) -> dict[str, Any]:
-    """Return the options, inputs and version that a result depends on, as JSON.
+    """Return the options, inputs and version that a command's result depends on, as JSON.
 
     Options that do not affect the result, and those of other methods, are omitted.
     """
@@ -52,7 +52,7 @@ def identity(options: Options) -> dict[str, Any]:
 def check_there(
     reads: Reads, value: str, pretrained: str | None = None, *, is_random: bool = False
 ) -> None:
-    """Raise `InputError` or `ModelError` for an input that does not exist.
+    """Raise `InputError` or `ModelError` if an input of a command does not exist.
 
     `is_random` requests the architecture of a model, without weights.
     """
@@ -78,7 +78,10 @@ def check_there(
 
 
 def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
-    """Return path, size and version of every file behind an input; a model's name unchanged."""
+    """Return path, size and version of every file behind an input.
+
+    The name of a model is returned unchanged.
+    """
     from ncclean.base import stores
     from ncclean.storage.tables import listed_files
 

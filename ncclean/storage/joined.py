@@ -65,9 +65,9 @@ class JoinedScores:
     ) -> JoinedScores:
         """Open score files and the tables to join, each `PATH` or `NAME=PATH`.
 
-        A table of shards that have changed before or after the scoring is said to be. Raises
-        `InputError` for paths without tables, and for a table without a common key with the
-        scores, with duplicate keys, or with a taken name.
+        Logs a warning for a table that was made from other versions of the shards. Raises
+        `InputError` for paths without tables, and for a table without a common key with the scores,
+        with duplicate keys, or with a taken name.
         """
         files = tuple(JoinedFile.parse(text) for text in joins)
         views = {_view(number): [file.path] for number, file in enumerate(files, start=1)}
@@ -126,8 +126,8 @@ class JoinedScores:
 
         Afterwards the view `scores` has `columns` and those of the expressions, as far as they
         exist; without joins and ranks, it is unchanged. Rows and their order are those of the score
-        files. With `is_placed`, the view `PLACED` has the same columns and each row's place: its
-        file and its number in it, in input order. Raises `InputError` for a joined table without
+        files. With `is_placed`, the view `PLACED` has the same columns and each row's position in
+        the input: its file and its number in it. Raises `InputError` for a joined table without
         matching rows.
         """
         expressions = list(expressions)

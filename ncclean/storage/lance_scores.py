@@ -29,7 +29,11 @@ _MARK = {b"ncclean": b"scores"}  # marks our fields, so that no other column is 
 
 @dataclass(frozen=True)
 class AnnotatedRows:
-    """The rows of a data set, those with scores, the columns written and its new version."""
+    """The result of adding scores to a Lance data set.
+
+    `rows` of the data set, `scored` of them with scores, the `columns` written and the new
+    `version`.
+    """
 
     rows: int
     scored: int
@@ -40,7 +44,7 @@ class AnnotatedRows:
 def write_lance_scores(
     scores: Sequence[str], dataset: str, columns: Sequence[str] = (), progress: Progress = SILENT
 ) -> AnnotatedRows:
-    """Add columns of a score table to a data set, as `ncclean_NAME`; replace earlier ones.
+    """Add columns of a score table to a Lance data set, as `ncclean_NAME`; replace earlier ones.
 
     Rows are matched by `uid`, or without one by their position in the order in which `score` read
     them; a row without scores gets nulls. The data set gets new versions and keeps its old ones.

@@ -43,27 +43,27 @@ class ScoreLayout:
 
     @property
     def work(self) -> UPath:
-        """The working folder."""
+        """The working folder of a scoring run."""
         if self.is_single_file:
             return self.out.with_name(self.out.name + ".work")
         return self.out / WORKING_FOLDER
 
     @property
     def shard_list(self) -> UPath:
-        """Path of the list of shards."""
+        """The path of the list of shards."""
         return self.work / "shards.parquet"
 
     @property
     def finalizing(self) -> UPath:
-        """Path of a file that exists while the files of the table are inconsistent."""
+        """The path of a file that exists while the files of the table are inconsistent."""
         return self.work / FINALIZING
 
     def part(self, shard: ShardRef) -> UPath:
-        """Path of a shard's part, which holds its rows until finalize."""
+        """Return the path of a shard's part, which holds its rows until the table is finalized."""
         return self.work / shard.part_name
 
     def recorded_embeddings(self, folder: str | None) -> str | None:
-        """Return the run identity's folder of embeddings: relative if beside the table."""
+        """Return the embeddings folder as the run records it: relative if beside the table."""
         if folder is None:
             return None
         beside, _, name = stores.absolute(folder).rstrip("/").rpartition("/")
@@ -71,19 +71,19 @@ class ScoreLayout:
         return f"{_BESIDE}{name}" if is_beside else folder
 
     def embeddings(self, recorded: str) -> UPath:
-        """The folder that `recorded_embeddings` stands for."""
+        """Return the embeddings folder from the value of `recorded_embeddings`."""
         if recorded.startswith(_BESIDE):
             return self.out.parent / recorded.removeprefix(_BESIDE)
         return stores.location(recorded)
 
     def table_file(self, name: str) -> UPath:
-        """Path of a file of the table."""
+        """Return the path of a file of the score table."""
         return self.out if self.is_single_file else self.out / name
 
     def own_files(self, names: Iterable[str]) -> list[UPath]:
-        """Return the paths of a folder table's files, from untrusted recorded names.
+        """Return the paths of a score table's files from recorded names, which are not trusted.
 
-        A single-file table may have been renamed since.
+        None for a table of a single file, which may have been renamed since.
         """
         if self.is_single_file:
             return []
@@ -106,9 +106,9 @@ class ScoreLayout:
         yield self.shard_list
 
     def taken(self) -> UPath | None:
-        """Return the path of an existing table that a new one would replace; None if there is none.
+        """Return the path of an existing table that a new one would replace, or None.
 
-        Raises `InputError` if the place is a folder but the name is a file's, or the other way
+        Raises `InputError` if the output is a folder but its name is a file's, or the other way
         round.
         """
         if stores.is_url(self.out):

@@ -54,12 +54,12 @@ class Lease:
         self._renewal.start()
 
     def check(self) -> None:
-        """Raise `InputError` if another process has taken over the lease."""
+        """Raise `InputError` if another process has taken over the lease of the output."""
         if self._lost is not None:
             raise self._lost
 
     def release(self) -> None:
-        """Release the lease and remove its file."""
+        """Release the lease and remove its file: another process may write to the output."""
         if self._released.is_set():
             return
         self._released.set()

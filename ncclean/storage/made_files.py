@@ -26,13 +26,13 @@ from ncclean.base.text_files import parse_json, read_text
 
 @dataclass(frozen=True)
 class OwnPlace:
-    """The places where a run may remove files: below `base`, its output, and in `work`."""
+    """The folders in which a run may remove files: its output `base` and its folder `work`."""
 
     base: UPath
     work: UPath
 
     def holds(self, path: UPath) -> bool:
-        """Check whether `path` is in the run's own folder and reached through no link."""
+        """Check whether a path is in the run's own folders and not reached through a link."""
         place = absolute(path)
         if ".." in str(path).split("/") or not any(
             is_within(place, absolute(owned)) for owned in (self.base, self.work)
@@ -53,7 +53,7 @@ class OwnPlace:
 
 @dataclass
 class MadeFiles:
-    """Files below `base`, a folder or a file, by names that stay valid when it is moved."""
+    """The files that a run made below `base`, by names that stay valid when it is moved."""
 
     base: UPath
     _names: dict[str, None] = field(default_factory=dict)
@@ -62,14 +62,14 @@ class MadeFiles:
         self._names.update(dict.fromkeys(names))
 
     def new_names(self, paths: Iterable[UPath | Path]) -> list[str]:
-        """Return the names of paths not yet listed as made; paths outside the output have none."""
+        """Return the relative names of paths not listed yet; none for those outside `base`."""
         base = absolute(self.base)
         places = [place for place in map(absolute, paths) if is_within(place, base)]
         names = dict.fromkeys(place[len(base) :].lstrip("/") or "." for place in places)
         return [name for name in names if name not in self._names]
 
     def paths(self) -> Iterator[UPath]:
-        """Yield the paths of files listed as made; names are not trusted, see `OwnPlace`."""
+        """Yield the paths of the listed files; the names are not trusted, see `OwnPlace`."""
         for name in self._names:
             if name == ".":
                 yield self.base
@@ -78,15 +78,12 @@ class MadeFiles:
 
 
 def absolute(path: UPath | Path | str) -> str:
-    """Return a unique absolute spelling of a path, whether or not it exists."""
+    """Return the unique absolute spelling of a path, whether or not it exists."""
     return str(path).rstrip("/") if stores.is_url(str(path)) else os.path.abspath(str(path))
 
 
 def remove_with_leftovers(paths: Iterable[UPath]) -> int:
-    """Delete files and their temporary leftovers, not folders; return how many there were.
-
-    Folders stay.
-    """
+    """Delete files and their temporary leftovers, but no folders; return their number."""
     files = list(paths)
     present = stores.present_files(files)
     stores.remove_files(present)
@@ -105,14 +102,17 @@ def is_within(place: str, folder: str) -> bool:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Names of obsolete table files, and numbers of shards whose embeddings are obsolete."""
+    """What remains to be deleted of a score table: names of files, and numbers of shards.
+
+    The files are of the `table`; the `numbers` are of shards whose embeddings are obsolete.
+    """
 
     table: list[str]
     numbers: list[int]
 
     @classmethod
     def read(cls, path: UPath) -> Leftovers:
-        """Read what a killed run left; skip names of files elsewhere."""
+        """Read what a killed run left to be deleted; skip names of files in other folders."""
         if not stores.present_files([path]):
             return cls([], [])
         fields = parse_json(read_text(str(path)), path)
@@ -125,6 +125,6 @@ class Leftovers:
         )
 
     def write(self, path: UPath) -> None:
-        """Publish the list."""
+        """Write the list of what remains to be deleted."""
         with reported(None), published(path) as aside:
             aside.write_text(json.dumps(asdict(self)), encoding="utf-8")

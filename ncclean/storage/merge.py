@@ -91,7 +91,10 @@ def _shards(run: ScoreRun) -> list[ShardRef]:
 
 
 def merged_identity(runs: Sequence[ScoreRun]) -> RunIdentity:
-    """Return the identity of the merged run. Raises as `merge` does for incompatible runs."""
+    """Return the identity of the run that merges others.
+
+    Raises as `merge` does for incompatible runs.
+    """
     if not runs:
         raise InputError("name at least one run to merge")
     first = runs[0].identity

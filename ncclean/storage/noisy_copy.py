@@ -29,7 +29,7 @@ _STREAM = 3  # of random numbers: `inject-noise` uses the same seed
 
 @dataclass(frozen=True)
 class NoisyCopy:
-    """Two corpora in clip-retrieval's layout: `given` as it was, `noisy` with other captions.
+    """A corpus in clip-retrieval's layout, twice: `given` as it was, `noisy` with wrong captions.
 
     In `noisy`, the share `moved` of the `pairs` has another caption, marked by `is_noisy`; all
     others are marked clean.

@@ -21,9 +21,9 @@ ROW_GROUP_ROWS = 100_000
 def table_writer(
     path: Path, kinds: pa.Schema, metadata: Mapping[str, str] | None = None
 ) -> pq.ParquetWriter:
-    """Open a Parquet writer for score tables: zstd, dictionaries where values repeat.
+    """Open a Parquet writer for score tables: zstd, with dictionaries where values repeat.
 
-    Places are stored as differences from row to row.
+    Byte positions are stored as differences from row to row.
     """
     return pq.ParquetWriter(
         path,
@@ -44,7 +44,7 @@ def write_part(path: UPath, table: pa.Table, record: ShardRecord) -> None:
 
 
 def embedding_files(folder: UPath, number: str) -> dict[str, UPath]:
-    """Paths of a shard's embeddings in clip-retrieval's layout, by kind."""
+    """Return the paths of a shard's embeddings in clip-retrieval's layout, by kind."""
     return {
         kind: folder / kind / f"{kind}_{number}.{ending}"
         for kind, ending in (("img_emb", "npy"), ("text_emb", "npy"), ("metadata", "parquet"))
@@ -52,7 +52,7 @@ def embedding_files(folder: UPath, number: str) -> dict[str, UPath]:
 
 
 def remove_embedding_leftovers(folder: UPath, numbers: Iterable[str]) -> None:
-    """Remove what killed processes left of shards' embeddings."""
+    """Remove the temporary files that killed processes left of shards' embeddings."""
     names: dict[UPath, set[str]] = defaultdict(set)
     for number in numbers:
         for file in embedding_files(folder, number).values():
@@ -64,7 +64,7 @@ def remove_embedding_leftovers(folder: UPath, numbers: Iterable[str]) -> None:
 def write_embeddings(
     folder: UPath, number: str, image: np.ndarray, text: np.ndarray, metadata: pa.Table
 ) -> None:
-    """Publish (n, d) float16 embeddings in clip-retrieval's layout, the metadata last."""
+    """Write (n, d) float16 embeddings in clip-retrieval's layout, the metadata last."""
     files = embedding_files(folder, number)
     for kind, values in (("img_emb", image), ("text_emb", text)):
         with published(files[kind]) as aside, open(aside, "wb") as stream:

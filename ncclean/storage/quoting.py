@@ -6,24 +6,30 @@ _ZEROS = "0" * 20  # digits of the largest number used for ordering names
 
 
 def quoted(text: str) -> str:
-    """Return a string literal of SQL; an expression if it has NUL, which DuckDB's trees lose."""
+    """Return a text as a string literal of SQL.
+
+    A text with NUL, which DuckDB's syntax trees lose, becomes an expression.
+    """
     literal = "'" + text.replace("'", "''") + "'"
     return "(" + literal.replace("\0", "' || chr(0) || '") + ")" if "\0" in text else literal
 
 
 def identifier(name: str) -> str:
-    """A quoted name of SQL."""
+    """Return a name as a quoted identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def natural_order(text: str) -> str:
-    """Return SQL that orders a text as file managers do: numbers by value, letters in any case."""
+    """Return SQL that orders a text as file managers do: numbers by value, letters in any case.
+
+    `sql` is that of the text.
+    """
     padded = f"regexp_replace(lower({text}), '([0-9]+)', '{_ZEROS}\\1', 'g')"
     return f"regexp_replace({padded}, '0*([0-9]{{{len(_ZEROS)}}})', '\\1', 'g'), {text}"
 
 
 def truth_of(kind: str) -> str:
-    """Return SQL of the column `is_noisy`, of this type, as a boolean; NaN is unknown.
+    """Return SQL of the column `is_noisy` as a boolean, for a column of this type; NaN is unknown.
 
     DuckDB takes NaN for true.
     """

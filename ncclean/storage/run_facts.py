@@ -27,15 +27,16 @@ _SAME_RUN = (
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The model, the calibration and the versions of a score table; None where not recorded.
+    """What a score table's metadata record of its run: model, calibration, versions, else None.
 
-    `mismatched` is the histogram of the null over the whole corpus. `groups` are those of
-    `calibrate_by`, the largest first. `runs` is empty for files that were calibrated together. Of
-    others, it has for each file the number of the first file of the same run, and all else is
-    None. `audited` is a calibration moved to the answers of an audit. `captions_cut` had more
-    tokens than `context_length`. `image_key` names the scored images, "" if they were chosen by
-    their names, None for embeddings. `further` counts images and captions that belong to no row.
-    `has_other_pairs` if rows were removed or added since: what counts all scored pairs is None.
+    `mismatched` is the histogram of known mismatches over the whole corpus. `groups` are those of
+    `calibrate_by`, the largest first. `runs` is empty for files that were calibrated together; else
+    it has for each file the number of the first file of the same run, and all else is None.
+    `audited` is the correction by an audit. `captions_cut` counts captions with more tokens than
+    `context_length`. `image_key` names the scored images, "" if they were chosen by their names,
+    None for embeddings. `further` counts images and captions that belong to no row.
+    `has_other_pairs` tells that rows were removed or added since: then what counts all scored pairs
+    is None.
     """
 
     model: str | None = None
@@ -71,17 +72,17 @@ class RunFacts:
 
     @property
     def several_runs(self) -> bool:
-        """Check whether the files were not calibrated together."""
+        """Whether the files of the table were not calibrated together."""
         return bool(self.runs)
 
     @property
     def tells_near_misses(self) -> bool:
-        """Check whether `--words` was requested and the estimator could tell."""
+        """Whether the share of captions with a wrong word is known, which needs `--words`."""
         return is_usable(self.near_miss_rate)
 
     @property
     def tells_parts(self) -> bool:
-        """Check whether `--caption-parts` was requested and the estimator could tell."""
+        """Whether the share of foreign caption parts is known, which needs `--caption-parts`."""
         return is_usable(self.part_noise_rate)
 
     @property

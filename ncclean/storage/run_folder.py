@@ -57,9 +57,9 @@ def open_record(
 
 
 def finished(record: RunRecord) -> dict[str, Any] | None:
-    """The last entry of a finished run's record; None if the run was interrupted.
+    """Return the last entry of a finished run's record; None if the run was interrupted.
 
-    It also counts as interrupted if one of its files is gone.
+    A run with a missing file counts as interrupted.
     """
     files = list(record.listed())
     if len(stores.present_files(files)) < len(files):
@@ -69,10 +69,10 @@ def finished(record: RunRecord) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def written_aside(folder: Path, made: Callable[..., None]) -> Iterator[Path]:
-    """Yield an empty folder to write to; then record its files and move them into place.
+    """Yield an empty folder to write to; at the end, move its files into `folder`.
 
-    `made` is told of them first. JSON files come last: a visible description implies that what it
-    describes exists.
+    `made` is called with their paths before. JSON files come last: a visible description implies
+    that what it describes exists.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(f"{_ASIDE}*"):  # left by a killed run
@@ -93,7 +93,10 @@ def written_aside(folder: Path, made: Callable[..., None]) -> Iterator[Path]:
 
 
 def write_json(path: str, values: Mapping[str, Any], command: str) -> str:
-    """Publish a command's result as JSON, without NaN and infinity; returns the path."""
+    """Write a command's result as JSON, without NaN and infinity; return the path.
+
+    The file is whole or absent.
+    """
     marked = {"made_by": mark(command), **finite(dict(values))}
     with published(stores.location(path)) as aside:
         aside.write_text(json.dumps(marked, indent=1) + "\n")

@@ -43,7 +43,10 @@ LARGEST_RECORD = 1 << 28  # with the entries of 100,000 shards
 
 
 def no_files(identity: Identity) -> Iterable[UPath]:
-    """Return no files, for runs whose output files do not follow from their identity."""
+    """Return no files, for runs whose output files do not follow from their identity.
+
+    It is the default of `RunRecord`.
+    """
     return ()
 
 
@@ -157,7 +160,7 @@ class RunRecord:
         files: Files = no_files,
         says: bool = True,
     ) -> None:
-        """Delete the files that the record lists, and the record; do nothing without a record.
+        """Delete a run's record at `path` and the files that it lists; do nothing without a record.
 
         `says` logs how many files of an earlier run there were; a finishing run need not.
         """
@@ -172,19 +175,19 @@ class RunRecord:
             stores.remove_files([path])
 
     def append(self, kind: str, /, **fields: Any) -> None:
-        """Append an entry to the record; it is in place on return."""
+        """Append an entry to the run record; it is stored on return."""
         self.check()
         self._steps.add({"kind": kind, **values_without_secrets(fields)})
 
     def made(self, *paths: UPath | Path) -> None:
-        """List files as made by this run, before they are published."""
+        """List files in the record as made by this run, before they are published."""
         names = self._made.new_names(paths)
         if names:
             self.append("made", files=names)
             self._made.add(names)
 
     def listed(self) -> Iterator[UPath]:
-        """Yield the files of this run, whether written yet or not."""
+        """Yield the paths of all files of this run, whether written yet or not."""
         return self._listed(self.identity)
 
     def check(self) -> None:
@@ -244,7 +247,7 @@ class RunRecord:
         stores.remove_files(files)
 
     def compact(self) -> None:
-        """Move the entries into one file, for a finished run with many."""
+        """Move the entries of the run record into one file, for a finished run with many."""
         self.check()
         with reported(None), published(self.path) as aside:
             aside.write_bytes(self._run(self.identity, entries=[*self._recorded()[1]]))
@@ -300,7 +303,7 @@ class RunRecord:
         yield from filter(place.holds, self._made.paths())
 
     def reading(self) -> contextlib.AbstractContextManager[None]:
-        """Turn errors while reading a damaged record into an `InputError`."""
+        """Return a context that turns errors while reading this record into an `InputError`."""
         return reading(self.path)
 
     def _check_removed(self, before: Identity) -> None:
@@ -327,7 +330,7 @@ class RunRecord:
 
 @contextlib.contextmanager
 def reading(path: UPath) -> Iterator[None]:
-    """Turn errors while reading a damaged record into an `InputError`."""
+    """Turn errors in this context, while reading a damaged run record, into an `InputError`."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -335,7 +338,7 @@ def reading(path: UPath) -> Iterator[None]:
 
 
 def unreadable(path: UPath) -> InputError:
-    """Return the error for a file that is not a record."""
+    """Return the `InputError` for a file that is not a run record."""
     return InputError(
         f"{path} is not a record that this version of ncclean can read; choose another "
         "--out, or remove it with its output"
@@ -353,7 +356,7 @@ def exists_now(path: UPath) -> bool:
 
 
 def refusal(in_the_way: UPath, command: str) -> InputError:
-    """Return the error that refuses to replace a file that the command did not make."""
+    """Return the error for a file that is in the way and that the command did not make."""
     return InputError(
         f"{in_the_way} is in the way: no record lists it as made by `ncclean {command}`. Remove "
         "it, or choose another --out"

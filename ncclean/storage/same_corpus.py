@@ -26,7 +26,7 @@ _SAMPLES = 20  # from the start of the first, a middle and the last shard
 def as_scored(
     tables: Sequence[str], shards: Sequence[ShardRef], say: Callable[[str], None] = logger.warning
 ) -> list[ShardRef]:
-    """The shards that tables are about, with the names and the `image_key` that these have.
+    """Return shards with the names and the `image_key` under which they were scored in `tables`.
 
     Raises `InputError` if tables and shards differ in the uids of a few samples, or name other
     images. Samples missing from the tables are skipped, as are unreadable shards: later steps
@@ -70,7 +70,7 @@ def as_scored(
 
 
 def another_shard(url: str, table: str, key: str, here: str, there: str) -> InputError:
-    """Return the error for a shard that, by a sample's uid, is not the table's."""
+    """Return the error for a shard that is not the one in the table, by a sample's uid."""
     return InputError(
         f"{url} is not the shard that {table} is about: sample {key} has the uid {here} in it, "
         f"and {there} there"
@@ -78,10 +78,10 @@ def another_shard(url: str, table: str, key: str, here: str, there: str) -> Inpu
 
 
 def captions_as_scored(tables: Sequence[str], caption_key: CaptionKeys = None) -> CaptionKeys:
-    """Return the caption keys to read samples by: those recorded in the tables, if any.
+    """Return the caption keys to read samples by: those given, else those recorded in tables.
 
-    Raises `InputError` if `caption_key` names others, or tables differ: caption numbers would refer
-    to other captions.
+    None without either. Raises `InputError` if `caption_key` differs from a table's, or tables
+    differ from each other: caption numbers would refer to other captions.
     """
     asked = caption_keys(caption_key) or None
     for table in tables:
@@ -115,7 +115,7 @@ def _said(keys: Sequence[str]) -> str:
 
 
 def picture_as_scored(tables: Sequence[str], image_key: str | None) -> str | None:
-    """Return the `image_key` that tables were made with, if they are about images.
+    """Return the `image_key` with which tables were made, if they are about images.
 
     Raises `InputError` if another one is requested.
     """

@@ -43,7 +43,7 @@ _NOISE_SHIFT = "noise_shift"
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Everything that the parts of a run depend on."""
+    """Everything that the scores of a run depend on: version, model, options and shards."""
 
     model: dict[str, str]
     options: dict[str, Any]
@@ -52,7 +52,7 @@ class RunIdentity:
 
     @property
     def has_images(self) -> bool:
-        """Check whether this run encodes images; it does not know the model of embeddings."""
+        """Whether this run encodes images, instead of reading embeddings."""
         return self.model.get("weights_fingerprint") != ""
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +69,10 @@ class ListChange:
     kept: int
 
     def counts(self) -> str:
-        """Describe the change in words; empty if there is none."""
+        """Return the numbers of new, kept and dropped shards in words.
+
+        The text is empty if none is new or dropped.
+        """
         if not self.new and not self.dropped:
             return ""
         dropped = f", {self.dropped:,} dropped" if self.dropped else ""
@@ -167,29 +170,29 @@ class ScoreRun:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Number of each shard by name, which stays the same when other shards come or go."""
+        """The number of each shard by name, which stays the same when other shards come or go."""
         return {name: one.number for name, one in self.listed.shards.items()}
 
     @property
     def digits(self) -> int:
-        """The number of digits in the names of embedding files."""
+        """The number of digits with which embedding files are numbered."""
         return self.listed.digits
 
     @property
     def distributions(self) -> Distributions:
-        """The sum over all shards that are done."""
+        """The histograms of scores, summed over all scored shards."""
         every = Distributions()
         for one in (self._sums, *self._broken.values()):
             every += one
         return every
 
     def commit(self, shard: ShardRef, stats: ShardStats, distributions: Distributions) -> None:
-        """Add a shard whose part is in place. Raises `InputError` if the lease is lost."""
+        """Record a shard whose part is complete. Raises `InputError` if the lease is lost."""
         self.check()
         self._take(ShardRecord(shard.name, shard.size, shard.version, stats, distributions))
 
     def take_over(self, runs: Iterable[ScoreRun]) -> None:
-        """Add the shards of other runs that this one lacks; see `finalize`."""
+        """Add the shards that this run lacks from other runs, which have their rows."""
         pending = {shard.name for shard in self.pending()}
         for run in runs:
             for name, text in run.records():
@@ -209,7 +212,7 @@ class ScoreRun:
         self._record.check()
 
     def check_done(self, out: str) -> None:
-        """Raise `InputError` if a shard has been neither scored nor given up."""
+        """Raise `InputError` if a shard has not been scored yet."""
         missing = [s.name for s in self.identity.shards if s.name not in self.done]
         if missing:
             raise InputError(
@@ -232,11 +235,11 @@ class ScoreRun:
         return further
 
     def done_shards(self) -> list[ShardRef]:
-        """Shards that are done, in input order."""
+        """Return the scored shards, in input order."""
         return [shard for shard in self.identity.shards if shard.name in self.done]
 
     def pending(self) -> list[ShardRef]:
-        """Shards to score, in input order: those without a part, or whose tar was truncated."""
+        """Return the shards to score, in input order: those without a part, or that broke off."""
         return [
             shard
             for shard in self.identity.shards
@@ -244,13 +247,13 @@ class ScoreRun:
         ]
 
     def parts(self) -> dict[str, UPath]:
-        """The parts that are in place, by the names of their shards."""
+        """Return the existing parts (tables of one shard's rows) by the names of their shards."""
         present = present_files(self.layout.work)
         named = ((name, self.layout.part(one.ref)) for name, one in self.listed.shards.items())
         return {name: part for name, part in named if part.name in present}
 
     def records(self) -> Iterator[tuple[str, str]]:
-        """Yield the records of all shards that are done, each with its name, in any order.
+        """Yield the name and the record of each scored shard, in any order.
 
         They are reread: the run keeps only sums.
         """
@@ -263,7 +266,7 @@ class ScoreRun:
                 yield name, record
 
     def forget_dropped(self) -> None:
-        """Drop shards from the list, after removing their parts."""
+        """Delete dropped shards from the list, and their parts."""
         dropped = [one.ref for one in self.listed.shards.values() if one.position is None]
         if not dropped:
             return
@@ -278,7 +281,7 @@ class ScoreRun:
         self.listed.write(self.layout.shard_list, records)
 
     def close(self) -> None:
-        """Let another process write to the output."""
+        """Release the output, so that another process may write to it."""
         if self._record is not None:
             self._record.close()
             self._record = None

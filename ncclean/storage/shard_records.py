@@ -39,7 +39,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """A scored shard: its size and version then, and its counts."""
+    """The record of a scored shard: its size and version when scored, counts and histograms."""
 
     name: str
     size: int
@@ -53,7 +53,10 @@ class ShardRecord:
 
     @classmethod
     def from_json(cls, text: str) -> ShardRecord:
-        """Parse a record. Raises `ValueError`, `LookupError` or `TypeError` if invalid."""
+        """Parse the record of a shard.
+
+        Raises `ValueError`, `LookupError` or `TypeError` if it is invalid.
+        """
         fields = json.loads(text)
         return cls(
             str(fields["shard"]),
@@ -66,11 +69,11 @@ class ShardRecord:
 
 @dataclass
 class Listed:
-    """A shard in the list of a run.
+    """A shard in the list of a scoring run.
 
     Its `number` stays the same when others come or go, and names its embeddings. `position` is its
     place in the table; None for a dropped shard until the table is written without it. `file` is
-    the table file with its rows, None before.
+    the table file with its rows, None before there is one.
     """
 
     number: int
@@ -81,7 +84,7 @@ class Listed:
 
 @dataclass
 class ShardList:
-    """The shards of a run by name; assigns and formats their numbers."""
+    """The shards of a scoring run by name; gives each new one a number."""
 
     shards: dict[str, Listed]
     next_number: int
@@ -89,7 +92,7 @@ class ShardList:
 
     @classmethod
     def read(cls, path: UPath) -> ShardList | None:
-        """Read the list, without records; None if there is none."""
+        """Read the list of shards, without their records; None if there is none."""
         if not stores.present_files([path]):
             return None
         listed: dict[str, Listed] = {}
@@ -102,7 +105,7 @@ class ShardList:
         return cls(listed, int(stated[_NEXT]), int(stated[_DIGITS]))
 
     def write(self, path: UPath, records: Iterable[tuple[str, str]]) -> None:
-        """Publish the list, with the records of shards, by name, whose rows are in the table."""
+        """Write the list of shards, with the records of those whose rows are in the table."""
         metadata = {_NEXT: str(self.next_number), _DIGITS: str(self.digits)}
         missing = dict.fromkeys(self.shards)
         rows: list[dict[str, object]] = []
@@ -132,7 +135,10 @@ class ShardList:
 
 
 def records_in_list(path: UPath) -> Iterator[tuple[str, str]]:
-    """Yield the records of `shards.parquet`, each with the name of its shard."""
+    """Yield the name and record of each shard in `shards.parquet` that has one.
+
+    These are the shards whose rows are in the table.
+    """
     if not stores.present_files([path]):
         return
     with stores.open_parquet(path) as file:
@@ -143,9 +149,10 @@ def records_in_list(path: UPath) -> Iterator[tuple[str, str]]:
 
 
 def records_in_parts(parts: Mapping[str, UPath]) -> Iterator[tuple[str, str]]:
-    """Yield the records of parts, given by the names of their shards; nothing for missing parts.
+    """Yield the name and record of each shard from its part; nothing for a missing part.
 
-    Only the footer of each part is read; in a store, hundreds at once.
+    A part is a Parquet file of one shard's rows, of which only the footer is read; in a store,
+    hundreds at once.
     """
     names = list(parts)
     for begin in range(0, len(names), _AT_ONCE):
@@ -158,7 +165,7 @@ def records_in_parts(parts: Mapping[str, UPath]) -> Iterator[tuple[str, str]]:
 
 
 def present_files(work: UPath) -> dict[str, UPath]:
-    """The files of a working folder, by name."""
+    """Return the files of a working folder, by name."""
     return {one.name: work / one.name for one in stores.listing(work) if not one.is_folder}
 
 

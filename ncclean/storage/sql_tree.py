@@ -12,7 +12,7 @@ Node = dict[str, Any]
 
 
 def parse(connection: duckdb.DuckDBPyConnection, sql: str) -> Node | None:
-    """Return DuckDB's syntax tree of SQL; None unless it is a SELECT."""
+    """Parse SQL into DuckDB's syntax tree; None unless it is a SELECT."""
     rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
     tree: Node = json.loads(rows[0][0])
     return None if tree["error"] else tree
@@ -33,7 +33,7 @@ def nodes(tree: Any) -> Iterator[Node]:
 
 
 def names_in(connection: duckdb.DuckDBPyConnection, sql: str) -> set[str]:
-    """Return names in an SQL expression that refer to columns or to fields of columns."""
+    """Return the names in an SQL expression that refer to columns or to fields of columns."""
     references = (
         node
         for node in nodes(parse(connection, f"SELECT {sql}") or {})
@@ -43,7 +43,7 @@ def names_in(connection: duckdb.DuckDBPyConnection, sql: str) -> set[str]:
 
 
 def own_tables(statement: Node) -> Iterator[str]:
-    """Return names that a statement defines: tables, aliases and common table expressions."""
+    """Yield the names that a statement defines: tables, aliases and common table expressions."""
     for node in nodes(statement):
         if "class" not in node:
             names = (node.get(key) for key in ("alias", "table_name", "key"))

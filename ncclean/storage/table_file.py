@@ -31,7 +31,7 @@ _THREADS_OF_STORES = 16  # mostly waiting
 
 @dataclass(frozen=True)
 class ShardRows:
-    """The rows of one shard: a whole part, or those of a file of a table, which may be this one.
+    """The location of the rows of one shard: a part, or a file of a finished table.
 
     `fingerprints` are of the shards of images as they were scored.
     """
@@ -44,13 +44,13 @@ class ShardRows:
 
     @property
     def shard_file(self) -> str:
-        """Return the file that 0.3 made for this shard."""
+        """The name of the file that version 0.3 made for this shard."""
         return ShardRef(self.shard, "", 0, "").part_name
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file of the table, and where its rows are before it is written."""
+    """A file of a score table to be written, and where the rows of its shards are before."""
 
     path: str
     shards: tuple[ShardRows, ...]

@@ -37,7 +37,7 @@ _listed: ContextVar[dict[str, list[ListedFile]] | None] = ContextVar("listed", d
 
 @contextmanager
 def listed_once() -> Iterator[None]:
-    """Within this context, list each path in a store only once in this thread."""
+    """Remember listings of paths in a store within this context, in this thread."""
     token = _listed.set({})
     try:
         yield
@@ -65,7 +65,7 @@ def listed_files(paths: Iterable[str]) -> list[ListedFile]:
 
 
 def table_files(paths: Iterable[str]) -> list[str]:
-    """Paths and URLs of the Parquet files of a table. Raises as `listed_files` does."""
+    """Return the paths and URLs of the Parquet files of a table. Raises as `listed_files` does."""
     return [file.path for file in listed_files(paths)]
 
 
@@ -134,12 +134,12 @@ def check_apart(out: str, inputs: Iterable[str]) -> None:
 
 
 def tables_at(place: UPath) -> list[UPath]:
-    """The Parquet file at `place`, or the Parquet files of the folder there."""
+    """Return the Parquet file at a path, or the Parquet files of the folder there."""
     return [place] if place.is_file() else listed(place, "*.parquet")
 
 
 def listed(folder: UPath, pattern: str) -> list[UPath]:
-    """List the files of a folder by name; none if the folder does not exist."""
+    """Return the files of a folder, by name; none if the folder does not exist."""
     try:
         return sorted(folder.glob(pattern), key=str) if folder.is_dir() else []
     except FileNotFoundError:
@@ -167,7 +167,7 @@ def table_metadata(path: str) -> dict[str, str]:
 
 
 def fingerprints(tables: Sequence[str]) -> Fingerprints:
-    """Return what each shard of images was when tables were made, by its name.
+    """Return fingerprints of the shards of images from which tables were made, by shard name.
 
     Shards are missing if nothing is recorded, or if tables record different ones. Raises
     `InputError` if a table cannot be read.
@@ -177,7 +177,10 @@ def fingerprints(tables: Sequence[str]) -> Fingerprints:
 
 
 def say_others(named: Mapping[str, Iterable[str]], scores: Sequence[str]) -> None:
-    """Log a warning for each of the tables read with score tables that is of other shards."""
+    """Log a warning for each joined table that was made from other versions of the scored shards.
+
+    `named` maps the table's name to its files.
+    """
     recorded = {name: fingerprints(list(files)) for name, files in named.items()}
     scored = fingerprints(scores) if any(recorded.values()) else {}
     for name, of_others in recorded.items():
