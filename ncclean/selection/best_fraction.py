@@ -19,7 +19,12 @@ _BUCKETS = 1 << 16
 
 @dataclass(frozen=True)
 class BestFraction:
-    """SQL conditions: the best pairs, the best pairs with all ties, and the omitted ties."""
+    """SQL conditions that select the best fraction of the pairs of a table.
+
+    `exactly` selects the fraction, ties broken by uid and position; `or_equal` also selects the
+    pairs tied with its last one, and `ties_dropped` only those not selected, None if there are
+    none.
+    """
 
     exactly: str
     or_equal: str
@@ -29,7 +34,7 @@ class BestFraction:
 def find_best_fraction(
     connection: duckdb.DuckDBPyConnection, relation: str, fraction: float
 ) -> BestFraction:
-    """SQL conditions for the best `fraction` of a relation's pairs, rounded to whole pairs.
+    """Return SQL conditions for the best `fraction` of a relation's pairs, rounded to whole pairs.
 
     `relation` is SQL with the columns uid, place and `goodness`, which is never null.
     """

@@ -23,20 +23,24 @@ _BATCH_ROWS = 100_000
 
 
 def among(table: str) -> str:
-    """SQL that is true for a candidate in a table of row places."""
+    """Return SQL that is true for a row of `candidates` whose place is in a table of places."""
     return f"place IN (SELECT place FROM {table})"
 
 
 def image_of(candidate: str = "") -> str:
-    """Return SQL that identifies the image of a candidate: all its captions share it."""
+    """Return SQL that identifies a row's image, the same for all captions of the image.
+
+    `candidate` is a prefix of the columns, such as `c.`.
+    """
     names = ("place >> 40", "shard", "row", "uid")
     return ", ".join(f"{candidate}{name}" for name in names)
 
 
 def find_duplicates(connection: duckdb.DuckDBPyConnection, policy: Policy) -> bool:
-    """Create the table `duplicates`: all but the best pair of each group; true if it has rows.
+    """Create the table `duplicates` of near-duplicates to drop; return whether it has rows.
 
-    The groups are those of the view `neighbours`. Raises `InputError` if it has none.
+    It has all but the best pair of each group in the view `neighbours`. Raises `InputError` if that
+    has no groups.
     """
     group = _GROUPS[policy.dedup_by or "both"]
     columns = set(columns_of(connection, "neighbours"))
@@ -65,7 +69,7 @@ def find_duplicates(connection: duckdb.DuckDBPyConnection, policy: Policy) -> bo
 
 
 def find_worse_captions(connection: duckdb.DuckDBPyConnection, chain: str) -> bool:
-    """Create the table `worse_captions`, all but each image's best; return whether it has rows."""
+    """Create the table `worse_captions` of all but each image's best; true if it has rows."""
     connection.execute(
         f"""CREATE TEMP TABLE worse_captions AS
         SELECT place FROM ({chain}) WHERE reason IS NULL
@@ -76,7 +80,7 @@ def find_worse_captions(connection: duckdb.DuckDBPyConnection, chain: str) -> bo
 
 
 def find_over_cap(connection: duckdb.DuckDBPyConnection, chain: str, policy: Policy) -> bool:
-    """Create the table `over_cap`: all but `cap` pairs of each value; true if it has rows.
+    """Create the table `over_cap` of all but `cap` pairs of each value; return whether it has rows.
 
     The best stay, or random ones if the policy has no score. Pairs without a value all stay.
     """
@@ -92,10 +96,10 @@ def find_over_cap(connection: duckdb.DuckDBPyConnection, chain: str, policy: Pol
 
 
 def draw_pairs(connection: duckdb.DuckDBPyConnection, chain: str, policy: Policy) -> int:
-    """Create the table `draws`: drawn row places with their counts; return the sum of counts.
+    """Create the table `draws` of randomly drawn rows and their counts; return their sum.
 
-    A pair without a score, which a person has kept, is not drawn. Raises `InputError` if there is
-    no pair to draw from.
+    `chain` is SQL of the candidates with the reason to drop each. A pair without a score, which a
+    person has kept, is not drawn. Raises `InputError` if there is no pair to draw from.
     """
     connection.execute(
         "CREATE TEMP TABLE urn AS SELECT row_number() OVER () - 1 AS id, uid, number, place, "

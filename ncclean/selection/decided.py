@@ -17,7 +17,10 @@ DROPPED = "decision"  # the reason of a pair that a person dropped
 
 @dataclass(frozen=True)
 class Conflict:
-    """A pair on which files differ: each decision and its author; the last one counts."""
+    """A pair on which files of decisions differ: each decision and its reviewer, in order of time.
+
+    The last one counts.
+    """
 
     uid: str
     caption_number: int
@@ -26,7 +29,10 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Decisions:
-    """The decision that counts for each pair, and the pairs on which files differ."""
+    """The review decision that counts for each pair, and the pairs on which files differ.
+
+    `conflicts` counts these, and `listed` has the first of them.
+    """
 
     by_pair: dict[Pair, Decision]
     conflicts: int = 0
@@ -55,7 +61,7 @@ class Decisions:
         return cls(by_pair, len(conflicts), tuple(conflicts[:_LISTED]))
 
     def counts(self, connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, int], int]:
-        """Count decisions by kind, for pairs in the view `pairs` of a connection and for others."""
+        """Count decisions on pairs in the view `pairs` of a connection by kind, and all others."""
         self.create_table(connection)
         rows = connection.execute(
             "SELECT decision, count(*) FROM decided SEMI JOIN pairs ON uid = decided_uid "
@@ -66,7 +72,7 @@ class Decisions:
         return {kind: counts[kind] for kind in KINDS if kind in counts}, elsewhere
 
     def create_table(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Create the table `decided` of a connection."""
+        """Create the table `decided` of the decisions in a connection."""
         rows = [decision._asdict() for decision in self.by_pair.values()]
         connection.register("decisions_read", pa.Table.from_pylist(rows, DECISIONS))
         connection.execute(

@@ -21,11 +21,11 @@ _MENDED = """CASE WHEN len(kept_parts) < len(part_starts) THEN trim(array_to_str
 
 
 def part_columns(threshold: float | None, noise: str) -> str:
-    """The columns `kept_parts`, `parts`, `caption` and `noise_probability` of a candidate.
+    """Return SQL of the columns `kept_parts`, `parts`, `caption` and `noise_probability`.
 
-    Parts with a noise probability of at least `threshold` go; with None captions stay whole.
-    `kept_parts` are numbers from 1, and null for whole captions. `noise` is the probability of the
-    pair; if parts stay, it becomes that of the worst of them.
+    Parts of a caption with a noise probability of at least `threshold` are dropped; with None
+    captions stay whole. `kept_parts` are numbers from 1, and null for whole captions. `noise` is
+    SQL of the pair's noise probability; if parts stay, it becomes that of the worst of them.
     """
     if threshold is None:
         return (
@@ -44,7 +44,7 @@ def part_columns(threshold: float | None, noise: str) -> str:
 
 
 def check_parts(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raise `InputError` if the captions are missing, or no part has a probability."""
+    """Raise `InputError` if a table has no captions, or no part of one has a noise probability."""
     several, texts, told = connection.execute(
         "SELECT count(*), count(text), "
         "count(*) FILTER (list_any_value(part_noise_probabilities) IS NOT NULL) "
@@ -62,7 +62,7 @@ def check_parts(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def count_mended(connection: duckdb.DuckDBPyConnection, chain: str) -> dict[str, int]:
-    """Count the kept captions that lost parts, the parts that they lost, and all parts."""
+    """Count the kept captions that lost parts, the parts that they lost, and the parts of all."""
     mended, dropped, parts = connection.execute(
         "SELECT count(*) FILTER (len(kept_parts) < parts), "
         "coalesce(sum(parts - len(kept_parts)), 0), "

@@ -19,10 +19,10 @@ _LAST_RANK = 30_000
 
 
 def fixed_selection(columns: Collection[str]) -> str:
-    """Return SQL for the selection with the decisions; `columns` are the selection's.
+    """Return SQL for a selection in which decisions that shift captions back are applied.
 
-    Pairs whose caption is lost are dropped; returning pairs have weight 1, and the caption ranks
-    after the other captions of their image.
+    `columns` are the selection's. Pairs whose caption is lost are dropped; pairs that come back
+    have weight 1, and their caption ranks after the other captions of its image.
     """
     caption_columns = [name for name in (CAPTION_NUMBER, CAPTION_RANK) if name in columns]
     own = "".join(f", selected.{name}" for name in caption_columns)
@@ -44,10 +44,11 @@ def fixed_selection(columns: Collection[str]) -> str:
 def check_fixes(
     connection: duckdb.DuckDBPyConnection, columns: Collection[str], selection: str
 ) -> None:
-    """Raise `InputError` if the fixes are another corpus's, or contradict each other on a pair.
+    """Raise `InputError` if decisions that shift captions back do not fit a selection.
 
-    Also raises if the selection already has other captions for shifted pairs. img2dataset calls the
-    first shard of every corpus 00000, and its first pair 000000000: their uids differ.
+    They are another corpus's, contradict each other on a pair, or the selection already has other
+    captions for shifted pairs. img2dataset calls the first shard of every corpus 00000, and its
+    first pair 000000000: their uids differ.
     """
     (several,) = connection.execute(
         "SELECT count(*) - count(DISTINCT (shard, key, caption_number)) FROM fixes"

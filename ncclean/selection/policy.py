@@ -35,7 +35,7 @@ _PENALTY = 0.15
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(Options):
-    """The pairs to keep. Raises `InputError` for options that do not go together.
+    """A rule that decides which pairs of a score table to keep.
 
     `method` is `osa` (weight above 0), `ncu` (the retain set), `disncl` (mutual best matches) or
     `noise-probability` (below `threshold`, .5 if not given). `score` is a column, or SQL over the
@@ -48,7 +48,8 @@ class Policy(Options):
     value, the best by `score`, or random ones without one; pairs without a value are kept.
     `drop_parts` removes caption parts whose noise probability is `part_threshold` or more; captions
     with such parts are then dropped only if all parts are, not by `noise-probability`. `sample`
-    draws `size` pairs by `score`, with repeats; see `ncclean.selection.soft_cap`.
+    draws `size` pairs by `score`, with repeats; see `ncclean.selection.soft_cap`. Raises
+    `InputError` for options that do not go together.
     """
 
     where: Annotated[
@@ -176,7 +177,7 @@ class Policy(Options):
         return self.lowest or (facts is not None and not facts.higher_is_cleaner)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of the policy that differ from their defaults."""
+        """Return the fields of the policy that differ from their defaults."""
         fields = dataclasses.asdict(self)
         return {
             name: value
@@ -192,7 +193,7 @@ class Policy(Options):
         return idle if has_chance else {*idle, "seed"}
 
     def columns(self) -> dict[str, str]:
-        """Columns that the policy reads besides those of its SQL, with the option needing each."""
+        """Return the columns that the policy needs besides those of its SQL, with their options."""
         needed = {"uid": "select", "shard": "select", "key": "select", "row": "select"}
         needed["status"] = "select"
         if self.best_caption:
@@ -221,7 +222,7 @@ class Policy(Options):
         return keeps
 
     def goodness(self, value: str | None = None) -> str | None:
-        """SQL for the policy's score, turned so that higher is cleaner; null for NaN.
+        """Return SQL for the policy's score, negated if lower is cleaner; null for NaN.
 
         `value` is the SQL of the score, if it is not a column's name.
         """
@@ -231,13 +232,13 @@ class Policy(Options):
         return f"-({finite(value)})" if self.prefers_low else finite(value)
 
     def bound(self) -> float | None:
-        """The policy's threshold, turned so that higher is cleaner."""
+        """The policy's threshold, negated if lower scores are cleaner."""
         if self.score is None or self.threshold is None:
             return None
         return -self.threshold if self.prefers_low else self.threshold
 
     def weight(self) -> str:
-        """SQL for the weight of a kept pair."""
+        """Return SQL for the weight of a kept pair."""
         column = self.weights or ("osa_weight" if self.method == "osa" else None)
         return "1.0" if column is None else identifier(column)
 

@@ -40,7 +40,7 @@ _READ_IF_THERE = (
 
 
 class SelectionQuery:
-    """The steps of one selection on one connection."""
+    """The steps of one selection, on one connection to a score table."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class SelectionQuery:
 
     @property
     def has_scored(self) -> bool:
-        """Whether any pair has scores."""
+        """Whether any pair of the table has scores."""
         scored = self._connection.execute("SELECT 1 FROM candidates WHERE status = 'ok' LIMIT 1")
         return scored.fetchone() is not None
 
     def write(self, aside: Path, recorded: Mapping[str, str]) -> dict[str, Any]:
-        """COPY the kept pairs to `aside`; return the fields of the summary except `out`.
+        """Write the kept pairs to the file `aside`; return the fields of the summary except `out`.
 
         Fields that are `recorded` go to its metadata.
         """

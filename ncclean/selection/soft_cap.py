@@ -24,10 +24,11 @@ _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 def soft_cap_draws(
     scores: np.ndarray, keys: np.ndarray, size: int, penalty: float = 0.15
 ) -> np.ndarray:
-    """(n,) draws of each pair by soft cap sampling, from (n,) float scores and (n,) uint64 keys.
+    """Return how often soft cap sampling draws each of n pairs; the counts (n,) add up to `size`.
 
-    The draws add up to `size`. A penalty of 0 is sampling with replacement. Raises `ValueError` for
-    scores that are not finite, a negative penalty, or no pairs to draw from.
+    Takes (n,) float scores and (n,) uint64 random keys. A penalty of 0 is sampling with
+    replacement. Raises `ValueError` for scores that are not finite, a negative penalty, or no pairs
+    to draw from.
     """
     if not len(scores) or not np.isfinite(scores).all() or penalty < 0 or size < 0:
         raise ValueError("soft cap sampling needs pairs with finite scores, and a penalty >= 0")
@@ -58,7 +59,7 @@ def soft_cap_draws(
 
 
 def draw_keys(names: Iterable[str], seed: int) -> np.ndarray:
-    """(n,) uint64 random keys by the names of pairs, which decide their draws."""
+    """Return (n,) uint64 random keys for pairs, which depend only on their names and the seed."""
     salt = seed.to_bytes(8, "little")
     digests = (hashlib.blake2b(name.encode(), digest_size=8, salt=salt) for name in names)
     return np.frombuffer(b"".join(digest.digest() for digest in digests), dtype="<u8")
