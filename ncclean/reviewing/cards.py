@@ -22,7 +22,7 @@ _GROUPS = ("pair_group", "image_group")
 
 
 def card_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a card; every text in it is to be shown as text."""
+    """Return the fields of a pair's card on the page; texts in it are to be shown as plain text."""
     text = row["text"] if isinstance(row["text"], str) else ""
     pieces, left_out = caption_pieces(
         text[: 4 * _SHOWN_BYTES], row["part_starts"], row["part_noise_probabilities"], _SHOWN_BYTES
@@ -50,16 +50,16 @@ def card_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def file_of(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return folder and name of a row's image; the shard is, or begins, its folder."""
+    """Return folder and name of a row's image; the folder is the shard or starts with it."""
     folder, _, name = f"{row['shard']}/{row['image_path'] or row['key']}".rpartition("/")
     return _short(folder) or "", _short(name) or ""
 
 
 def mended_caption(row: Mapping[str, Any]) -> str | None:
-    """Return the caption with the better word, or without its wrong sentences; None if unknown.
+    """Return a proposal for a wrong caption: without wrong sentences, or with the better word.
 
-    Wrong sentences have priority, as in the selection's `--drop-parts`: those with a probability of
-    at least one half are removed, else the worst part.
+    None if there is none. Wrong sentences have priority, as in the selection's `--drop-parts`:
+    those with a probability of at least one half are removed, else the worst part.
     """
     text = row["text"]
     if not isinstance(text, str):

@@ -41,9 +41,9 @@ _ALONE, PLACE = "_scores_alone", "_place"
 
 
 class Matches:
-    """The pairs that a condition holds for: a Parquet file of their places, as `place`.
+    """A Parquet file with places of rows in the column `place`, deleted with this object.
 
-    The file is removed with this object.
+    It has the pairs for which a condition holds, or values to sort them by.
     """
 
     def __init__(self, file: Path) -> None:
@@ -53,7 +53,7 @@ class Matches:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition over score files; `sql` is DuckDB's, `text` still to be parsed."""
+    """An SQL condition over score files: checked as `sql`, or as typed by a person in `text`."""
 
     files: tuple[str, ...]
     names: ColumnNames
@@ -62,7 +62,7 @@ class Condition:
     sql: str = ""
 
     async def matches(self, folder: Path, seconds: float | None = None) -> Matches:
-        """Evaluate the condition in its own process, which ends with the caller's task.
+        """Evaluate the condition in a process of its own; it ends if the calling task is cancelled.
 
         Raises `InputError` for an invalid condition, or one that needs too much memory or time.
         """
@@ -94,7 +94,7 @@ class Condition:
         return matches
 
     def write(self, out: str) -> None:
-        """Write the places of the pairs that the condition holds for to a Parquet file."""
+        """Write the places of the pairs for which the condition holds to a Parquet file."""
         connection = connect(
             self.files, self.memory_limit, view=_ALONE, place=PLACE, work=Path(out).parent,
             is_own=True,
@@ -110,7 +110,10 @@ class Condition:
         )
 
     def answer(self, out: str) -> dict[str, str | None]:
-        """Write the places to a Parquet file, and return what went wrong, as `error`."""
+        """Write the places of the matching pairs to a Parquet file; return a failure as `error`.
+
+        `error` is None if there is none.
+        """
         try:
             self.write(out)
         except (MemoryError, duckdb.OutOfMemoryException):
@@ -158,10 +161,10 @@ class Conditions:
         self._has_ended = False
 
     async def matches(self, text: str) -> Matches:
-        """Return the pairs that a condition holds for.
+        """Return the pairs for which a condition, typed by a person, holds.
 
-        It is abandoned when the last waiting task is cancelled. Raises `InputError` as
-        `Condition.matches`, and if the review ends.
+        The evaluation is abandoned when the last task waiting for it is cancelled. Raises
+        `InputError` as `Condition.matches` does, and if the review ends.
         """
         if self._has_ended:
             raise InputError("the review has ended")
@@ -181,7 +184,7 @@ class Conditions:
         return evaluation.task.result()
 
     def stop(self) -> None:
-        """Abandon all conditions."""
+        """Abandon the evaluation of all conditions."""
         self._has_ended = True
         for evaluation in self._evaluations.values():
             evaluation.task.cancel()
@@ -217,7 +220,10 @@ def _memory_limit(connection: duckdb.DuckDBPyConnection) -> int:
 
 
 def main() -> None:
-    """Evaluate the condition on standard input, which the asking process closes by its end."""
+    """Evaluate a pickled condition from standard input, and print the answer as JSON.
+
+    The process ends when the one that started it closes the input.
+    """
     condition, out = pickle.load(sys.stdin.buffer)
 
     def end_with_parent() -> None:

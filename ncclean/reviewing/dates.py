@@ -20,7 +20,7 @@ _AT_ONCE = 500  # images, after which the end of a review is noticed
 
 
 class Dates:
-    """Reads the dates of a view's images, each once."""
+    """Reads the dates on which the images of a view were taken, each once."""
 
     def __init__(
         self, table: ReviewTable, pictures: Pictures, most_pictures: int = MOST_PICTURES
@@ -31,14 +31,14 @@ class Dates:
         self._last: tuple[Request, Matches] | None = None
 
     def of_row(self, place: int) -> str | None:
-        """Return the date of the image at a place, if already read."""
+        """Return the date on which the image of the row at a place was taken, if already read."""
         taken = self._taken.get(place)
         return None if taken is None else taken.isoformat(" ", "minutes")
 
     def ranking(self, request: Request, matches: Matches | None, anew: bool = False) -> Matches:
-        """Return seconds by place for each pair of a request whose image states its date.
+        """Write the dates of a request's images as seconds, by place, to sort by.
 
-        Raises `InputError` for too many pairs.
+        Without a date, the value is null. Raises `InputError` for too many pairs.
         """
         with self._lock:
             if not anew and self._last is not None and self._last[0] == request:

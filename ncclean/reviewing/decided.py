@@ -33,7 +33,7 @@ from ncclean.storage.lease import Lease
 
 
 class Decided:
-    """Decisions in the table `decided` of a connection, written to the journal first.
+    """The decisions of a review, in the table `decided` of a connection and in a journal on disk.
 
     `decided` has a row for each decision, including repeated ones about a pair; `number` is their
     order, `batch` says which are undone together.
@@ -104,10 +104,10 @@ class Decided:
         *,
         continues: bool = False,
     ) -> None:
-        """Decide about pairs, in one batch, which `undo` reverts.
+        """Decide about pairs in one batch, which `undo` reverts.
 
         On return the decisions are on disk. `continues` adds them to the previous batch. Raises
-        `ValueError` for a number that no caption has.
+        `ValueError` for a caption number out of range.
         """
         if not pairs:
             return
@@ -162,7 +162,7 @@ class Decided:
     def of_pairs(
         self, pairs: Sequence[Pair]
     ) -> dict[Pair, tuple[str, str | None, str, str | None]]:
-        """Return decision, caption, reviewer and note of those pairs that have one."""
+        """Return decision, caption, reviewer and note for those of the pairs that have one."""
         with self._lock:
             rows = self._connection.execute(
                 f"SELECT uid, caption_number, decision, caption, reviewer, note "
@@ -172,7 +172,7 @@ class Decided:
         return {(uid, number): rest for uid, number, *rest in map(tuple, rows)}  # type: ignore[misc]
 
     def counts(self) -> dict[str, int]:
-        """Number of pairs by decision."""
+        """Return the number of pairs by decision."""
         with self._lock:
             rows = self._connection.execute(
                 f"SELECT decision, count(*) FROM ({_current()}) WHERE decision <> '{NOTE}' "
@@ -196,7 +196,7 @@ class Decided:
             return len(table)
 
     def close(self) -> None:
-        """Let another review write to `out`; the journal stays unless it was saved."""
+        """Release `out`, so that another review may write to it; an unsaved journal stays."""
         self._lease.release()
 
     def _insert(self, batch: int, decisions: Sequence[Decision]) -> None:

@@ -31,11 +31,14 @@ _PATIENCE = 300.0  # seconds; a tar in a store may be read through before its la
 
 
 class NoPicture(NccleanError):
-    """The reason, in words for a person, why a pair has no image."""
+    """The error of a pair without an image; its message gives the reason in words for a person."""
 
 
 class Pictures:
-    """Small images by shard and key; `None` for shards shows none."""
+    """Reads and caches images of pairs for the page, small or large, by shard and key.
+
+    With `None` for the shards, no pair has an image.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class Pictures:
         self._expected: dict[str, dict[str, Place]] = {}
 
     def check(self, shards: Sequence[str]) -> str | None:
-        """Return a message about pairs whose shards are missing.
+        """Return a warning about pairs whose shards are not among those given; None if all are.
 
         Raises `InputError` if none of them is.
         """
@@ -71,10 +74,10 @@ class Pictures:
         return f"{counted(len(missing), 'shard')} of {len(shards):,} show no pictures, {example}"
 
     def expect(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take the rows of a page, whose images will be requested.
+        """Prepare for requests of the images of a page's rows.
 
-        Images with known places are read now. The others of a shard are read at the first request,
-        from its start.
+        Starts reading images with known byte positions. The others of a shard are read from its
+        start at the first request.
         """
         pages: defaultdict[str, dict[str, Place]] = defaultdict(dict)
         for row in rows:
@@ -115,7 +118,7 @@ class Pictures:
         return dates
 
     def read(self, shard: str, key: str) -> bytes:
-        """Return an image as WebP. Raises `NoPicture` with the reason if there is none."""
+        """Return a small image as WebP. Raises `NoPicture` with the reason if there is none."""
         self._known(shard)
         future = self._pictures.get((shard, key))
         if future is None:

@@ -44,11 +44,11 @@ CANDIDATES = 50, 2000  # captions, many of which may be equal
 
 @dataclass(frozen=True)
 class Task:
-    """Embeddings of width `dim`, and the score files whose rows they belong to.
+    """Embeddings to search, with the score files whose rows they belong to.
 
-    `number` is SQL for the number of a row's caption, `folder` is for vectors that cannot be mapped
-    in place. `model` is that of the embeddings, None if unknown, and `pretrained` its weights, as
-    named in a score table.
+    `dim` is the vectors' width, `number` is SQL for the number of a row's caption, `folder` is for
+    vectors that cannot be mapped in place. `model` is that of the embeddings, None if unknown, and
+    `pretrained` its weights, as named in a score table.
     """
 
     shards: tuple[ShardRef, ...]
@@ -72,7 +72,7 @@ class Task:
         model: str | None,
         pretrained: str | None,
     ) -> Task:
-        """Create the task.
+        """Describe the embeddings of a review table to search.
 
         Raises `InputError` for embeddings whose vectors cannot be identified or read.
         """
@@ -88,7 +88,7 @@ class Task:
 
 
 class Search:
-    """Queries a process, which starts with the first query, and restarts after it has died."""
+    """Sends queries to a search process: started with the first query, and again if it has died."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -99,9 +99,10 @@ class Search:
         self._has_ended = False
 
     async def ranking(self, side: str, words: str, place: int | None) -> Matches:
-        """Return the cosine of each pair with words, or with the image of the row at a place.
+        """Rank all pairs by their cosine with words, or with the image of the row at a place.
 
-        Raises `InputError` for a pair without embeddings, or if no model can be loaded.
+        The `side` of the pairs is their image or their caption. Raises `InputError` for a pair
+        without embeddings, or if no model can be loaded.
         """
         asked = side, words, place
         if asked not in self._rankings:
@@ -115,12 +116,12 @@ class Search:
         return self._rankings[asked]
 
     async def nearest_captions(self, place: int, count: int) -> dict[int, float]:
-        """Places of the captions nearest to the image of a row, with their cosines, in order."""
+        """Return the captions nearest to a row's image: places with cosines, nearest first."""
         answer = await self._ask(side=CAPTION, place=place, nearest=count)
         return dict(zip(answer["places"], answer["cosines"], strict=True))
 
     async def stop(self) -> None:
-        """End the process, and wait for its end; pending queries raise `InputError`."""
+        """End the search process; pending queries raise `InputError`."""
         self._has_ended = True
         if self._process is not None:
             with contextlib.suppress(OSError):  # it could not be started
@@ -185,7 +186,10 @@ class Search:
 def proposed(
     rows: Iterable[Mapping[str, Any]], cosines: Mapping[int, float], own: Mapping[str, Any]
 ) -> list[tuple[str, float]]:
-    """Return the first captions of rows with cosines, without repeats or the image's `own` row."""
+    """Return captions to propose for a row: the first few of others, each once, with cosines.
+
+    `rows` are in the order of preference, `cosines` by their places, and `own` is the row.
+    """
     without, captions = {_folded(own["text"])}, []
     for row in rows:
         text = row["text"]

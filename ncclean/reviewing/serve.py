@@ -34,7 +34,7 @@ _WAITING = 64
 
 @dataclass(frozen=True)
 class Reviewed:
-    """The number of decided pairs, by decision, and their file."""
+    """The result of a review: the number of decided pairs, also by decision, and their file."""
 
     decided: int
     by_decision: dict[str, int]
@@ -116,7 +116,7 @@ def serve(
     announce: Callable[[str], None] = print,
     progress: Progress = SILENT,
 ) -> Reviewed:
-    """Serve the page of a review; return when it is finished or interrupted.
+    """Serve the web page of a review; return when it is finished or interrupted.
 
     `decisions` are files of earlier ones. `embeddings` are searched; `embedding_keys` name their
     vectors, `model` and `pretrained` are their model, by default the scoring one. `replaces` allows

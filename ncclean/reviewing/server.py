@@ -49,7 +49,7 @@ _HEADERS = {
 
 
 class Server:
-    """The application of one review; `done` is called when the person has finished."""
+    """The web application of one review; `done` is called when the person has finished."""
 
     def __init__(
         self,
@@ -302,10 +302,10 @@ def _no_page(*_: object) -> Response:
 
 
 def is_own(request: HttpRequest) -> bool:
-    """Check that Host is this machine, at any port (of a tunnel), and the page asking is ours.
+    """Check that a request is for this machine, at any port, and from the review's page.
 
-    A web name that resolves to this machine is another Host; another site's page has another
-    Origin.
+    The port may be that of a tunnel. A web name that resolves to this machine is another Host;
+    another site's page has another Origin.
     """
     host = request.headers.get("host", "")
     try:

@@ -47,9 +47,9 @@ CARD_COLUMNS = (
 
 @dataclass(frozen=True)
 class View:
-    """Pairs for which a condition holds, in an order; `score` is drawn as a histogram.
+    """A named view of the pairs: those for which a condition holds, in an order.
 
-    Tables that lack a column of `needs` do not have the view.
+    `score` is drawn as a histogram. Tables that lack a column of `needs` do not have the view.
     """
 
     name: str
@@ -138,23 +138,24 @@ def views_of(columns: Collection[str], told: Collection[str]) -> tuple[View, ...
 
 
 def scores_of(columns: Collection[str]) -> dict[str, str]:
-    """Return the scores by which pairs can be sorted, with their labels."""
+    """Return the scores by which pairs can be sorted, with their labels for people."""
     return {name: facts.label for name, facts in SCORE_FACTS.items() if name in columns}
 
 
 def order_by(score: str) -> str:
-    """Return ORDER BY that begins with the pairs a score considers noisy."""
+    """Return SQL for an ORDER BY that puts the pairs first that a score considers noisy."""
     facts = SCORE_FACTS[score]
     return f"{identifier(score)} {'ASC' if facts.higher_is_cleaner else 'DESC'} NULLS LAST"
 
 
 @dataclass(frozen=True)
 class Request:
-    """A person's request: a view, a score to sort by and its range, undecided pairs only.
+    """What a person requests to see: a view, the range of a score, further conditions and an order.
 
-    `where` is SQL, `search` are words in captions, folders or file names. `sort` may be `NAME` of
-    the file or `DATE`, on which an image was taken. `meaning` are words, and `like` is the place of
-    a row, to whose image the `side` of the pairs is compared: the nearest come first.
+    `where` is SQL, `search` are words in captions, folders or file names; `undecided` leaves out
+    decided pairs. Pairs are sorted by `score` or, with `sort`, by `NAME` of the file or by `DATE`,
+    on which an image was taken. `meaning` are words, and `like` is the place of a row, to whose
+    image the `side` of the pairs is compared: the nearest come first.
     """
 
     view: str = "suspects"
@@ -172,7 +173,10 @@ class Request:
 
 @dataclass(frozen=True)
 class OpenView:
-    """The order of a view: a table of row places called `order_<number>`, dropped with this."""
+    """A view in its order, as the table `order_<number>` of row places, dropped with this object.
+
+    It has `pairs` rows; `score` is drawn as a histogram.
+    """
 
     number: int
     pairs: int
@@ -180,11 +184,11 @@ class OpenView:
 
 
 class ReviewTable:
-    """Score files, with joined tables beside them, as pages of views.
+    """Score files, with joined tables beside them, from which pages of views are read.
 
     `files` have the rows that are shown, `scored` are the score files as they were opened. It is
-    thread-safe: each query has its own cursor, and waits for no other. Text typed by a person
-    is not run here, but by `conditions`.
+    thread-safe: each query has its own cursor, and waits for no other. Text typed by a person is
+    not run here, but by `conditions`.
     """
 
     def __init__(
@@ -248,7 +252,7 @@ class ReviewTable:
             raise
 
     def stop(self) -> None:
-        """End all requests: conditions are abandoned, queries are interrupted."""
+        """End all requests: evaluations of conditions are abandoned, queries are interrupted."""
         self.conditions.stop()
         with self._lock:
             self._has_ended = True
@@ -256,7 +260,7 @@ class ReviewTable:
                 cursor.interrupt()
 
     def close(self) -> None:
-        """Close the connection and remove the temporary files."""
+        """Close the connection to the score files and remove the temporary files."""
         self._scores.close()
 
     def condition(self, request: Request) -> str:
@@ -271,7 +275,7 @@ class ReviewTable:
         return " AND ".join([*words, *([f"({request.where})"] if request.where else [])])
 
     def counts(self) -> dict[str, int]:
-        """Number of pairs of each view, in one pass."""
+        """Return the number of pairs in each view, counted in one pass."""
         views = list(self.views.values())
         columns = ", ".join(f"count(*) FILTER ({view.condition})" for view in views)
         row = self._run(f"SELECT {columns} FROM pairs")[0]
@@ -284,7 +288,7 @@ class ReviewTable:
         anew: bool = False,
         ranking: Matches | None = None,
     ) -> OpenView:
-        """Return the requested order, made unless it exists; `anew` after decisions.
+        """Return the pairs of a request in its order, cached unless `anew`, as after decisions.
 
         `matches` are the pairs of the request's condition, `ranking` has the values to sort by.
         Raises `InputError` for an unknown view or score.
@@ -333,7 +337,7 @@ class ReviewTable:
         return opened
 
     def histogram(self, request: Request, matches: Matches | None = None) -> dict[str, Any]:
-        """Count a view's score in equal bins, regardless of its chosen range.
+        """Count the score of a request's pairs in equal bins, regardless of the chosen range.
 
         `matches` are the pairs of the request's condition.
         """
@@ -357,7 +361,7 @@ class ReviewTable:
         return {"score": score, "low": low, "high": high, "counts": counts}
 
     def page(self, view: OpenView, start: int, count: int) -> list[dict[str, Any]]:
-        """Return the rows of a view from one number on, in order."""
+        """Return the rows of a view from number `start` on, in order."""
         places = self._run(
             f"SELECT place FROM order_{view.number} WHERE rowid >= {int(start)} "
             f"AND rowid < {int(start) + int(count)} ORDER BY rowid"
@@ -366,16 +370,16 @@ class ReviewTable:
         return [rows[place] for (place,) in places]
 
     def rows_at(self, places: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the rows at those places that the table has."""
+        """Return the rows at these places; places that the table lacks are left out."""
         rows = self._rows(places)
         return [rows[place] for place in places if place in rows]
 
     def shards(self) -> list[str]:
-        """Return the shards of the rows."""
+        """Return the names of the shards of the table's rows."""
         return [shard for (shard,) in self._run("SELECT DISTINCT shard FROM pairs ORDER BY shard")]
 
     def place_of(self, shard: str, key: str) -> Place:
-        """Return the place of a sample, if the table states it."""
+        """Return where a sample's image is in its shard, as far as the table states it."""
         columns = [name if name in self._there else f"NULL AS {name}" for name in PLACE_COLUMNS]
         rows = self._run(
             f"SELECT {', '.join(columns)} FROM pairs WHERE shard = ? AND key = ? LIMIT 1",

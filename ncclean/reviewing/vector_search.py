@@ -42,9 +42,10 @@ _ALONE, _PLACE = "_scores_alone", "_place"
 
 @dataclass(frozen=True)
 class Query:
-    """`words`, or the image of the row at `place`, to compare with one side of all pairs.
+    """A query of a search: words, or the image of a row, to compare with one side of all pairs.
 
-    The answer has the `nearest` rows; without it, the Parquet file `out` gets all cosines.
+    `place` is that of the row. The answer has the `nearest` rows; without it, all cosines are
+    written to the Parquet file `out`.
     """
 
     side: str = IMAGE
@@ -55,7 +56,7 @@ class Query:
 
 
 class PairVectors:
-    """The vectors of embeddings by the places of their rows in the score files.
+    """The embeddings of a score table's pairs, found by the places of its rows.
 
     `captions` are a few captions with the numbers of their vectors. Unreadable shards are omitted,
     and named in `unread`. `changed` are the shards of images that changed between the encoding and
@@ -96,7 +97,7 @@ class PairVectors:
         self.places, self._vectors = rows["place"], rows["vector"]
 
     def cosines(self, vector: np.ndarray, side: str) -> np.ndarray:
-        """Return (P,) cosines of a (d,) vector with one side of the pairs at `places`."""
+        """Return (P,) cosines of a (d,) vector with one side of the P pairs at `places`."""
         cosines, query = torch.empty(self._count), torch.from_numpy(vector)
         ends = np.cumsum([0, *map(len, self._sides[side])]).tolist()
 
@@ -113,14 +114,17 @@ class PairVectors:
         return of_pairs
 
     def image_of(self, place: int) -> np.ndarray:
-        """Return the (d,) float32 image vector of a row. Raises `InputError` if there is none."""
+        """Return the (d,) float32 image vector of the row at a place.
+
+        Raises `InputError` if the row has none.
+        """
         at = np.searchsorted(self.places, place)
         if at == len(self.places) or self.places[at] != place:
             raise InputError("the embeddings do not have this pair")
         return self.vector(int(self._vectors[at]), IMAGE)
 
     def vector(self, number: int, side: str) -> np.ndarray:
-        """The (d,) float32 vector of a number."""
+        """Return the (d,) float32 vector of one side with this number."""
         for matrix in self._sides[side]:
             if number < len(matrix):
                 break
@@ -153,7 +157,7 @@ class PairVectors:
 
 
 class WordSearch:
-    """Answers queries about pairs; the model is loaded with the first words."""
+    """Answers search queries about pairs; the model is loaded for the first words."""
 
     def __init__(self, task: Task) -> None:
         self._vectors, self._task = PairVectors(task), task
@@ -162,8 +166,10 @@ class WordSearch:
         self._loading = threading.Lock()
 
     def answer(self, query: Query) -> dict[str, Any]:
-        """Answer a query: places and cosines of the nearest pairs, none for `out`, or an
-        `error`."""
+        """Answer a search query with the places and cosines of the nearest pairs, or an `error`.
+
+        The answer is empty if all cosines are written to a file.
+        """
         try:
             words, place = query.words, query.place
             vector = self._encoded(words) if place is None else self._vectors.image_of(place)
@@ -223,12 +229,15 @@ class WordSearch:
 
 
 def one_core_each(threads: int) -> ThreadPoolExecutor:
-    """Use threads that do not wait for torch's own, which a busy machine delays."""
+    """Return a pool of threads in each of which torch uses one core.
+
+    On a busy machine, torch's own threads would wait for each other.
+    """
     return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
 
 def main() -> None:
-    """Answer the queries on standard input, lines of JSON, until it is closed."""
+    """Answer search queries on standard input, lines of JSON, until it is closed."""
     task = pickle.load(sys.stdin.buffer)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # libraries print
