@@ -20,9 +20,9 @@ _NOTHING = dict.fromkeys(TRUTH)
 class ExportedCaptions:
     """The captions with which a sample is exported.
 
-    `texts` are the final ones by number, the best first, and `originals` the same before mending.
-    `others` are the captions not kept. `is_only` says that the sample has one caption, whatever its
-    number.
+    `texts` are the final ones by number, the best first, and `originals` the same before any was
+    mended. `others` are the sample's captions that are not kept. `is_only` tells that the sample
+    has one caption, whatever its number.
     """
 
     texts: Mapping[int, str]
@@ -32,19 +32,20 @@ class ExportedCaptions:
 
     @property
     def best(self) -> str:
-        """The caption for readers of only one."""
+        """The best caption, for readers of only one."""
         return next(iter(self.texts.values()))
 
     @property
     def mended(self) -> dict[int, str]:
-        """The replacement texts, by number."""
+        """The texts that replace captions, by number."""
         return {n: text for n, text in self.texts.items() if text != self.originals[n]}
 
     def fields(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the caption fields of a json: the best, all kept ones, the others, the originals.
+        """Return the caption fields of a sample's json: best, kept, other and original captions.
 
-        `metadata` are the sample's own fields: truth stated per caption is reordered like the kept
-        ones, and updated for mended ones; the previous truth goes to `original_` fields.
+        `metadata` are the sample's own fields: ground truth stated per caption is reordered like
+        the kept captions, and updated for mended ones; the previous truth goes to `original_`
+        fields.
         """
         mended = self.mended
         before: dict[str, Any] = {}
@@ -61,7 +62,7 @@ class ExportedCaptions:
     def record(
         self, record: dict[str, Any], metadata: Mapping[str, Any], caption_key: CaptionKeys
     ) -> dict[str, Any]:
-        """Return a json object with these captions; an only one also replaces its source."""
+        """Return a json object with these captions; an only one also replaces its source field."""
         if self.is_only and self.mended:
             names = caption_keys(caption_key)
             for path in (*(name for name in list(record) if name.lower() in names), *names):
@@ -71,7 +72,7 @@ class ExportedCaptions:
 
 
 def exported_captions(sample: Sample, choice: Choice) -> ExportedCaptions | None:
-    """Return the captions of a chosen sample; None if it lacks a selected one."""
+    """Return the captions to export of a selected sample; None if a selected one is missing."""
     texts = {caption.number: caption.text for caption in sample.captions if caption.text}
     if choice.numbers is None:
         if not texts:
@@ -89,7 +90,7 @@ def exported_captions(sample: Sample, choice: Choice) -> ExportedCaptions | None
 def exported_truth(
     fields: Mapping[str, Any], originals: Mapping[int, str], mended: Mapping[int, str]
 ) -> dict[str, list[Any]]:
-    """Return a sample's truth about each of the exported captions, in order.
+    """Return the ground truth (such as `is_noisy`) of each exported caption of a sample, in order.
 
     `originals` are these captions before any was mended, by number. If one was, the previous truth
     goes to fields prefixed by `original_`; otherwise truth stated once for all captions is
@@ -110,7 +111,7 @@ def exported_truth(
 def truth_after(
     fields: Mapping[str, Any], number: int, original: str, mended: str
 ) -> dict[str, Any]:
-    """Return the truth of caption `number` after mending; null if unknown.
+    """Return the ground truth of a caption after it was mended; null if unknown.
 
     Nothing is known of a text that is not a part of the original. Without its noisy sentence a
     caption is clean. A remaining noisy sentence has another number, and noise in the whole caption

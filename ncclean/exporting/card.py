@@ -23,7 +23,7 @@ _COUNTS, _FILES = "dataset_info", "configs"
 
 
 def exported_card(layout: OutLayout) -> str | None:
-    """Adapt the card beside the input to the output; return None if there is none.
+    """Return the dataset card beside the input, adapted to the output; None if there is none.
 
     Its `dataset_info` states sizes and columns of the original data set, and patterns find the
     files it names in Parquet; in other forms, the files have other names.
@@ -65,13 +65,13 @@ def _with_patterns(value: Any, layout: OutLayout) -> Any:
 
 
 def card_digest(layout: OutLayout) -> str | None:
-    """A digest of the card of an output; None if there is none."""
+    """Return a digest of the dataset card of an output; None if there is none."""
     card = exported_card(layout)
     return None if card is None else _digest(card.encode())
 
 
 def write_card(targets: Targets) -> None:
-    """Write the card beside the output, unless one is there."""
+    """Write the dataset card beside the output, unless one is there."""
     card = exported_card(targets.layout)
     if card is not None and not stores.present_files([targets.out / CARD]):
         with published(targets.out / CARD) as aside:
@@ -79,7 +79,7 @@ def write_card(targets: Targets) -> None:
 
 
 def written_card(targets: Targets, digest: str | None) -> Iterator[UPath]:
-    """Yield the card of an output, if it is the one written."""
+    """Yield the dataset card of an output, if it is still the one that was written."""
     places = stores.present_files([targets.out / CARD]) if digest is not None else []
     yield from (place for place in places if _digest(stores.read_bytes(place)) == digest)
 

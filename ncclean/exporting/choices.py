@@ -22,7 +22,7 @@ from ncclean.storage.quoting import identifier
 
 @dataclass(slots=True)
 class Choice:
-    """The part of a sample that a selection takes: how often, which captions, and added columns.
+    """What a selection takes of a sample: how often, which captions, and added columns.
 
     `numbers` are those of its captions, the best first; None if the sample has only one. `mended`
     are the texts that replace captions, and `fields` the columns to add, by caption number. `place`
@@ -39,16 +39,16 @@ class Choice:
 
     @property
     def changes_captions(self) -> bool:
-        """Check whether any caption changes."""
+        """Whether the sample is exported with other captions."""
         return self.numbers is not None or bool(self.mended)
 
     @property
     def is_changed(self) -> bool:
-        """Check whether the sample gets other captions or further fields."""
+        """Whether the sample is exported with other captions or further fields."""
         return self.changes_captions or any(self.fields.values())
 
     def fields_of(self, numbers: Container[int] | None = None) -> dict[str, Any]:
-        """Return the fields to add: those of the best caption, or of the best of `numbers`."""
+        """Return the fields to add to a sample: those of the best of its exported captions."""
         if numbers is None or len(self.fields) < 2:
             return next(iter(self.fields.values()), {})
         return next((added for number, added in self.fields.items() if number in numbers), {})
@@ -157,7 +157,7 @@ def _plain(kind: pa.DataType, value: Any) -> Any:
 
 
 def added_types(scores: Sequence[str], columns: Sequence[str]) -> Mapping[str, pa.DataType]:
-    """The types of the columns to add."""
+    """Return the types of the columns that an export adds."""
     if not columns:
         return {}
     with contextlib.closing(connect(scores)) as connection:

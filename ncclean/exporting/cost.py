@@ -26,7 +26,7 @@ from ncclean.storage.tables import listed
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """The estimate of `--dry-run`: the size of an export and its hours.
+    """The estimated size and hours of an export, for `--dry-run`.
 
     `bytes_read` counts shards in object stores, compressed ones and those of other layouts in full,
     as often as a task takes samples from them. `processor_hours` is the sum over the `workers`, of

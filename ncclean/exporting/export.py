@@ -41,7 +41,7 @@ _COMMAND = "export"
 
 @dataclass
 class ExportSummary:
-    """Counts of what was written: shards, samples and bytes, including an earlier run's.
+    """Counts of what an export wrote: shards, samples and bytes, including an earlier run's.
 
     `missing` counts selected samples that the input lacks, by input shard; `errors` are input
     shards that could not be read. `mended_lost` counts mended captions, which a file of uids cannot

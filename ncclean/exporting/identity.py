@@ -79,9 +79,9 @@ def _contents(options: ExportOptions, join: Sequence[str]) -> dict[str, str]:
 
 
 def compare_exports(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the differences, without those implied by others.
+    """Return the differences between the identities of two exports, without implied ones.
 
-    A layout is described by its name. A digest is meaningless to people: its noun is enough.
+    A layout is described by its name, a file with a digest by its noun only.
     """
     left_out = {*_DERIVED, "input", "layout", "contents"}
     earlier, later = (

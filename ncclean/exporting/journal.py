@@ -46,7 +46,7 @@ def digest_of(image: bytes) -> bytes:
 
 
 def list_path(targets: Targets, task: int, batch: int) -> UPath:
-    """Return the path of the list of a batch of a task's files."""
+    """Return the path of the list of image files that a task wrote in one of its batches."""
     return targets.work / f"{targets.name(task)}_files-{batch:05d}{PARQUET}"
 
 
@@ -57,7 +57,10 @@ def write_list(
     rows: Sequence[tuple[Entry, ExportedRow]],
     types: Mapping[str, pa.DataType],
 ) -> None:
-    """Write the list of a batch: rows as in a table of Parquet, else as JSON."""
+    """Write the list of a batch's image files, with their rows.
+
+    A row is a struct if the table is Parquet, else JSON.
+    """
     columns = [[task] * len(rows), *zip(*(entry for entry, _ in rows), strict=True)]
     arrays = [pa.array(one, kind) for one, kind in zip(columns, _SCHEMA.values(), strict=True)]
     fields = [pa.field(name, kind) for name, kind in _SCHEMA.items()]
@@ -78,12 +81,12 @@ def write_list(
 
 
 def lists_in(work: UPath) -> list[UPath]:
-    """Return the lists of all tasks."""
+    """Return the paths of the lists of image files of all tasks."""
     return stores.ask("list", work, listed, work, _PATTERN)
 
 
 def names_in(path: UPath, layout: OutLayout) -> Iterator[str]:
-    """Yield the names of the files in a list. Raises `InputError` if it cannot be read."""
+    """Yield the names of the image files in a list. Raises `InputError` if it cannot be read."""
     with contextlib.closing(connect([str(path)])) as connection:
         cursor = connection.execute(
             "SELECT DISTINCT file::VARCHAR FROM scores WHERE file IS NOT NULL"
@@ -96,13 +99,13 @@ def names_in(path: UPath, layout: OutLayout) -> Iterator[str]:
 
 
 def caption_file(image: str) -> str:
-    """The text beside an image."""
+    """Return the path of the text file beside an image."""
     stem, dot, ending = image.rpartition(".")
     return f"{stem if dot and '/' not in ending else image}.txt"
 
 
 def replaced_images(targets: Targets) -> Mapping[int, dict[str, int]]:
-    """Return the images replaced by another task's image with the same path.
+    """Return the images that were overwritten by another task's image with the same path.
 
     They are paths by task, with the number of samples. A task sees only its own files; the file
     finally at the path tells whose image it is.
@@ -136,7 +139,7 @@ def join_lists(
     replaced: Mapping[int, Mapping[str, int]],
     columns: Mapping[int, Sequence[str]],
 ) -> None:
-    """Write the tables of the output, unless an earlier run has.
+    """Write the tables of an export of image files from all tasks' lists, unless already written.
 
     `batches` is the number of each task's lists. Samples that are `left_out` by number, and images
     that were `replaced`, have no row. `columns` are those of each text table.

@@ -36,7 +36,7 @@ _NO_FOLDERS = (*SEPARATED, ".jsonl", ".tar", ".tgz", ".gz")
 
 
 class OutTable(NamedTuple):
-    """A table of the output, at `path` within it, for the rows of the input table at `url`."""
+    """A table of an export with the rows of one input table: its path, and the input's url."""
 
     url: str
     path: str
@@ -53,9 +53,9 @@ class OutLayout:
 
     `table` is the file of all rows, made at the end: its name in the output, or only its ending if
     it is the output; empty if each task writes its own files. `beside` also writes captions beside
-    images; `separator` is that of a csv. `roots` map image folders to their new folders; images in
-    shards get the folder of their shard unless there `is_one`. `tables` are those of the output, if
-    it has one for each input table. `root` is the folder of the input.
+    images; `separator` is that of a csv. `roots` map image folders of the input to folders of the
+    output; images in shards get a folder for each shard, unless it `is_one`. `tables` are the
+    output's tables, if it has one for each input table. `root` is the folder of the input.
     """
 
     name: str = WEBDATASET
@@ -69,7 +69,7 @@ class OutLayout:
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any] | None) -> OutLayout:
-        """Read the layout from a record, as far as it determines file names."""
+        """Read the layout of an export from its record, as far as it determines file names."""
         if fields is None:
             return TARS
         name, table, separator = fields["name"], fields["table"], fields["separator"]
@@ -80,7 +80,7 @@ class OutLayout:
         return cls(name, table, fields["beside"], separator, tables=split)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the layout as recorded."""
+        """Return the layout of an export for its record."""
         return {
             "name": self.name,
             "table": self.table,
@@ -91,22 +91,22 @@ class OutLayout:
 
     @property
     def all_tables(self) -> tuple[OutTable, ...]:
-        """The tables of the output, in the order of their numbers."""
+        """The tables of the export, in the order of their numbers."""
         return self.tables or (OutTable("", self.table, self.separator),)
 
     def table_of(self, shard: ShardRef) -> int:
-        """Return the number of the table that a shard's rows go to."""
+        """Return the number of the output table that gets a shard's rows."""
         urls = [one.url for one in self.tables]
         return urls.index(shard.url) if urls else 0
 
     def image_folder(self, root: str | None, shard: str) -> str:
-        """Return the folder for the images below `root`, or for those in a shard."""
+        """Return the output folder for images of the folder `root`, or for those in a shard."""
         if root is not None:
             return dict(self.roots)[root]
         return "" if self.is_one else _without_splits(shard)
 
     def group_of(self, shard: ShardRef) -> str:
-        """Return the folder and the split of a shard's output file, for Parquet.
+        """Return the folder, and the split, of a shard's output file in an export to Parquet.
 
         A group is a folder with its slash, or a path that is numbered like `train` files, see
         `group_files`. Other forms have one group.
@@ -127,7 +127,10 @@ class OutLayout:
 
     @property
     def path_column(self) -> str:
-        """Return the column of paths for an input without one: Hugging Face's, or open_clip's."""
+        """The name of the column of image paths if the input has none.
+
+        It is Hugging Face's, or open_clip's for a csv.
+        """
         return "filepath" if self.name == "csv" else "file_name"
 
     @property
@@ -150,9 +153,9 @@ def group_files(groups: Mapping[str, int], digits: int) -> list[str]:
 
 
 def config_of(group: str) -> str:
-    """Return the first folder of a group, whose files a loader takes for one data set.
+    """Return the first folder of a group, whose files a loader takes for one configuration.
 
-    Folders of splits, and those that state a column's value, are part of one data set.
+    Folders of splits, and those that state a column's value, do not count.
     """
     first, slash, _ = group.partition("/")
     return "" if not slash or "=" in first or _SPLIT.search(first) else first
@@ -160,7 +163,7 @@ def config_of(group: str) -> str:
 
 @dataclass(frozen=True)
 class Targets:
-    """Paths of an export's files; `groups` are those of its Parquet files, in order."""
+    """The paths of an export's files; `groups` has the group of each task's Parquet file."""
 
     layout: OutLayout
     out: UPath
@@ -169,7 +172,7 @@ class Targets:
 
     @classmethod
     def of_json(cls, out: UPath, identity: Mapping[str, Any]) -> Targets:
-        """Return the paths of an export from its record."""
+        """Return the paths of an export's files from its record."""
         groups = identity.get("groups") or {"": identity["written_shards"]}
         every = tuple(group for group, count in groups.items() for _ in range(count))
         return cls(OutLayout.of_json(identity.get("layout")), out, identity["digits"], every)
@@ -182,17 +185,17 @@ class Targets:
 
     @property
     def is_file(self) -> bool:
-        """Check whether the output is one file."""
+        """Whether the output of the export is one file."""
         return self.layout.table.startswith(".")
 
     @property
     def has_images(self) -> bool:
-        """Check whether images are files, with their rows in a table."""
+        """Whether the export writes images as files, with their rows in a table."""
         return bool(self.layout.table) and not self.is_file
 
     @property
     def tables(self) -> list[UPath]:
-        """Return the files that join the rows of all tasks."""
+        """The files that join the rows of all tasks."""
         if self.is_file:
             return [self.out]
         return [self.out / one.path for one in self.layout.all_tables if one.path]
@@ -210,7 +213,7 @@ class Targets:
             yield from (self.out / f"{name}{PARQUET}" for name in names)
 
     def stats(self, number: int) -> UPath:
-        """Return the statistics of a task, which are published after its output."""
+        """Return the path of a task's statistics, which are published after its output."""
         return self.stats_folder / f"{self.name(number)}_stats.json"
 
     @property
@@ -255,7 +258,7 @@ def out_layout(
 
 
 def form_of(shards: Sequence[ShardRef]) -> Layout:
-    """Return the form closest to the input's; tars if there is none."""
+    """Return the export layout closest to the input's; `webdataset` if there is none."""
     urls: dict[ImageLayout, set[str]] = {}
     for shard in shards:
         urls.setdefault(layout_of(shard), set()).add(stores.without_query(shard.url))
@@ -361,7 +364,7 @@ def _roots(shards: Sequence[ShardRef]) -> tuple[tuple[str, str], ...]:
 
 
 def has_files(shard: ShardRef) -> bool:
-    """Check whether the images of a shard may be separate files."""
+    """Check whether the images of a shard may be separate files, outside tars and tables."""
     return has_rows(shard) or shard.layout == Folder.name
 
 

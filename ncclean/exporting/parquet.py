@@ -26,7 +26,7 @@ _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 def tables_of(rows: Sequence[ExportedRow], types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
-    """Return the rows as tables, in order, each of one Parquet schema or of none."""
+    """Yield exported rows as tables, in order; rows with the same Parquet schema share one."""
     for schema, group in itertools.groupby(
         rows, lambda row: None if row.origin is None else row.origin.schema
     ):
@@ -89,7 +89,7 @@ def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def column_of(values: list[Any], kind: pa.DataType | None) -> pa.Array:
-    """Return values as a column of the type, if they fit; else of their own type, or as text."""
+    """Return values as an Arrow array of a type if they fit; else of their own type, or as text."""
     is_image = any(isinstance(one, dict) and one.keys() == {"bytes", "path"} for one in values)
     for one in (kind, _IMAGE_TYPE if is_image else None, None):
         try:
@@ -118,7 +118,10 @@ def _text(value: object) -> str:
 
 
 def join_parquet(files: Sequence[Path | UPath], out: Path, schema: pa.Schema | None = None) -> None:
-    """Join the rows of Parquet files, in order, into one: `unified`, or under a `schema`."""
+    """Join the rows of Parquet files, in order, in one file.
+
+    The schema is that of `unified` by default.
+    """
     schema = schema or unified(map(schema_of, files))
     with pq.ParquetWriter(out, schema) as writer:
         for file in files:
@@ -135,7 +138,7 @@ def schema_of(file: Path | UPath) -> pa.Schema:
 
 
 def unified(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """Return one schema for all: every column, with a type that holds its values, or text."""
+    """Return one schema for several: every column, with a type that holds its values, or text."""
     every = list(schemas)
     fields: dict[str, pa.Field] = {}
     metadata: dict[bytes, bytes] = {}
@@ -152,7 +155,7 @@ def unified(schemas: Iterable[pa.Schema]) -> pa.Schema:
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with a schema's columns and types; missing columns are null."""
+    """Return a table with the columns and types of a schema; missing columns are null."""
     columns = []
     for one in schema:
         if one.name not in table.schema.names:

@@ -34,7 +34,7 @@ WRITTEN = "coalesce(len(list_filter(captions, lambda one: one = captions[1])), 1
 
 @dataclass(frozen=True)
 class Segment:
-    """The selected samples `first` to `first + count` of an input shard, counting copies."""
+    """Selected samples of an input shard: from the number `first`, `count` of them with copies."""
 
     shard: ShardRef
     name: str  # name of the shard in the selection
@@ -44,7 +44,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class ExportTask:
-    """One exported shard: its number, its sources, and its group of files.
+    """The task of writing one shard of an export: its number, sources, and group of files.
 
     `file` is the path to write, empty for image files.
     """
@@ -74,7 +74,7 @@ def plan_selection(
     fixes: str | None = None,
     group_of: Callable[[ShardRef], str] = lambda _: "",
 ) -> tuple[list[ExportTask], float | None]:
-    """Plan the shards of an export, and the factor of the weights for `--repeat`.
+    """Plan the output shards of an export, and the factor of the weights for `--repeat`.
 
     Shards of different groups, by `group_of`, go to different output shards. Raises `InputError`
     for a selection that cannot be read, or does not fit the shards or `fixes`.
@@ -88,7 +88,7 @@ def plan_selection(
 
 
 def digits_of(tasks: Sequence[ExportTask]) -> int:
-    """Number of digits in the names of the exported shards."""
+    """Return the number of digits in the names of the exported shards."""
     return max(_LEAST_DIGITS, len(str(max(len(tasks) - 1, 0))))
 
 

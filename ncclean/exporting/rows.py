@@ -39,7 +39,7 @@ _CAPTION = CAPTION_COLUMNS[0]
 
 @dataclass
 class ExportedRow:
-    """A row to write: values by name as written.
+    """A row of an export's table: its values by column name, as written.
 
     `origin` is the row of a Parquet file, whose types are kept: a value that differs is new.
     `image` and `path` are the columns of the image's bytes and of its path, None if the input has
@@ -53,11 +53,11 @@ class ExportedRow:
     captions: dict[str, list[int]] | None = None
 
     def is_new(self, name: str, key: str) -> bool:
-        """Check whether a value differs from that of the origin under `key`."""
+        """Check whether a value of the row differs from its origin's under `key`."""
         return self.origin is None or self.values.get(name) is not self.origin.get(key)
 
     def put(self, name: str, value: object, first: bool = False) -> None:
-        """Set a value; a new column goes to the end or, with `first`, to the start."""
+        """Set a value of the row; a new column goes to the end or, with `first`, to the start."""
         if first and name not in self.values:
             self.values = {name: value, **self.values}
         self.values[name] = value
@@ -75,7 +75,7 @@ class ExportedRow:
         self.put(name, {"bytes": image, "path": path}, first=True)
 
     def refer(self, path: str, column: str) -> None:
-        """Put the image's path into its column, else under `column`; drop the image's bytes."""
+        """Write the image's path instead of its bytes, into its column or else into `column`."""
         if self.image is not None:
             del self.values[self.image]
         if self.path is not None:
@@ -87,7 +87,7 @@ class ExportedRow:
         self.put(column, path, first=True)
 
     def set_aside(self, names: Sequence[str], ours: str, value: object) -> None:
-        """Rename columns that a reader would use instead of the column `ours` with its `value`.
+        """Rename columns that a reader would take for the column `ours`, with its `value`.
 
         A reader uses the first existing of `names`. Columns before `ours` become `original_NAME`;
         one with the same value is dropped.
@@ -99,7 +99,7 @@ class ExportedRow:
                 self.put(f"original_{name}", theirs)
 
     def add_fields(self, fields: Row) -> None:
-        """Add columns; set aside values of the input under the same names."""
+        """Add columns to the row; values of the input under their names become `original_NAME`."""
         self.values |= {**set_aside(self.values, fields), **fields}
 
     def rename(self, key: str) -> None:
@@ -123,7 +123,7 @@ def exported_rows(
     caption_key: CaptionKeys,
     is_arrow: bool,
 ) -> list[ExportedRow]:
-    """Return the rows of a sample, without captions not kept; with `captions` None, all.
+    """Return the rows of a sample to export, without captions not kept; with `captions` None, all.
 
     `names` are the columns as written, by lower-case name. With `is_arrow`, columns that were not
     read for the sample stay only in its origin.
@@ -257,7 +257,7 @@ def one_caption_each(rows: Sequence[ExportedRow], caption_key: CaptionKeys) -> l
 
 
 def left_out(rows: Sequence[ExportedRow]) -> str | None:
-    """Make values that were too large to read null; return the first one's reason."""
+    """Set values that were too large to read to null; return the reason for the first, or None."""
     why = None
     for row in rows:
         for name, value in row.values.items():
@@ -268,7 +268,7 @@ def left_out(rows: Sequence[ExportedRow]) -> str | None:
 
 
 def own_key(rows: Sequence[ExportedRow], taken: dict[str, int]) -> None:
-    """Give the rows of a sample a unique key, if they have one."""
+    """Give the rows of a sample a key that no other exported sample has, if they have one."""
     names = [name for name in rows[0].values if name.lower() in KEY_COLUMNS]
     if not names or rows[0].values[names[0]] is None:
         return
@@ -300,9 +300,9 @@ def image_path(sample: Sample, root: str | None, image_key: str | None = None) -
 
 
 def set_aside(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of a sample that added fields of the same names replace, as `original_...`.
+    """Return the fields `original_NAME` for values of a json that added fields replace.
 
-    Those that an earlier export set aside are kept.
+    Those of an earlier export are kept.
     """
     replaced = {name: record[name] for name, value in fields.items()
                 if record.get(name) not in (None, value)}  # fmt: skip
@@ -311,7 +311,7 @@ def set_aside(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str,
 
 
 def copy_key(key: str, copy: int) -> str:
-    """Give copies their own keys: webdataset joins neighbours that share one."""
+    """Return the key of a copy of a sample: webdataset joins neighbours that share one."""
     return f"{key}_copy{copy}" if copy else key
 
 

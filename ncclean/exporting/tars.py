@@ -39,7 +39,7 @@ _LONGEST_HEADERS = 3 << 20  # of a member with a long name and further attribute
 
 
 class TarWriter(Writer):
-    """Copies samples of tars by their byte ranges, and writes others as members.
+    """Writes the samples of an export to a tar: byte ranges of input tars, or new members.
 
     An unchanged sample is one range if the selection has its place, otherwise the members found by
     walking the tar.
@@ -53,7 +53,7 @@ class TarWriter(Writer):
         self._out = RangeWriter(self._file)
 
     def samples(self, segment: Segment, choices: Choices) -> Iterator[Sample]:
-        """Yield the chosen samples with the places of their members, or with their images."""
+        """Yield a segment's chosen samples, with the places of their members or with images."""
         if segment.shard.layout != WEBDATASET:
             yield from super().samples(segment, choices)
             return
@@ -71,7 +71,7 @@ class TarWriter(Writer):
             self._out.flush()
 
     def add(self, sample: Sample, copy: int, choice: Choice, segment: Segment) -> bool:
-        """Write a sample under a free key."""
+        """Write a sample to the tar under a key that no other has."""
         captions = exported_captions(sample, choice) if choice.changes_captions else None
         if choice.changes_captions and captions is None:
             return False
@@ -92,7 +92,7 @@ class TarWriter(Writer):
         return True
 
     def finish(self) -> None:
-        """End the tar as the tar program does, so that an untouched one has equal bytes."""
+        """End the tar as the tar program does, so that an unchanged one has equal bytes."""
         self._out.write(END_OF_ARCHIVE)
         self._out.write(bytes(-self._file.tell() % tarfile.RECORDSIZE))
         self.report.bytes = self._file.tell()

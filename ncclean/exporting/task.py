@@ -23,12 +23,11 @@ from ncclean.exporting.rows import written_names_of
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options that every task of an export shares. Paths may be URLs.
+    """Options that every task of an export shares; paths may be URLs.
 
-    `scores` and `columns` are score files and the columns to add to each sample's json. `repeats`
-    is the factor of weights that says how often to write a sample; None means once. `caption_key`
-    names the captions, if the selection distinguishes several. `fixes` are decisions of `ncclean
-    explain`.
+    `columns` of the score files `scores` are added to each sample's json. `repeats` is the factor
+    of weights that says how often to write a sample; None means once. `caption_key` names the
+    captions, if the selection distinguishes several. `fixes` are decisions of `ncclean explain`.
     """
 
     selection: str
@@ -43,7 +42,7 @@ class ExportOptions:
 
     @property
     def targets(self) -> Targets:
-        """Paths of the export's files."""
+        """The paths of the export's files."""
         return Targets(self.layout, stores.location(self.out), self.digits)
 
     def absolute(self) -> ExportOptions:
@@ -59,7 +58,7 @@ class ExportOptions:
 
 @dataclass
 class ShardReport:
-    """The outcome of a task; `missing` keys were selected but are not in the input.
+    """The outcome of an export task; `missing` counts selected samples that the input lacks.
 
     `further_images` counts images besides those of the samples, for which the layout has no place.
     `walked` are input tars that differ from those of the selection, whose samples were searched;
@@ -85,7 +84,7 @@ class ShardReport:
     schema: str | None = None
 
     def statistics(self, task: ExportTask, begin: float) -> dict[str, Any]:
-        """The fields of img2dataset's `_stats.json`, and where the samples came from."""
+        """Return the fields of img2dataset's `_stats.json`, and where the samples came from."""
         fields = {
             "count": task.samples,
             "successes": self.samples,
@@ -113,7 +112,7 @@ class ShardReport:
 
 
 class Writer(ABC):
-    """Writes the samples of a task in one form."""
+    """Writes the samples of an export task in one form, such as a tar or a Parquet file."""
 
     def __init__(
         self, task: ExportTask, options: ExportOptions, stack: contextlib.ExitStack
@@ -125,7 +124,7 @@ class Writer(ABC):
         self.names: Mapping[str, str] = {}  # its columns as written
 
     def samples(self, segment: Segment, choices: Choices) -> Iterator[Sample]:
-        """Yield samples of the input, including the chosen ones, with their images."""
+        """Yield the chosen samples of an input shard, among others, with their images."""
         self.names = written_names_of(segment.shard)
         samples = read_samples(segment.shard, self.options.caption_key, wanted=choices, whole=True)
         yield from (sample for sample in samples if sample.image is not None)
@@ -136,15 +135,15 @@ class Writer(ABC):
 
     @abstractmethod
     def add(self, sample: Sample, copy: int, choice: Choice, segment: Segment) -> bool:
-        """Write a sample, or a copy of it; return false if it lacks the selected caption."""
+        """Write a sample, or a copy of it; return false if it lacks a selected caption."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Publish what was written."""
+        """Publish the output of the task, once all samples are written."""
 
 
 def export_segments(writer: Writer) -> None:
-    """Write the samples of a task; its statistics come last.
+    """Write the samples of an export task; its statistics come last.
 
     Samples that the input lacks count as missing; an input shard that cannot be read is an error of
     the report, not of the export. Raises `InputError` if the output cannot be written.
@@ -195,7 +194,7 @@ def _export_segment(segment: Segment, choices: Choices, writer: Writer) -> None:
 
 
 def add_problems(errors: dict[str, str], name: str, problems: list[str]) -> None:
-    """Add to a shard's error the first of its problems, and the number of others."""
+    """Add the first of a shard's problems, and the number of others, to its error."""
     if problems:
         others = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
         before = f"{errors[name]}; " if name in errors else ""

@@ -48,9 +48,9 @@ _IN_THE_WAY = (FileExistsError, IsADirectoryError, NotADirectoryError)
 
 
 class ExportedSample(NamedTuple):
-    """A sample to write: its image, that file's path and caption, and its rows.
+    """A sample to write: its image, the image's path and caption, its rows, and their table.
 
-    The rows go to the table of that number.
+    The table is given by its number.
     """
 
     image: bytes
@@ -61,10 +61,13 @@ class ExportedSample(NamedTuple):
 
 
 class RowWriter(Writer):
-    """Writes samples by their rows."""
+    """Writes the samples of an export task as rows of a table."""
 
     def add(self, sample: Sample, copy: int, choice: Choice, segment: Segment) -> bool:
-        """Make the rows of a sample, under a free key, and write them."""
+        """Write a sample, or a copy of it, as rows; return false if it lacks a selected caption.
+
+        The rows get a key that no others have.
+        """
         captions = exported_captions(sample, choice) if choice.changes_captions else None
         if choice.changes_captions and captions is None:
             return False
@@ -93,7 +96,7 @@ class RowWriter(Writer):
 
     @abstractmethod
     def write(self, sample: ExportedSample) -> None:
-        """Write a sample, or hold it for a batch."""
+        """Write a sample's rows, or hold them for a batch."""
 
     def _path(self, sample: Sample, copy: int, segment: Segment) -> str:
         """Return the path of a sample's image in the output."""
@@ -111,7 +114,7 @@ class RowWriter(Writer):
 
 
 class ParquetWriter(RowWriter):
-    """Writes rows with their images to one Parquet file."""
+    """Writes the samples of an export task, with their images, to one Parquet file."""
 
     def __init__(self, *task: Any) -> None:
         super().__init__(*task)
@@ -122,7 +125,7 @@ class ParquetWriter(RowWriter):
         self._pieces: list[pq.ParquetWriter] = []  # one for each schema in turn
 
     def write(self, sample: ExportedSample) -> None:
-        """Add a sample's rows with its image to the next batch."""
+        """Add a sample's rows, with its image, to the next batch."""
         for row in sample.rows:
             row.embed(sample.image, sample.path)
         self._rows += sample.rows
@@ -131,7 +134,7 @@ class ParquetWriter(RowWriter):
             self._flush()
 
     def finish(self) -> None:
-        """Publish the file, unless it has no samples."""
+        """Publish the Parquet file, unless it has no samples."""
         self._flush()
         if self._pieces:
             self._pieces[-1].close()
@@ -156,7 +159,7 @@ class ParquetWriter(RowWriter):
 
 
 class ImageWriter(RowWriter):
-    """Writes images, and lists their rows for the table of all tasks.
+    """Writes the images of an export task as files, and lists their rows for the table of all.
 
     The names of files are listed before writing: what a killed run left can be removed.
     """
@@ -172,14 +175,14 @@ class ImageWriter(RowWriter):
         self._columns: dict[int, dict[str, None]] = {}
 
     def write(self, sample: ExportedSample) -> None:
-        """Add a sample to the next batch."""
+        """Add a sample to the next batch of image files."""
         self._waiting.append(sample)
         self._waiting_bytes += len(sample.image)
         if self._waiting_bytes >= _BATCH_BYTES or len(self._waiting) >= _BATCH_SAMPLES:
             self._flush()
 
     def finish(self) -> None:
-        """Write the waiting samples, and sync them to the disk."""
+        """Write the last batch of image files, and sync all to the disk."""
         if self._waiting:
             self._flush()
         if not stores.is_url(self.targets.out) and self.report.samples:
@@ -257,7 +260,10 @@ class ImageWriter(RowWriter):
 
 
 def export_task(task: ExportTask, options: ExportOptions) -> ShardReport:
-    """Write the samples of a task, each file published whole; `_stats.json` comes last."""
+    """Write the samples of an export task, each file whole or not at all.
+
+    `_stats.json` comes last.
+    """
     writers = {"webdataset": TarWriter, "parquet": ParquetWriter}
     with contextlib.ExitStack() as stack:
         writer = writers.get(options.layout.name, ImageWriter)(task, options, stack)
@@ -266,5 +272,5 @@ def export_task(task: ExportTask, options: ExportOptions) -> ShardReport:
 
 
 def path_is_taken(path: str) -> str:
-    """Return the problem of an image whose path another image has."""
+    """Return the message about an image whose path another image has."""
     return f"{path}: another image has this path"
