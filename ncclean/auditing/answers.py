@@ -25,9 +25,10 @@ Pair = tuple[str, int | None]  # uid and number of the caption, None if not stat
 
 @dataclass(frozen=True)
 class Design:
-    """The design of a sample: the strata's `bounds`, and the number of `pairs` in each.
+    """The design of a stratified sample: the strata's `bounds`, and the number of `pairs` in each.
 
-    If a judge's answers guided the draw, `judged` (S, 3) counts these by stratum.
+    The strata are ranges of the noise probability. If a judge's answers guided the draw, `judged`
+    (S, 3) counts these by stratum.
     """
 
     bounds: np.ndarray
@@ -35,14 +36,14 @@ class Design:
     judged: np.ndarray | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The design by name, without `judged` if there is none."""
+        """Return the design by field name, without `judged` if there is none."""
         design = {"bounds": self.bounds.tolist(), "pairs": [int(count) for count in self.pairs]}
         if self.judged is not None:
             design["judged"] = [[int(count) for count in row] for row in self.judged]
         return design
 
     def is_same(self, other: Design) -> bool:
-        """Check whether samples of both designs are from the same strata."""
+        """Check whether two samples were drawn from the same strata."""
         same = zip((self.bounds, self.pairs), (other.bounds, other.pairs), strict=True)
         return all(np.array_equal(*pair) for pair in same)
 
@@ -67,25 +68,31 @@ class Design:
 
 @dataclass(frozen=True)
 class Answers:
-    """The last answer on each pair; `repeated` counts those that a later one replaced."""
+    """The last answer on each pair; `repeated` counts answers that a later one replaced.
+
+    `design` is that of the sample, None if unknown.
+    """
 
     by_pair: Mapping[Pair, str]
     design: Design | None
     repeated: int
 
     def digest(self) -> str:
-        """A hash of the judged pairs and their answers."""
+        """Return a hash of the judged pairs and their answers."""
         lines = sorted(json.dumps([*pair, answer]) for pair, answer in self.by_pair.items())
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
     def key_of(self, uid: str, caption_number: int) -> Pair | None:
-        """The key of a table row among the answers: uid and caption number, or the uid alone."""
+        """Return the key of a table's row among the answers: uid with caption number, or uid alone.
+
+        None if it has no answer.
+        """
         pairs: tuple[Pair, Pair] = ((uid, caption_number), (uid, None))
         return next((pair for pair in pairs if pair in self.by_pair), None)
 
 
 def is_mismatched(answer: str, partly: Counts, cannot_tell: Counts) -> bool | None:
-    """Whether an answer counts as a mismatch; None if the answer is left out."""
+    """Check whether an answer counts as a mismatch; None if the answer is left out."""
     counts = {"partly": partly, "cannot tell": cannot_tell}.get(answer, answer)
     return None if counts == "leave-out" else counts == "mismatch"
 
@@ -174,9 +181,11 @@ def _short(value: object) -> str:
 
 @dataclass(frozen=True)
 class Answered:
-    """People's answers: (n,) `stratum` of `strata`, `mismatched` (0 or 1), and `judge`.
+    """The n answers that people gave: the stratum of each, and whether it says mismatched.
 
-    `judge` is the judge's answer, -1 if it has none; None without a judge.
+    `stratum` (n,) counts from 0 to `strata` - 1, `mismatched` (n,) is 0 or 1. `judge` (n,) is the
+    answer of a judge, such as a model, on the same pair, -1 if it has none; None without a judge.
+    `drawn_by_judge` tells that the pairs were drawn by the judge's answers.
     """
 
     strata: int
@@ -186,8 +195,10 @@ class Answered:
     drawn_by_judge: bool
 
     def cells(self, among: np.ndarray, pairs: np.ndarray, judged: np.ndarray) -> Cells:
-        """Cells of R figures: (R, n) which answers count, (R, S) pairs, (R, S, 3) the judge's.
+        """Return the counts by stratum, from which R figures are estimated.
 
+        `among` (R, n) tells which answers count for each figure, `pairs` (R, S) are the pairs of
+        the corpus in each of S strata, and `judged` (R, S, 3) those with each answer of the judge.
         Pairs that people answered and the judge did not count as judged, with neither answer.
         """
         if self.judge is None:
@@ -199,10 +210,11 @@ class Answered:
         return Cells(pairs, answers, mismatched, judged, self.drawn_by_judge)
 
     def weights(self, whole: Cells, with_judge: bool) -> np.ndarray:
-        """(n,) how many pairs of the corpus each answer stands for.
+        """Return (n,) numbers of pairs of the corpus that each answer stands for.
 
-        With a judge, the weight of each of its answers is scaled to the answer's share among all
-        judged pairs, so that the weighted share of mismatches is near the corrected one.
+        `whole` are the cells of all pairs. With a judge, the weight of each of its answers is
+        scaled to the answer's share among all judged pairs, so that the weighted share of
+        mismatches is near the corrected one.
         """
         pairs, answers = whole.pairs[0], whole.answered[0]
         weights: np.ndarray = (pairs / np.maximum(answers, 1))[self.stratum]

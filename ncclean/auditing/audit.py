@@ -19,7 +19,10 @@ from ncclean.scoring.recalibration import Audited
 
 @dataclass(frozen=True)
 class StratumAudit:
-    """A stratum: pairs with a noise probability in [low, high), the last one with its end."""
+    """The answers in a stratum: pairs with a noise probability in [`low`, `high`).
+
+    The last stratum includes its end.
+    """
 
     low: float
     high: float
@@ -31,10 +34,11 @@ class StratumAudit:
 
 @dataclass(frozen=True)
 class RuleAudit:
-    """A rule against the answers: it flags `flagged` pairs, of which `answers` were judged.
+    """Precision and recall of a detection rule, by the answers of an audit.
 
-    `kept` is the noise rate of the pairs not flagged. The expected figures come from the table's
-    noise probabilities; None without a denominator.
+    The rule flags `flagged` pairs, of which `answers` were judged. `kept` is the noise rate of the
+    pairs not flagged. The expected figures come from the table's noise probabilities; None without
+    a denominator.
     """
 
     name: str
@@ -62,9 +66,10 @@ class RuleAudit:
 
 @dataclass(frozen=True)
 class Judged:
-    """The answered pairs in the table, for a calibration: `rows` are `AuditTable.judged`.
+    """The n answered pairs of a table, to which a calibration is fitted.
 
-    `mismatched` and `weight` = N_h / n_h are (n,).
+    `rows` are those of `AuditTable.judged`; `mismatched` (n,) are the judgements, and `weight` (n,)
+    is the number of pairs of the corpus that a pair stands for.
     """
 
     rows: pa.Table
@@ -74,13 +79,13 @@ class Judged:
 
 @dataclass(frozen=True)
 class Audit:
-    """The measured figures of a corpus of `pairs` pairs, from `counted` answers.
+    """The figures that an audit measured on a corpus of `pairs` pairs, from `counted` answers.
 
     `given` counts the answers on pairs of the table by kind, `unknown` those on pairs that it lacks
     (or that have no noise probability), `repeated` those that another one replaced. `expected` is
     the noise rate that the table states, with its interval. `selection` is the rule that flags
-    pairs dropped by a selection. `design` has the strata, `audited` an earlier moved calibration.
-    `judge` is the quality of a judge, `needed` the answers needed for an interval.
+    pairs dropped by a selection. `design` has the strata, `audited` the correction by an earlier
+    audit. `judge` is the quality of a judge, `needed` the answers needed for an interval.
     """
 
     pairs: int
@@ -102,7 +107,7 @@ class Audit:
 
     @property
     def disagreements(self) -> list[str]:
-        """Return a sentence for each figure whose measured value differs from the calibration's."""
+        """Sentences about the figures on which the calibration and the measurement disagree."""
         sentences = []
         figures = [("noise rate", self.noise, self.expected)]
         if self.selection is not None and self.selection.expected_kept is not None:
@@ -119,7 +124,7 @@ class Audit:
         return sentences
 
     def to_json(self) -> dict[str, Any]:
-        """The figures by name, as `ncclean audit --json` prints them."""
+        """Return the figures by name, as `ncclean audit --json` prints them."""
         return {
             "pairs": self.pairs,
             "answers": self.counted,

@@ -38,7 +38,7 @@ _WORTH_A_JUDGE = 0.8
 
 @dataclass(frozen=True)
 class Estimates:
-    """(B,) shares, NaN if unknown, with their 95 % intervals."""
+    """B estimated shares, NaN if unknown, with the ends of their 95 % intervals, (B,) each."""
 
     value: np.ndarray
     low: np.ndarray
@@ -53,11 +53,12 @@ class Estimates:
 
 @dataclass(frozen=True)
 class Cells:
-    """(B, C) `pairs`, `answers` and `mismatched`: N_c, n_c and x_c, as float64.
+    """Counts of pairs and answers in C cells (strata, or their parts), for B figures; (B, C) each.
 
-    With a judge, `answers`, `mismatched` and `judged`, the judge's answers, are (B, C, 3), by the
-    judge's answer: match, mismatch, neither. Pairs that people answered are among the judged. If
-    people's pairs were `drawn_by_judge`, each cell and answer is a separate sample.
+    `pairs` are all pairs of a cell, `answers` those that people answered, `mismatched` those of
+    which they said so. With a judge, `answers`, `mismatched` and `judged`, the judge's answers, are
+    (B, C, 3), by the judge's answer: match, mismatch, neither. Pairs that people answered are among
+    the judged. If people's pairs were `drawn_by_judge`, each cell and answer is a separate sample.
     """
 
     pairs: np.ndarray
@@ -68,15 +69,15 @@ class Cells:
 
     @property
     def answered(self) -> np.ndarray:
-        """(B, C) number of people's answers."""
+        """The (B, C) numbers of people's answers."""
         return self.answers if self.judged is None else self.answers.sum(axis=2)
 
     def without_judge(self) -> Cells:
-        """Return the same cells without the judge."""
+        """Return the counts of the same cells, without a judge."""
         return Cells(self.pairs, self.answers.sum(axis=2), self.mismatched.sum(axis=2))
 
     def split(self) -> Cells:
-        """Split cells by the judge's answer, with the first C cells for the first answer."""
+        """Split each cell in three by the judge's answer; the first C have the first answer."""
         assert self.judged is not None
         of_all = np.maximum(self.judged.sum(axis=2, keepdims=True), 1)
         pairs = self.pooled()[..., None] * self.judged / of_all
@@ -87,7 +88,7 @@ class Cells:
         return Cells(pairs, answers[..., None], mismatched[..., None], judged[..., None])
 
     def pooled(self) -> np.ndarray:
-        """Return (B, C) pairs, moving those of cells without answers to the nearest cell with some.
+        """Return (B, C) pairs, moving those of cells without answers to the nearest with some.
 
         They are assumed to be like those of their neighbour. Rows without any answers are
         unchanged.
@@ -103,10 +104,11 @@ class Cells:
 
 
 def mismatched_share(cells: Cells) -> Estimates:
-    """Estimate the share of mismatched pairs in all cells of a row, sum N theta / sum N.
+    """Estimate the share of mismatched pairs in all cells of each row, sum N theta / sum N.
 
-    Over all pairs it is the noise rate, over those that a rule flags its precision. Unknown without
-    answers or without pairs. The judge is ignored if it hardly makes the share more certain.
+    N are the pairs of a cell, theta the share of mismatched ones. Over all pairs it is the noise
+    rate, over those that a rule flags its precision. Unknown without answers or without pairs. The
+    judge is ignored if it hardly makes the share more certain.
     """
     estimates, variance = _mismatched_share(cells)
     if cells.judged is None or cells.drawn_by_judge:
@@ -140,10 +142,11 @@ def _mismatched_share(cells: Cells) -> tuple[Estimates, np.ndarray]:
 
 
 def found_share(flagged: Cells, others: Cells) -> Estimates:
-    """The share of the mismatched pairs that are flagged: the recall of a rule.
+    """Estimate the share of the mismatched pairs that a rule flags: its recall.
 
-    It is sum over flagged N theta / sum over all N theta. It equals r if the flagged mismatches
-    times 1 - r equal the others times r, which is linear in the thetas, so the same test applies.
+    With N pairs in a cell and a share theta of mismatched ones, it is sum N theta over flagged
+    cells / sum N theta over all cells. It equals r if the flagged mismatches times 1 - r equal the
+    others times r, which is linear in the thetas, so intervals are those of `mismatched_share`.
     Unknown if no mismatch was found, or if one side has no answers.
     """
     estimates, variance = _found_share(flagged, others)
@@ -197,7 +200,7 @@ def _chosen(
 
 
 def variances(cells: Cells) -> tuple[float, float]:
-    """Return the variances due to people's and the judge's answers, for the first share."""
+    """Return the variances of the first mismatched share due to people's and a judge's answers."""
     problem = _problem(cells)
     weights = problem.pairs / np.maximum(problem.pairs.sum(axis=1, keepdims=True), 1)
     people, judge = problem.variances(weights)

@@ -25,7 +25,10 @@ _NUMBERED, _PLAIN = "judge_by_caption", "judge_by_image"
 
 @dataclass(frozen=True)
 class Judge:
-    """A judge's `answers` by pair, or else a `column`; `partly` and `cannot_tell` as for people."""
+    """The answers of a fallible judge, such as a model: `answers` by pair, or else a column `name`.
+
+    `partly` and `cannot_tell` say what such answers count as, as for people.
+    """
 
     name: str
     answers: Answers | None
@@ -34,7 +37,7 @@ class Judge:
 
     @classmethod
     def read(cls, options: JudgeAnswers, partly: Counts, cannot_tell: Counts) -> Judge | None:
-        """Read the judge that the options name, None without one."""
+        """Read the judge that options name; None if they name none."""
         if options.judge_answers is not None:
             answers = read_answers(options.judge_answers)
             return cls(options.judge_answers, answers, partly, cannot_tell)
@@ -43,7 +46,7 @@ class Judge:
         return None
 
     def joined(self, connection: duckdb.DuckDBPyConnection, columns: Mapping[str, str]) -> Joined:
-        """Prepare the judge's answers for a query over `scores`, whose `columns` have SQL types.
+        """Prepare a judge's answers for an SQL query over `scores`, whose `columns` have SQL types.
 
         Raises `InputError` for a column that is missing or has no answers.
         """
@@ -73,7 +76,7 @@ class Judge:
         return NEITHER if mismatched is None else MISMATCH if mismatched else MATCH
 
     def of_texts(self, column: str) -> str:
-        """SQL for a column of answers, in the words of `ANSWERS` or their numbers."""
+        """Return SQL that codes a column of answers, in the words of `ANSWERS` or their numbers."""
         word = f"replace(replace(lower(trim({column})), '_', ' '), '-', ' ')"
         cases = " ".join(
             f"WHEN {quoted(answer)} THEN {self._code(answer)} "
@@ -85,7 +88,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class Joined:
-    """SQL of a judge: the `answer` of a row of `scores s`, NULL for none, after these `joins`."""
+    """SQL of a judge's answer on a row of `scores s`: NULL if it has none, after the `joins`."""
 
     answer: str
     joins: str

@@ -22,14 +22,13 @@ _ROUNDING = 1e-9  # an interval up to this counts as without width
 
 @dataclass(frozen=True)
 class JudgeAudit:
-    """A judge with `answers` on a corpus, `compared` of them with people's.
+    """The quality of a judge with `answers` on a corpus, `compared` of them with people's.
 
-    `unknown` answers are on pairs that the table does not have.
-
-    `agreement` is, among the pairs that the judge calls match or mismatch, the share on which
-    people agree. `confusion` has the shares of the judge's answers for true `match` and `mismatch`.
-    `alone` is the noise rate by people alone; `helps` says whether the judge makes it clearly more
-    certain, and is therefore used.
+    `unknown` answers are on pairs that the table does not have. `agreement` is, among the pairs
+    that the judge calls match or mismatch, the share on which people agree. `confusion` has the
+    shares of the judge's answers for true `match` and `mismatch`. `alone` is the noise rate by
+    people alone; `helps` says whether the judge makes it clearly more certain, and is therefore
+    used.
     """
 
     name: str
@@ -42,7 +41,7 @@ class JudgeAudit:
     helps: bool
 
     def to_json(self) -> dict[str, Any]:
-        """The judge's figures, as `ncclean audit --json` prints them."""
+        """Return the judge's figures, as `ncclean audit --json` prints them."""
         return {
             "name": self.name,
             "answers": self.answers,
@@ -59,10 +58,10 @@ class JudgeAudit:
 def audit_judge(
     name: str, people: Answered, whole: Cells, noise: Estimate, answers: int, asked: int
 ) -> JudgeAudit:
-    """Compare a judge with people, on the (1, S, 3) cells `whole` of a corpus.
+    """Compare a judge with people, on the counts `whole` of a corpus in S strata, (1, S, 3).
 
-    `noise` is the noise rate by both, `answers` the judge's answers in the table, `asked` their
-    total number. Raises `InputError` if it answered about none of people's pairs.
+    `noise` is the noise rate by both, `answers` the number of the judge's answers in the table,
+    `asked` of all. Raises `InputError` if it answered about none of people's pairs.
     """
     assert whole.judged is not None
     assert people.judge is not None
@@ -118,7 +117,7 @@ def _row(pairs: np.ndarray, answers: np.ndarray, counted: np.ndarray) -> Cells:
 
 @dataclass(frozen=True)
 class AnswersNeeded:
-    """Total numbers of answers that give the noise rate an interval of `width`.
+    """The total numbers of answers that give the noise rate an interval of `width`.
 
     People's are given `with_judge` and `alone`; None if no number suffices. `of_judge` is how many
     answers the judge must give for that, None if the existing ones suffice. With `at_least`, all
@@ -132,7 +131,7 @@ class AnswersNeeded:
     at_least: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers by name."""
+        """Return the numbers of needed answers by name."""
         return dict(self.__dict__)
 
 

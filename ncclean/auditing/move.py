@@ -15,7 +15,7 @@ _FEWEST = 30  # answers
 
 
 def moved(calibration: Calibration, audit: Audit) -> Calibration:
-    """Move a calibration so that its noise probabilities agree with the answers of an audit.
+    """Return a calibration whose noise probabilities agree with the answers of an audit.
 
     The map is fitted to the probabilities that `calibration` gives the judged pairs, so a table
     moved before is moved from its original state. Raises `InputError` for fewer than 30 answers and

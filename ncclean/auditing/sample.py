@@ -32,17 +32,20 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Sample:
-    """`rows` in the order in which to judge them, with `stratum` and `weight` = N_h / n_h."""
+    """A stratified sample of pairs to judge: `rows` in the order in which to judge them.
+
+    A row has its `stratum` and its `weight`, the stratum's pairs divided by those drawn.
+    """
 
     rows: pa.Table
     design: Design
 
     def drawn(self) -> np.ndarray:
-        """(S,) number of pairs drawn from each stratum."""
+        """Return the (S,) numbers of pairs drawn from each stratum."""
         return np.bincount(self.rows.column("stratum").to_numpy(), minlength=len(self.design.pairs))
 
     def metadata(self, seed: int) -> dict[str, str]:
-        """Metadata of the sample's files that say how it was drawn; `read_design` reads it."""
+        """Return metadata for the sample's files that say how it was drawn, for `read_design`."""
         return {
             DESIGN: json.dumps(self.design.to_json()),
             "seed": str(seed),
@@ -51,7 +54,7 @@ class Sample:
         }
 
     def write(self, out: UPath, seed: int) -> None:
-        """Write `sample.parquet`, for judges that do not use the page."""
+        """Write the sample to `sample.parquet`, for judges that do not use the page."""
         table = self.rows.select(COLUMNS).replace_schema_metadata(self.metadata(seed))
         with published(out) as aside:
             pq.write_table(table, aside, compression="zstd")
@@ -104,7 +107,7 @@ def _standing(pairs: np.ndarray, judged: np.ndarray) -> np.ndarray:
 
 
 def read_design(path: str) -> Design:
-    """Read the design of a `sample.parquet` or `judge.parquet`.
+    """Read the design of the sample in a `sample.parquet` or `judge.parquet`.
 
     Raises `InputError` for another file.
     """

@@ -29,9 +29,10 @@ _FEWEST = 3  # answers of a stratum, if there are enough to give
 
 @dataclass(frozen=True)
 class Strata:
-    """`bounds` (S - 1,) rising, `pairs` (S,) and `unsureness` (S,), the sums of sqrt(q (1 - q)).
+    """S strata of a corpus by noise probability q: `bounds` (S - 1,), rising, and `pairs` (S,).
 
-    A pair is in the stratum of as many bounds as its noise probability reaches.
+    `unsureness` (S,) are the sums of sqrt(q (1 - q)) over the pairs. A pair is in the stratum with
+    the number of bounds that its noise probability reaches.
     """
 
     bounds: np.ndarray
@@ -42,7 +43,7 @@ class Strata:
         return len(self.pairs)
 
     def allocated(self, answers: int) -> np.ndarray:
-        """Return (S,) pairs of each stratum to judge: `answers` in all, or every pair.
+        """Return (S,) numbers of pairs to judge in each stratum: `answers` in all, or every pair.
 
         In proportion to `unsureness`, but at least `_FEWEST` and at most all of a stratum. Each
         stratum gets one, even if that exceeds `answers`.
@@ -66,10 +67,11 @@ class Strata:
 
 
 def by_answer(strata: Strata, judged: np.ndarray, rates: np.ndarray) -> Strata:
-    """Split strata by a judge's answers: cell 3 h + j has the (S, 3) `judged` pairs of stratum h.
+    """Split each of S strata in three by a judge's answer.
 
-    `rates` (S,) are the strata's noise probabilities. The judge is assumed to be right for four of
-    five pairs, which only decides where people's answers go.
+    Cell 3 h + j has the pairs `judged[h, j]` (S, 3) of stratum h with the answer j. `rates` (S,)
+    are the strata's mean noise probabilities. The judge is assumed to be right for four of five
+    pairs, which only decides where people's answers go.
     """
     odds = (rates / np.maximum(1 - rates, 1e-9))[:, None] * _ODDS
     middle = _FLOOR + (1 - 2 * _FLOOR) * odds / (1 + odds)
@@ -79,11 +81,11 @@ def by_answer(strata: Strata, judged: np.ndarray, rates: np.ndarray) -> Strata:
 
 
 def strata_of(counts: np.ndarray) -> Strata:
-    """Cut a corpus into strata of similar noise probability, from (B,) pairs by bin of it.
+    """Cut a corpus into strata of similar noise probability, from (B,) numbers of pairs by bin.
 
-    Bin b holds logits from (FIRST_BIN + b) / BINS_PER_LOGIT, with everything below and above in the
-    outer ones. The strata depend only on the corpus, not on the size of a sample, so answers by uid
-    can be assigned to them again.
+    Bin b holds logits of the noise probability from (FIRST_BIN + b) / BINS_PER_LOGIT, with
+    everything below and above in the outer ones. The strata depend only on the corpus, not on the
+    size of a sample, so answers by uid can be assigned to them again.
     """
     bins = np.arange(FIRST_BIN, LAST_BIN)
     middle = _FLOOR + (1 - 2 * _FLOOR) * expit((bins + 0.5) / BINS_PER_LOGIT)

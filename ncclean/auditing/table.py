@@ -30,10 +30,10 @@ _P = "noise_probability::DOUBLE"
 
 @dataclass(frozen=True)
 class Counts:
-    """Pairs by stratum and flag: `pairs` and `expected` are (S, 2), the flagged in column 1.
+    """Numbers of pairs by S strata and by whether a rule flags them, (S, 2), flagged in column 1.
 
-    `expected` is the sum of their noise probabilities, `judged` (S, 2, 3) the judge's answers:
-    match, mismatch, neither.
+    `expected` (S, 2) is the sum of their noise probabilities, `judged` (S, 2, 3) counts the judge's
+    answers: match, mismatch, neither.
     """
 
     pairs: np.ndarray
@@ -43,11 +43,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class AuditTable:
-    """`connection` has the view `pairs`: the scored pairs that have a noise probability.
+    """A score table to audit: the view `pairs` of `connection`, with the pairs that can be drawn.
 
-    `rules` are the detection rules whose columns the table has; if `has_selection`, the last one
-    flags pairs missing from the view `selection`. `judge` is the judge's name, None without one;
-    its answers are the column `judge`, NULL if it has none.
+    These have scores and a noise probability. `rules` are the detection rules whose columns the
+    table has; if `has_selection`, the last one flags pairs missing from the view `selection`.
+    `judge` is the judge's name, None without one; its answers are the column `judge`, NULL if it
+    has none.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -63,7 +64,7 @@ class AuditTable:
         memory_limit: str | None = None,
         judge: Judge | None = None,
     ) -> AuditTable:
-        """Open score files for an audit. Raises `InputError` if they lack noise probabilities."""
+        """Open score files to audit. Raises `InputError` if they lack noise probabilities."""
         beside = {"selection": [selection]} if selection is not None else {}
         connection = connect(paths, memory_limit, beside=beside, place=PLACE)
         columns = columns_of(connection, "scores")
@@ -108,7 +109,7 @@ class AuditTable:
         self.close()
 
     def strata(self) -> Strata:
-        """The strata that the pairs of this table are sampled from."""
+        """Return the strata from which the table's pairs are sampled."""
         # For logarithms of 0, or of values that a 32-bit float cannot distinguish from 1.
         bins = self._rows(
             f"""SELECT CASE WHEN {_P} < 1.2e-7 THEN {FIRST_BIN}
@@ -130,7 +131,7 @@ class AuditTable:
         by_judge: bool = False,
         without: Iterable[Pair] = (),
     ) -> tuple[pa.Table, list[int]]:
-        """Draw (S,) `wanted` pairs from each stratum by a hash of seed and uid.
+        """Draw `wanted` (S,) pairs from each stratum by a hash of seed and uid.
 
         `by_judge` splits each stratum in three by the judge's answer; pairs that it did not judge
         are in none. `without` are pairs not to draw. Returns the rows, with `stratum` and
@@ -198,7 +199,10 @@ class AuditTable:
         return tuple(Counts(*cell) for cell in zip(pairs, expected, judged, strict=True))
 
     def judged(self, bounds: np.ndarray, uids: Iterable[str]) -> pa.Table:
-        """Return the rows of these uids: score, judge's answer, stratum, and flagging rules."""
+        """Return the table's rows with these uids, with the judge's answer and the stratum.
+
+        They also have the scores, and whether each detection rule flags them.
+        """
         flags = ", ".join(f"{_flag(rule)} AS f{n}" for n, rule in enumerate(self.rules))
         return self._table(
             "SELECT uid, caption_number, text, noise_probability, similarity, neg_clip_loss, "
@@ -230,7 +234,7 @@ class AuditTable:
 
 
 def stratum_sql(bounds: np.ndarray) -> str:
-    """SQL for the stratum of a pair: the number of bounds that its noise probability reaches."""
+    """Return SQL for the stratum of a pair: how many of `bounds` its noise probability reaches."""
     # With an exponent a literal is a double; without, a decimal, which converts digit by digit.
     return " + ".join(["0", *(f"({_P} >= {bound:.17e})::INTEGER" for bound in bounds)])
 

@@ -40,15 +40,18 @@ _Factors = tuple[np.ndarray, np.ndarray]
 
 
 class Problem:
-    """Cells, and the certain bounds of their thetas.
+    """The likelihood of weighted shares of mismatched pairs, by answers of people and of a judge.
 
-    Takes `pairs` (B, C), the N_c; `answers`, `mismatched` and `judged` (B, C, J), the counts of
-    people's answers, of those that say mismatched, and of the judge's answers, by the judge's
-    answer; J is 1 without a judge. `side` (C,) numbers the groups of cells with a separate lambda.
-    The judge's pairs were drawn at random from each `stratum` (C,), one or more cells.
+    For B figures and C cells, takes `pairs` (B, C), and `answers`, `mismatched` and `judged` (B, C,
+    J): the counts of people's answers, of those that say mismatched, and of the judge's answers, by
+    the J answers of the judge (1 without a judge). `side` (C,) numbers the groups of cells with a
+    separate lambda, the slope of people's answers on the judge's. The judge's pairs were drawn at
+    random from each `stratum` (C,), one or more cells.
 
-    `mean` (B, C) are the T_c. `least` and `most` (B, C J) are the thetas if all pairs without an
-    answer were matched, or mismatched. In cells without answers all are 0.
+    theta (B, C J) is the unknown share of mismatched pairs in a cell with an answer of the judge.
+    `mean` (B, C) is T, the prediction-powered estimate of a cell's share. `least` and `most` are
+    the thetas if all pairs without an answer were matched, or mismatched. In cells without answers
+    all are 0.
     """
 
     def __init__(
@@ -119,21 +122,25 @@ class Problem:
         return mean
 
     def variance(self, weights: np.ndarray) -> np.ndarray:
-        """(B,) the variance of sum w T, with the shares among the answers in place of thetas."""
+        """Return (B,) the variance of sum w T, with weights w (B, C) of the estimated shares T.
+
+        The unknown shares are replaced by those among the answers.
+        """
         both: np.ndarray = np.sum(self.variances(weights), axis=0)
         return both
 
     def variances(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (B,) the part of the variance due to people's answers, and the judge's."""
+        """Return (B,) parts of the variance of sum w T due to people's and the judge's answers."""
         variances, _, of_people = self._cumulants(weights, self._full(self._seen))
         people = of_people.sum(axis=1)
         return people, variances.sum(axis=1) - people
 
     def tail(self, weights: np.ndarray, theta: np.ndarray, side: int) -> np.ndarray:
-        """Return (B,) how likely sum w T is at most (`side` 1) or at least (-1) the observed one.
+        """Return (B,) probabilities that sum w T is as extreme as observed if theta is true.
 
-        With these (B, C J) thetas. The probability of the observed value itself counts half, and
-        more the fewer answers there are: see `_LASTING`.
+        At most (`side` 1) or at least (-1) the observed sum, with weights w (B, C) and shares
+        `theta` (B, C J). The probability of the observed value itself counts half, and more the
+        fewer answers there are: see `_LASTING`.
         """
         theta = self._full(theta)
         variances, thirds, of_people = self._cumulants(weights, theta)
@@ -185,7 +192,7 @@ class Problem:
         return variances, thirds, of_people[0]
 
     def thetas_weights(self, weights: np.ndarray) -> np.ndarray:
-        """Return (B, C J) the weight of each theta, if cells have (B, C) weights."""
+        """Return (B, C J) weights of the shares theta, from (B, C) weights of the cells."""
         flat = (weights[..., None] * self._share).reshape(len(weights), -1)
         moved: np.ndarray = np.zeros_like(flat)
         np.add.at(moved, (np.arange(len(flat))[:, None], self._target), flat)
@@ -197,11 +204,14 @@ class Problem:
         return full.reshape(self._share.shape)
 
     def of_cells(self, theta: np.ndarray) -> np.ndarray:
-        """(B, C) mean thetas of cells."""
+        """Return (B, C) mean shares theta of cells, from (B, C J) by the judge's answer."""
         return self._mean_of(self._full(theta))
 
     def balanced(self, weights: np.ndarray) -> np.ndarray:
-        """Return (B, C J) thetas of largest likelihood with sum w theta = 0; w has both signs."""
+        """Return (B, C J) shares theta of largest likelihood with sum w theta = 0.
+
+        `weights` w (B, C) have both signs.
+        """
         weights = self.thetas_weights(weights)
         scale = self.scale(weights)
 
@@ -216,7 +226,7 @@ class Problem:
         return theta(last(is_above, -quarter, quarter, _INNER_STEPS))
 
     def scale(self, weights: np.ndarray) -> np.ndarray:
-        """Return (B, 1) the largest Lagrange multiplier that alone affects a theta."""
+        """Return (B, 1) the largest Lagrange multiplier that affects any share theta by itself."""
         size = np.abs(weights)
         worth = np.divide(self._worth, size, out=np.zeros_like(size), where=size > 0)
         largest: np.ndarray = np.maximum(worth.max(axis=1, keepdims=True), 1.0)
@@ -244,7 +254,10 @@ class Problem:
 def last(
     is_inside: Callable[[np.ndarray], np.ndarray], near: np.ndarray, far: np.ndarray, steps: int
 ) -> np.ndarray:
-    """(B,) the farthest points from `near` towards `far` that are inside, by bisection."""
+    """Return (B,) points where `is_inside` ends on the way from `near` to `far`, by bisection.
+
+    A point is at most a step beyond the farthest one inside.
+    """
     inside, outside = near, far
     for _ in range(steps):
         middle = (inside + outside) / 2
