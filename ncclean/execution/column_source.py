@@ -21,7 +21,7 @@ from ncclean.scoring.stats import ColumnFailures
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderFacts:
-    """The properties of an encoder that column sources read.
+    """What column sources read of the encoder that embeds the pairs.
 
     `dim` is the width of its embeddings; `estimator` the model that also encodes other captions,
     None when embeddings are scored; `corpus` the facts gathered by a pass over all embeddings.
@@ -34,7 +34,7 @@ class EncoderFacts:
 
 
 class ColumnSource(Protocol):
-    """Computes further columns of the table."""
+    """A source of further columns of the score table, such as `--signals` or `--words`."""
 
     flag: ClassVar[str]  # the command-line option for it
     options: ClassVar[tuple[str, ...]]  # options that `identity` describes better than their values
@@ -52,29 +52,32 @@ class ColumnSource(Protocol):
     @property
     @abstractmethod
     def types(self) -> Mapping[str, pa.DataType]:
-        """Names and Arrow types of the source's columns, in order."""
+        """The names and Arrow types of the source's columns, in order."""
         ...
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """Versions that the source's values depend on, as JSON, by option."""
+        """Return the versions that the source's values depend on, as JSON, by option."""
         ...
 
     def check(self, encoder: EncoderFacts) -> None:
         """Raise `InputError` if the columns cannot be computed from what the encoder provides."""
 
     def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> Sequence[str]:
-        """Texts to encode in addition to these captions, at the same cost."""
+        """Return texts to encode in addition to these captions, at the same cost."""
         return ()
 
     def of_batch(self, batch: PairBatch, failures: ColumnFailures) -> Values:
-        """(n,) column values of a batch, for sources that need the decoded images."""
+        """Return (n,) column values of a batch, for sources that need the decoded images."""
         return {}
 
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """(m,) column values of a shard's pairs; `scores` are given if the source needs them."""
+        """Return (m,) column values of a shard's pairs, for sources that need embeddings or scores.
+
+        `scores` are those of the shard if the source needs them, else None.
+        """
         return {}
 
 

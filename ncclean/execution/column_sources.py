@@ -30,7 +30,7 @@ from ncclean.scoring.stats import ColumnFailures
 
 
 class CanonicalColumn(ColumnSource):
-    """Computes `canonical_similarity`; null if a half of the corpus was too small."""
+    """The column `canonical_similarity`; null if a half of the corpus was too small."""
 
     flag = "--canonical"
     options = ()
@@ -39,7 +39,7 @@ class CanonicalColumn(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> CanonicalColumn | None:
-        """The column source of `--canonical`, None without it."""
+        """Return the column source of `--canonical`, None without it."""
         return cls() if options.canonical else None
 
     def identity(self) -> Mapping[str, Any]:
@@ -49,7 +49,7 @@ class CanonicalColumn(ColumnSource):
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """Return (m,) cosines within the directions shared by both sides of the other half."""
+        """Return (m,) cosines in the directions that both sides of the other half share."""
         projections = encoder.corpus.projections
         if projections is None:
             return {}
@@ -75,7 +75,7 @@ SOURCES: tuple[type[ColumnSource], ...] = (
 
 
 class ColumnSources:
-    """All column sources of a run; sent to workers with everything they need.
+    """All sources of further columns of a run; sent to workers with everything they need.
 
     Raises `InputError` for anything that cannot be loaded, and for taken names.
     """
@@ -96,7 +96,7 @@ class ColumnSources:
 
     @property
     def modules(self) -> list[Any]:
-        """Modules of the users' functions, which are sent to the nodes of a cluster."""
+        """The modules of users' functions, which are sent to the nodes of a cluster."""
         return [m for s in self.sources if isinstance(s, UserColumns) for m in s.modules]
 
     @property
@@ -105,7 +105,7 @@ class ColumnSources:
         return any(type(source).of_batch is not ColumnSource.of_batch for source in self.sources)
 
     def identity(self) -> dict[str, Any]:
-        """Versions that the further columns depend on, by option; None for options not given."""
+        """Return versions on which the further columns depend, by option; None if not given."""
         identity: dict[str, Any] = {name: None for kind in SOURCES for name in kind.options}
         for source in self.sources:
             for name, value in source.identity().items():  # two sources share `--signals`
@@ -119,15 +119,15 @@ class ColumnSources:
             source.check(encoder)
 
     def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> list[str]:
-        """Texts that all sources encode in addition to these captions, at the same cost."""
+        """Return texts that the sources encode in addition to these captions, at the same cost."""
         return [text for source in self.sources for text in source.further_texts(captions, encoder)]
 
     def add_to(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None = None
     ) -> None:
-        """Add (m,) further columns to a shard; `scores` are for the sources that need them.
+        """Add (m,) further columns to a shard, each source seeing the values of earlier ones.
 
-        A source finds the values of earlier sources there.
+        With `scores`, those of the sources that need the scores; without, those of all others.
         """
         for source in self.sources:
             if source.follows_scores == (scores is not None):
@@ -136,7 +136,7 @@ class ColumnSources:
 
 @dataclass
 class BatchColumns:
-    """The columns that are computed batch by batch, for pairs in any order."""
+    """The further columns that are computed batch by batch, for pairs of a shard in any order."""
 
     columns: ColumnSources
     failures: ColumnFailures = field(default_factory=ColumnFailures)
@@ -154,7 +154,7 @@ class BatchColumns:
         self._values.append(values)
 
     def in_order(self) -> Values:
-        """Return the columns of all batches so far, in the order of the pairs."""
+        """Return the further columns of all batches so far, in the order of the pairs."""
         if not self._values:
             return {}
         order = pa.array(np.argsort(np.concatenate(self._places), kind="stable"))
@@ -165,5 +165,5 @@ class BatchColumns:
 
 
 def slices(count: int, size: int) -> Iterator[slice]:
-    """Consecutive slices of `size` that cover `count` items."""
+    """Yield consecutive slices of at most `size` that cover `count` items."""
     return (slice(start, min(start + size, count)) for start in range(0, count, size))

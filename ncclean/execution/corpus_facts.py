@@ -41,9 +41,9 @@ _SHARDS = 64  # to take captions from, if shards are equally large
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """Facts gathered from the corpus, None if not requested.
+    """Facts about the whole corpus that options request, each None or empty if not requested.
 
-    `projections` are for the pairs of either half, each fitted on the other half.
+    `projections` are for the pairs of either half, each fitted to the other half.
     """
 
     pool: Pool | None = None

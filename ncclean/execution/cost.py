@@ -20,7 +20,10 @@ _DRIVER_BYTES_PER_SHARD = 1_300.0
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Measured figures. `pairs_per_second` is one worker's, end to end; sizes are per pair."""
+    """Measured speeds and sizes of scoring, from which its cost is estimated.
+
+    `pairs_per_second` is one worker's, end to end; sizes are in bytes per pair.
+    """
 
     pairs_per_second: float
     input_bytes: float
@@ -31,9 +34,10 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """`worker_hours` is the sum over workers (GPU-hours on GPUs), `hours` the elapsed time.
+    """The estimated hours, bytes and memory of scoring.
 
-    A shard belongs to one worker, so at most `busy_workers` work at once.
+    `worker_hours` is the sum over workers (GPU-hours on GPUs), `hours` the elapsed time. A shard
+    belongs to one worker, so at most `busy_workers` work at once.
     """
 
     pairs: int
@@ -51,7 +55,7 @@ class Cost:
 
 
 def embedding_bytes(pairs: int, dim: int) -> int:
-    """Return the bytes of both float16 embeddings of pairs; ids and captions are extra."""
+    """Return the bytes of both float16 embeddings of pairs, without ids and captions."""
     return 2 * 2 * pairs * dim
 
 

@@ -33,14 +33,14 @@ def is_device_error(error: BaseException) -> bool:
 
 
 class BatchSize:
-    """The batch size, which is halved for the rest of the run when memory runs out."""
+    """A batch size that is halved for the rest of the run when the device runs out of memory."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._halving = threading.Lock()
 
     def fit(self, work: Callable[[int], T], first: Callable[[], T] | None = None) -> T:
-        """Call `work` with the size, and with half of it whenever memory runs out.
+        """Call `work` with the batch size, and with half of it whenever memory runs out.
 
         `first` is the first attempt, if it has already begun. Raises `torch.OutOfMemoryError` if a
         batch of one is too large.

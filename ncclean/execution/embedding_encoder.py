@@ -41,10 +41,11 @@ _BLOCKS_BYTES = 2 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingRequest:
-    """Embeddings to score: `identity` has what is known of their model, `dim` their width.
+    """What is needed to score embeddings in place of images, here or on a node.
 
-    `keys` are the names of image and caption vectors, see `ncclean.data.embeddings.units`; `model`
-    is the one that made them, if available.
+    `identity` has what is known of their model, `dim` their width. `keys` are the names of image
+    and caption vectors, see `ncclean.data.embeddings.units`; `model` is the one that made them, if
+    available.
     """
 
     identity: ModelIdentity
@@ -61,7 +62,7 @@ class EmbeddingRequest:
         scale: float | ModelRequest,
         device: str = "auto",
     ) -> EmbeddingRequest:
-        """Build the request to score shards of embeddings, as wide as the first readable one.
+        """Describe shards of embeddings to score, as wide as the first readable one.
 
         `scale` is the factor of cosines in a softmax, or the model that has it; the model is loaded
         once, here. The device `auto` is the CPU, as no model computes. Raises `InputError` if no
@@ -107,7 +108,7 @@ class EmbeddingEncoder:
 
     @property
     def identity(self) -> ModelIdentity:
-        """Return the model that computed the embeddings, as far as known."""
+        """The model that computed the embeddings, as far as known."""
         return self._request.identity
 
     @property
@@ -122,13 +123,13 @@ class EmbeddingEncoder:
 
     @property
     def blocks_at_once(self) -> int:
-        """Number of blocks scored concurrently: one per core, as a block is too short to split."""
+        """The number of blocks to score at once: one per core, as a block is too short to split."""
         if not self.device.startswith("cpu"):
             return 1
         return min(self._cores, _BLOCKS_BYTES // (4 * self._options.block_size**2))
 
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
-        """Read each shard; yield a function that completes it with its user columns."""
+        """Read each shard of embeddings; yield a function that completes it with user columns."""
         finished = 0
         with ThreadPoolExecutor(1, "ncclean-read") as reader:
             ahead = [reader.submit(self._read, shard) for shard in shards[:1]]
@@ -143,7 +144,7 @@ class EmbeddingEncoder:
                 on_progress(finished)
 
     def speed(self) -> Speed:
-        """Measure the scoring speed on one block of random vectors."""
+        """Measure the scoring speed on one block of random embeddings."""
         size, dim = self._options.block_size, self._request.dim
         vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1)
         nothing = pa.nulls(size, pa.string())

@@ -21,7 +21,7 @@ Values = dict[str, pa.Array]
 
 @dataclass(kw_only=True)
 class EncodedShard:
-    """n rows in input order, of which m are scorable pairs.
+    """An encoded shard: n rows of the score table in input order, of which m are pairs to score.
 
     `name` is the shard's in the run; a file of embeddings may hold rows of several shards, named in
     the facts. `facts` are (n,) columns of the score table, `text` among them; `ok` is (n,), true
@@ -51,7 +51,7 @@ class EncodedShard:
     times: dict[str, float] = field(default_factory=dict)
 
     def of_pairs(self, fact: str) -> list[Any]:
-        """Return (m,) values of a column, for the scorable pairs."""
+        """Return (m,) values of a column of facts, for the scorable pairs."""
         values: list[Any] = self.facts[fact].filter(pa.array(self.ok)).to_pylist()
         return values
 
@@ -62,7 +62,7 @@ class EncodedShard:
 
 
 def scattered(values: np.ndarray | pa.Array, ok: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Spread the values of scored rows over all rows, null elsewhere."""
+    """Spread the (m,) values of scored rows over (n,) rows, null where `ok` (n,) is false."""
     index = np.cumsum(ok) - 1
     array = values if isinstance(values, pa.Array) else pa.array(values, kind)
     return array.take(pa.array(index, mask=~ok))

@@ -23,7 +23,7 @@ OnProgress = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """The speed of an encoder and the scores without reading, and the device they ran on."""
+    """The measured speed of encoding and scoring without reading, and the device."""
 
     pairs_per_second: float
     device: str
@@ -32,11 +32,11 @@ class Speed:
 
 
 class Encoder(Protocol):
-    """Encodes shards, one after the other."""
+    """Turns shards into embeddings with one model, one shard after the other."""
 
     @property
     def identity(self) -> ModelIdentity:
-        """The model that the vectors come from, with its fingerprint."""
+        """The model that the embeddings come from, with its fingerprint."""
         ...
 
     @property
@@ -46,21 +46,21 @@ class Encoder(Protocol):
 
     @property
     def batch(self) -> BatchSize:
-        """The size of its batches, which shrinks if the device runs out of memory."""
+        """The size of the encoder's batches, which shrinks if the device runs out of memory."""
         ...
 
     @property
     def facts(self) -> EncoderFacts:
-        """Properties of the encoder that column sources need, such as the width."""
+        """What column sources need to know of the encoder, such as the width."""
         ...
 
     @property
     def blocks_at_once(self) -> int:
-        """Number of blocks to score concurrently: more than one if cores are idle."""
+        """The number of blocks to score at once: more than one if cores are idle."""
         ...
 
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
-        """Yield for each shard a function that completes its encoding while others are read.
+        """Encode shards; yield a function for each that completes it while others are read.
 
         Each comes with the shard's number, in any order. `on_progress` receives the number of
         samples so far.
@@ -68,11 +68,11 @@ class Encoder(Protocol):
         ...
 
     def speed(self) -> Speed:
-        """Measure the encoding speed on one batch."""
+        """Measure the speed of encoding and scoring on one batch."""
         ...
 
     def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
-        """The model's mean cosine on noise, the boundary of OSA.
+        """Return the model's mean cosine on noise, the boundary of OSA, with its spread.
 
         Raises `InputError` if no model is known.
         """
@@ -80,15 +80,15 @@ class Encoder(Protocol):
 
 
 class EncoderRequest(Protocol):
-    """Everything needed to open an encoder, here or on a node."""
+    """What is needed to open an encoder, in this process or on a node of a cluster."""
 
     @property
     def device(self) -> str:
-        """The device to compute on: `auto`, `cpu`, `cuda`."""
+        """The device on which to compute: `auto`, `cpu` or `cuda`."""
         ...
 
     def result_options(self) -> Mapping[str, Any]:
-        """Options that change the vectors, besides the model and `ScoreOptions`, by name."""
+        """Return the options that change the embeddings, besides the model and `ScoreOptions`."""
         ...
 
     def open(self, options: ScoreOptions, columns: ColumnSources) -> Encoder:

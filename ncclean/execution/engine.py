@@ -27,7 +27,7 @@ from ncclean.storage.shard_records import ShardRecord
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One shard to score; `number` is its own in the run and names its embeddings."""
+    """A shard to score; `number` is its number in the run and names its embeddings."""
 
     number: int
     shard: ShardRef
@@ -39,7 +39,7 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardOutcome:
-    """The result of a shard whose rows are written: everything a worker sends back."""
+    """What a worker sends back of a shard whose rows are written: statistics and histograms."""
 
     stats: ShardStats
     distributions: Distributions
@@ -50,14 +50,14 @@ OnDone = Callable[[ShardRef, ShardOutcome], None]
 
 @dataclass(frozen=True)
 class PartWriter:
-    """Writes the rows and embeddings of a shard to their places; sent to the workers."""
+    """Writes the rows of a shard to its part, and its embeddings; sent to the workers."""
 
     work: str
     embeddings: str | None
     digits: int
 
     def write(self, task: ShardTask, result: ShardResult) -> ShardOutcome:
-        """Publish a shard's embeddings, then its part: a part in place has its embeddings."""
+        """Write a shard's embeddings, then its part: a shard with a part has its embeddings."""
         if self.embeddings is not None and result.embeddings is not None:
             embeddings = result.embeddings
             encoded = result.stats.sources or {task.shard.name: task.shard.fingerprint}
@@ -86,7 +86,7 @@ class Engine(Protocol):
 
     @property
     def identity(self) -> ModelIdentity:
-        """The model that scores, once loaded. Raises `ModelError` if it cannot be."""
+        """The model that scores, once it is loaded. Raises `ModelError` if it cannot be."""
         ...
 
     def run(
@@ -98,13 +98,13 @@ class Engine(Protocol):
     ) -> None:
         """Score and write every shard; call `on_done` after each.
 
-        An unscorable shard has an outcome with an error and never stops the others. A failed write
-        ends the run, as does an exception of `on_done`.
+        A shard that cannot be scored has an outcome with an error and never stops the others. A
+        failed write ends the run, as does an exception of `on_done`.
         """
         ...
 
     def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
-        """The estimator's mean cosine on noise, the boundary of OSA."""
+        """Return the estimator's mean cosine on noise, the boundary of OSA, with its spread."""
         ...
 
     def speed(self) -> Speed:

@@ -34,7 +34,7 @@ _TRACED = 4  # entries of a traceback
 
 @dataclass
 class ShardEmbeddings:
-    """float16 (n, d) embeddings of the scorable pairs and the rows they belong to."""
+    """The float16 (n, d) embeddings of a shard's n pairs, and the rows they belong to."""
 
     image: np.ndarray
     text: np.ndarray
@@ -43,7 +43,7 @@ class ShardEmbeddings:
 
 @dataclass
 class ShardResult:
-    """The rows of a shard, and the facts that finalize and the summary need."""
+    """The score table of a shard, and the statistics that finalize and the summary need."""
 
     table: pa.Table
     stats: ShardStats
@@ -53,7 +53,7 @@ class ShardResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardScoring:
-    """Finishes the shards of a run: their columns, scores, tables and statistics.
+    """Computes the columns, scores, table and statistics of encoded shards.
 
     `scale` multiplies cosines in a softmax. `each_block` is `map`, or that of an executor.
     """
@@ -66,7 +66,7 @@ class ShardScoring:
     each_block: MapBlocks = map
 
     def finish(self, shard: EncodedShard) -> ShardResult:
-        """Compute the columns, the scores and the statistics of an encoded shard."""
+        """Compute the score table and the statistics of an encoded shard."""
         start = time.perf_counter()
         values = shard.values
         self.columns.add_to(shard, self.encoder)
@@ -106,10 +106,9 @@ class ShardScoring:
         return ShardResult(table, stats, scores.distributions, embeddings)
 
     def scores(self, shard: EncodedShard, groups: pa.Array | None = None) -> BlockScores:
-        """Score the pairs of several shards, each in its own blocks.
+        """Score the pairs of a shard; those of each shard of images in blocks of their own.
 
-        A file of embeddings may hold several image shards, whose pairs then have separate blocks.
-        `groups` are (n,) labels.
+        A file of embeddings may hold several shards of images. `groups` are (n,) labels.
         """
         ok = pa.array(shard.ok)
         names = shard.facts["shard"].filter(ok).dictionary_encode()
@@ -181,7 +180,7 @@ def score_table(
     scores: BlockScores,
     further: Mapping[str, pa.Array],
 ) -> pa.Table:
-    """Assemble the score table of a shard: facts about the rows, scores, further columns."""
+    """Assemble the score table of a shard from facts about its rows, scores and further columns."""
     columns = dict(facts)
     for name, values in scores.columns.items():
         columns[name] = scattered(values, ok, schema.SCORES.field(name).type)
@@ -200,7 +199,7 @@ def check_counts(table: pa.Table, stats: ShardStats) -> None:
 
 
 def exported(table: pa.Table, image: torch.Tensor, text: torch.Tensor) -> ShardEmbeddings:
-    """Return (m, d) embeddings of a table's scored rows, as written beside it."""
+    """Return (m, d) embeddings of a score table's scored rows, as written beside it."""
     ok = table.filter(pc.equal(table.column("status"), SkipReason.OK.value))
     metadata = ok.select(list(schema.EMBEDDING_METADATA_COLUMNS)).rename_columns(
         schema.EMBEDDING_METADATA.names

@@ -46,7 +46,7 @@ _BATCHES_IN_FLIGHT = 2
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """Images and captions, to be encoded by a model."""
+    """What is needed to encode images and captions with a model, here or on a node."""
 
     model: ModelRequest
 
@@ -56,7 +56,7 @@ class ImageRequest:
         return self.model.device
 
     def result_options(self) -> Mapping[str, Any]:
-        """Whether the image tower is compiled, which changes the last digits."""
+        """Return whether the image tower is compiled, which changes the last digits."""
         return {"compile": self.model.compiled}
 
     def open(self, options: ScoreOptions, columns: ColumnSources) -> ImageEncoder:
@@ -123,7 +123,7 @@ class ImageEncoder:
 
     @functools.cached_property
     def facts(self) -> EncoderFacts:
-        """The width of the embeddings and the model, for the column sources."""
+        """What column sources need to know: the model and the width of its embeddings."""
         return EncoderFacts(
             dim=self.estimator.embed_dim, estimator=self.estimator, batch_size=self.batch.size
         )

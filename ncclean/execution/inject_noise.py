@@ -271,7 +271,7 @@ def write_shard(
     target: str,
     caption_key: str | None,
 ) -> ShardRecord | str:
-    """Write and publish a shard with noise; return a sentence if its bytes cannot be read.
+    """Write a shard with noise, whole or not at all; return a sentence if its bytes are broken.
 
     Needs the columns `FACTS` of its index.
     """

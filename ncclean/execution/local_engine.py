@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 class LocalEngine:
     """Scores shards in order in this process.
 
-    An unscorable shard becomes a result with an error; it never stops the others. With `raises`, an
-    error that the shard's own data does not explain is raised instead, as another worker may
-    succeed. An error of the device always ends the run, as `DeviceError`. Raises `InputError` if a
-    column cannot be computed from what the encoder provides.
+    A shard that cannot be scored becomes a result with an error; it never stops the others. With
+    `raises`, an error that the shard's own data does not explain is raised instead, as another
+    worker may succeed. An error of the device always ends the run, as `DeviceError`. Raises
+    `InputError` if a column cannot be computed from what the encoder provides.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class LocalEngine:
         return self.encoder.speed()
 
     def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
-        """The mean cosine on noise of the encoder's model."""
+        """Return the mean cosine on noise of the encoder's model, with its spread."""
         return self.encoder.estimate_shift(seed, tolerance)
 
     def runner(self) -> Runner:
-        """This process."""
+        """Return the runner of tasks in this process."""
         return InProcess()
 
     def close(self) -> None:

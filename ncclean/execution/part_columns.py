@@ -28,7 +28,10 @@ _CHARACTERS_A_TOKEN = 4
 
 @dataclass(frozen=True)
 class PartColumns(ColumnSource):
-    """`--caption-parts sentences`: the sentences of captions, and windows of long ones."""
+    """The columns of `--caption-parts`: whether each sentence of a caption belongs to its image.
+
+    A long sentence is split so that its pieces fit the model.
+    """
 
     seed: int
     flag = "--caption-parts"
@@ -38,7 +41,7 @@ class PartColumns(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> PartColumns | None:
-        """The column source of `--caption-parts`, None without it."""
+        """Return the column source of `--caption-parts`, None without it."""
         return cls(options.seed) if options.caption_parts else None
 
     def identity(self) -> Mapping[str, Any]:
@@ -54,7 +57,7 @@ class PartColumns(ColumnSource):
             )
 
     def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> Sequence[str]:
-        """The distinct parts of captions that have several."""
+        """Return the distinct parts of captions that have several."""
         estimator = encoder.estimator
         assert estimator is not None
         starts = split_captions(captions, estimator.count_tokens, estimator.context_length)
@@ -64,7 +67,7 @@ class PartColumns(ColumnSource):
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """Compare the parts of captions with their images; the log-odds join the distributions.
+        """Compare the parts of captions with their images; add histograms to `scores`.
 
         A caption of one part has the scores of the whole.
         """

@@ -59,12 +59,12 @@ class RayEngine:
         return self._pool.identity or self._pool.load()
 
     def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
-        """The estimator's mean cosine on noise, computed by one worker."""
+        """Return the estimator's mean cosine on noise, with its spread, computed by one worker."""
         shift: NoiseShift = self._pool.on_any("estimate_shift", seed, tolerance)
         return shift
 
     def speed(self) -> Speed:
-        """Measure the speed of one worker."""
+        """Measure the speed of one worker of the cluster."""
         speed: Speed = self._pool.on_any("speed")
         return speed
 

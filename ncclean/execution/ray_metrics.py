@@ -15,10 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerMetrics:
-    """Counts the work of one worker; Ray adds the node to each metric.
+    """Counts the work of one worker of a Ray cluster, as Ray metrics.
 
-    Messages go to the log of the worker's process, with the worker and its place; each retry of a
-    store access is logged and counted.
+    Ray adds the node to each metric. Messages go to the log of the worker's process, with the
+    worker and its node; each retry of a store access is logged and counted.
     """
 
     def __init__(self, worker: str, place: str) -> None:
@@ -42,7 +42,7 @@ class WorkerMetrics:
 
     @contextlib.contextmanager
     def of_shard(self, shard: ShardRef, outcomes: Sequence[ShardOutcome]) -> Iterator[None]:
-        """Count the shard scored within the context, whose outcome is then in `outcomes`."""
+        """Count the shard scored in this context, whose outcome is in `outcomes` at its end."""
         try:
             yield
         except Exception as error:

@@ -38,7 +38,10 @@ STRAGGLER_SECONDS = 30.0
 
 
 class ShardRun:
-    """Scores `tasks` on the workers of a pool; `names` are the caller's names of the shards."""
+    """Distributes the shards of a run over the workers of a pool, with retries.
+
+    `names` are the caller's names of the shards in `tasks`.
+    """
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ _MEMORY_MARGIN = 2 << 30
 
 
 class Place(NamedTuple):
-    """The node and the GPUs of a worker, and their names for people."""
+    """The node and the GPUs on which a worker runs, with the node's name for people."""
 
     node: str
     gpus: str
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Loaded:
-    """Facts that a worker reports when it has loaded the model; `memory` in bytes, at most."""
+    """What a worker reports once it has loaded the model; `memory` is its peak, in bytes."""
 
     identity: ModelIdentity
     device: str
@@ -64,7 +64,7 @@ class Loaded:
 
 
 class ShardWorker:
-    """The actor: opens an engine once, scores the shards it is given, writes their parts."""
+    """The Ray actor of a worker: opens an engine once, scores shards and writes their parts."""
 
     def __init__(
         self, request: EncoderRequest, options: ScoreOptions, columns: ColumnSources, name: str
@@ -75,13 +75,13 @@ class ShardWorker:
         self._metrics = WorkerMetrics(name, str(self.place()))
 
     def place(self) -> Place:
-        """Return the node and GPUs of this worker, even while the model is loading."""
+        """Return the node and GPUs of this worker, also while the model is loading."""
         context = ray.get_runtime_context()
         gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
         return Place(context.get_node_id(), gpus, ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def load(self) -> Loaded:
-        """Load the estimator. Raises `ModelError`."""
+        """Load the estimator and report on it. Raises `ModelError`."""
         # Ray sets OMP_NUM_THREADS to this worker's number of cores.
         encoder = self._request.open(self._options, self._columns)
         self._engine = LocalEngine(encoder, self._options, self._columns, raises=True)
@@ -100,7 +100,7 @@ class ShardWorker:
         return outcomes[0]
 
     def estimate_shift(self, seed: int, tolerance: float) -> NoiseShift:
-        """The estimator's mean cosine on noise, the boundary of OSA."""
+        """Return the estimator's mean cosine on noise, the boundary of OSA, with its spread."""
         return self._engine.estimate_shift(seed, tolerance)
 
     def speed(self) -> Speed:
@@ -110,7 +110,7 @@ class ShardWorker:
 
 @dataclass(eq=False)
 class Worker:
-    """An actor as the driver sees it."""
+    """A worker of a Ray cluster as the driver sees it: its actor, state and running calls."""
 
     name: str
     handle: Any
@@ -125,7 +125,7 @@ class Worker:
 
 @dataclass(eq=False)
 class Call:
-    """A method running on a worker, with its start; `task` is the shard that it scores."""
+    """A call running on a worker, and when it started; `task` is the shard that it scores."""
 
     worker: Worker
     method: str
@@ -135,7 +135,7 @@ class Call:
 
 
 class WorkerPool:
-    """Workers of `gpus` and `cpus` each: `wanted` of them, or as many as fit."""
+    """A pool of Ray workers with `gpus` and `cpus` each: `wanted` of them, or as many as fit."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class WorkerPool:
 
     @property
     def usable(self) -> list[Worker]:
-        """The workers that are not parked, started or not."""
+        """The workers that are not parked for repeated failures, started or not."""
         return [worker for worker in self.workers if not worker.is_parked]
 
     @property
@@ -176,7 +176,7 @@ class WorkerPool:
         return worker.place is None or not self._failures[worker.place]
 
     def grow(self, most: int) -> None:
-        """Start missing workers: as many as requested or as fit, but `most` at most."""
+        """Start missing workers: as many as requested or as fit, but at most `most`."""
         parked = len(self.workers) - len(self.usable)
         wanted = min(most, self._wanted or max(1, self._room() - parked))
         if self.watch.head_is_silent:  # starting a worker would block
@@ -203,7 +203,7 @@ class WorkerPool:
         return Worker(name, actor.remote(self._request, self._options, self.columns, name))
 
     def call(self, worker: Worker, method: str, *args: object, **facts: Any) -> Call:
-        """Call a method of a worker, under the name of its shard if it has one."""
+        """Call a method of a worker; `task` is the shard that it scores, if any."""
         call = Call(worker, method, time.monotonic(), **facts)
         name = f"{method} {call.task.shard.name}" if call.task else f"{method} {worker.name}"
         reference = getattr(worker.handle, method).options(name=name).remote(*args)
@@ -213,7 +213,7 @@ class WorkerPool:
         return call
 
     def answers(self) -> Iterator[tuple[Call, Any]]:
-        """Return the calls that ended within a tick, with what they returned or raised.
+        """Yield the calls that ended within a tick, with what they returned or raised.
 
         None is the answer of a call that ended with its worker through no fault of its own. Raises
         errors that end the run: a dead cluster, an output that cannot be written, or the last error

@@ -22,7 +22,10 @@ HELD_OUT = "heldout"
 
 @dataclass(frozen=True)
 class RenderedCorpus:
-    """A rendered corpus; `seconds` excludes the held-out sets."""
+    """A rendered synthetic corpus: where it is and what it holds.
+
+    `seconds` excludes the held-out sets.
+    """
 
     out: str
     shards: int

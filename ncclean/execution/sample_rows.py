@@ -21,19 +21,19 @@ Whole = TypeVar("Whole", int, np.ndarray)
 
 
 def place_of(row: Whole, caption: Whole) -> Whole:
-    """Sort keys that put pairs in the order of the table, from row and caption number."""
+    """Return sort keys that put pairs in the order of the table, from row and caption number."""
     place: Whole = (row << 16) + caption
     return place
 
 
 def row_of(place: int) -> int:
-    """Return the number of the sample of a pair at this place."""
+    """Return the row of a pair's sample, from a sort key of `place_of`."""
     return place >> 16
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the table: a sample with one of its captions."""
+    """A row of the score table: a sample with one of its captions."""
 
     decoded: DecodedSample
     caption: Caption
@@ -67,12 +67,12 @@ class Row:
 
 
 def captions_of(sample: Sample) -> list[Caption]:
-    """The captions of a sample; one empty caption if there is none, as each sample has a row."""
+    """Return the captions of a sample; an empty one if there is none, as each sample has a row."""
     return sample.captions or [Caption()]
 
 
 def images_of_rows(scorable: Sequence[Row]) -> np.ndarray:
-    """Return (n,) each pair's image number, counting only images that have a pair."""
+    """Return (n,) image numbers of n scorable rows, counting only images that have a pair."""
     begins = np.array(
         [row.sample is not before.sample for before, row in pairwise(scorable)], dtype=np.int64
     )
@@ -85,7 +85,7 @@ def facts_of_rows(
     samples: list[DecodedSample],
     rows: list[Row],
 ) -> dict[str, pa.Array]:
-    """(n,) values of all columns but the scores, such as uid, caption and status, by name.
+    """Return (n,) columns of a shard's rows, all but the scores, such as uid, caption and status.
 
     `samples` are all of the shard, and `late_metadata` their fields, by row, that were read after
     them.
@@ -131,9 +131,10 @@ def facts_of_rows(
 
 
 def repeated(rows: Sequence[Row]) -> tuple[pa.Array, pa.Array]:
-    """Return the table's rows in order: numbers in `rows`, and how many samples later each is.
+    """Return the order in which rows enter the table if each sample stands for several alike.
 
-    A sample represents those that are `alike`; several captions of one stay together.
+    Returns indices into `rows`, and by how many samples each is later. A sample represents those of
+    its `alike`; several captions of one stay together.
     """
     _, first, captions = np.unique(
         np.array([row.sample.row for row in rows], np.int64), return_index=True, return_counts=True
@@ -147,7 +148,7 @@ def repeated(rows: Sequence[Row]) -> tuple[pa.Array, pa.Array]:
 
 
 def fields_of(records: Sequence[dict[str, object]], names: Iterable[str]) -> dict[str, pa.Array]:
-    """Return columns for the json fields of these names, as far as records have them."""
+    """Return a column for each of the json fields with these names, as far as records have them."""
     columns: dict[str, pa.Array] = {}
     for name in names:
         values = [record.get(name) for record in records]
@@ -161,7 +162,10 @@ def fields_of(records: Sequence[dict[str, object]], names: Iterable[str]) -> dic
 
 
 def check_places(facts: dict[str, pa.Array], samples: int) -> None:
-    """Raise `AssertionError` unless each caption of each sample has exactly one row."""
+    """Raise `AssertionError` unless each caption of each sample has exactly one row.
+
+    The rows are those of the score table.
+    """
     rows = facts["row"].to_numpy().astype(np.int64)
     places = place_of(rows, facts["caption_number"].to_numpy())
     if not np.array_equal(np.unique(rows), np.arange(samples)) or (np.diff(places) <= 0).any():
@@ -169,7 +173,7 @@ def check_places(facts: dict[str, pa.Array], samples: int) -> None:
 
 
 def strings(values: list[str | None] | list[str]) -> pa.Array:
-    """An Arrow array of strings, also if all values are None."""
+    """Return texts as an Arrow array of strings, also if all are None."""
     return pa.array(values, pa.string())
 
 

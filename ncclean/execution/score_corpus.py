@@ -63,7 +63,7 @@ _SHARDS_ASKED = 10  # inspected for their fields
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreCorpus:
-    """A scoring run: its pairs, what is computed for them, and where the table goes.
+    """A scoring run: the pairs, what is computed for them, and where the table goes.
 
     `cluster` is the Ray cluster that does the work, None for this process.
     """

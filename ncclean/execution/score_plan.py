@@ -27,7 +27,7 @@ _TEXTS_TRIED = 512
 
 @dataclass(frozen=True)
 class ScorePlan:
-    """The estimate of `--dry-run`: the size of the job and its hours.
+    """The estimated size and hours of a scoring run, for `--dry-run`.
 
     `samples_per_second` is one worker's, measured here on one batch; `worker_hours` is the sum over
     `workers`, of which `busy_workers` have a shard at once; `hours` is the elapsed time.

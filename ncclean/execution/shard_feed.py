@@ -39,7 +39,7 @@ _CHANCES = 5  # of a shard whose readers the system kills
 
 @dataclass
 class Images:
-    """(n, 3, H, W) uint8 images of a shard, in memory that `release` frees."""
+    """(n, 3, H, W) uint8 images of a shard, in shared memory that `ShardFeed.release` frees."""
 
     block: Block
     pixels: torch.Tensor
@@ -92,7 +92,7 @@ class _Reader:
 
 
 class ShardFeed:
-    """Reads shards in worker processes, which have `decoders` threads in total."""
+    """Reads and decodes shards in worker processes, which have `decoders` threads in total."""
 
     def __init__(
         self, settings: ReaderSettings, decoders: int, batch_size: int, device: torch.device = _CPU
@@ -105,7 +105,7 @@ class ShardFeed:
     def read(self, shards: Sequence[ShardRef]) -> Parts:
         """Yield the images of each shard, then its rows or why there are none, with its number.
 
-        Free images with `release`.
+        The images must be freed with `release`.
         """
         readers = min(len(shards), self._decoders, _MOST_READERS)
         if not readers:
@@ -215,7 +215,7 @@ class ShardFeed:
         return {phase: waited * seconds / whole for phase, seconds in of_reader.items()}
 
     def release(self, images: Images) -> None:
-        """Free the memory of used images."""
+        """Free the shared memory of images that are no longer needed."""
         self._free.append(images.block.number)
         self._grant()
 

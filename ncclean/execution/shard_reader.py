@@ -60,7 +60,7 @@ _SECONDS, _SECONDS_TOGETHER, _SECONDS_ALONE = 1.5, 0.5, 4.0
 
 @dataclass(frozen=True)
 class ReaderSettings:
-    """Settings of a reader for all shards; `arena` is the number and the shape of blocks.
+    """Settings of a process that reads shards; `arena` is the number and the shape of its blocks.
 
     `fields` of the samples are requested as columns, and with `with_pairs` the captions and fields
     of each block. Without `tokenize`, the parent tokenizes.
@@ -82,7 +82,7 @@ class ReaderSettings:
 
 @dataclass(frozen=True)
 class Block:
-    """Images of a shard in a block of the arena; `rows` are (n,) numbers of their samples.
+    """Images of a shard in a block of shared memory; `rows` (n,) are the numbers of their samples.
 
     `encoded` are JPEGs decoded elsewhere, by their numbers. `samples` have been read so far.
     `pairs` have the place in the shard, the caption and the fields of each, if requested.
@@ -97,7 +97,7 @@ class Block:
 
 @dataclass(frozen=True)
 class ShardRows:
-    """Columns and facts of a shard once it has been read.
+    """The rows of a shard, once all of it has been read.
 
     `facts` are (n,) columns of the score table, of which m rows can be scored: `images` are (m,)
     numbers of their images, and `image_signals` (m,) their signals. `tokens` are those of the m
@@ -115,7 +115,7 @@ class ShardRows:
     waited: dict[str, float] = field(default_factory=dict)
 
     def without(self, rejected: Mapping[int, ImageRejected]) -> ShardRows:
-        """Return the rows if images, given by the numbers of their samples, are unusable, too."""
+        """Return the rows of the shard if more images, by their samples' numbers, are unusable."""
         status = np.array(self.facts["status"].to_pylist(), dtype=object)
         error = np.array(self.facts["error"].to_pylist(), dtype=object)
         is_ok = status == SkipReason.OK.value
@@ -138,7 +138,7 @@ class ShardRows:
 
 @dataclass(frozen=True)
 class ReadShard:
-    """A shard to read.
+    """A request to read a shard.
 
     With `carefully`, because a reader died of it, each sample is read and announced separately, and
     decoded in its own process. `most` limits the number of samples, and `why` is the reason.
@@ -176,7 +176,7 @@ def main(connection: Connection, descriptors: Sequence[int]) -> None:
 
 
 class ShardReader:
-    """Reads one shard after another, into blocks that the parent has freed."""
+    """Reads one shard after another into blocks of shared memory that the parent has freed."""
 
     def __init__(self, settings: ReaderSettings, arena: Arena, parent: Parent) -> None:
         self.free: list[int] = []
@@ -193,7 +193,7 @@ class ShardReader:
         )
 
     def read(self, asked: ReadShard) -> None:
-        """Send the images of a shard, then its rows, or the error that stopped reading."""
+        """Send the parent the images of a shard, then its rows or the error that ended reading."""
         shard = asked.shard
         trust(not asked.carefully)
         limit_seconds(_SECONDS_ALONE if asked.carefully else self._seconds)

@@ -19,14 +19,14 @@ _LARGEST_SAMPLE = 4096
 
 
 class NoiseShift(NamedTuple):
-    """Mean and standard deviation of the cosines of noise images with noise captions."""
+    """The mean and standard deviation of the cosines of noise images with noise captions."""
 
     mean: float
     deviation: float
 
 
 def noise_shift(estimator: Estimator, seed: int, tolerance: float) -> NoiseShift:
-    """Return the estimator's cosines on noise, from the user's cache if present.
+    """Return the mean and spread of the estimator's cosines on noise, if possible from a cache.
 
     See `ncclean.scoring.osa.estimate_shift`.
     """

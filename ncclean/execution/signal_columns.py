@@ -19,7 +19,7 @@ from ncclean.scoring.columns import BlockScores
 
 @dataclass(frozen=True)
 class HeadColumns(ColumnSource):
-    """`--head NAME=FILE`: linear layers or MLPs on the image embedding, by the column's name."""
+    """The columns of `--head NAME=FILE`: linear layers or MLPs on the image embedding."""
 
     heads: Mapping[str, EmbeddingHead]
     flag = "--head"
@@ -28,7 +28,7 @@ class HeadColumns(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> HeadColumns | None:
-        """Load the heads of `--head`.
+        """Load the heads of `--head`; None without any.
 
         Raises `InputError` for an invalid file or a repeated name.
         """
@@ -44,11 +44,11 @@ class HeadColumns(ColumnSource):
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
-        """Names and types of the head columns: float32 each."""
+        """Names and types of the columns of heads: float32 each."""
         return dict.fromkeys(self.heads, pa.float32())
 
     def identity(self) -> Mapping[str, Any]:
-        """Names and fingerprints of the heads of `--head`."""
+        """Return the names and fingerprints of the heads of `--head`."""
         return {"head": [f"{name}={head.fingerprint}" for name, head in self.heads.items()]}
 
     def check(self, encoder: EncoderFacts) -> None:
@@ -69,7 +69,7 @@ class HeadColumns(ColumnSource):
 
 
 class ImageSignals(ColumnSource):
-    """`--signals image`: blur, brightness, entropy and hashes, measured when images are decoded."""
+    """The columns of `--signals image`: blur, brightness, entropy and hashes of decoded images."""
 
     flag = "--signals"
     options = ("signals",)
@@ -78,11 +78,11 @@ class ImageSignals(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> ImageSignals | None:
-        """The column source of `--signals image`, None without it."""
+        """Return the column source of `--signals image`, None without it."""
         return cls() if "image" in (options.signals or ()) else None
 
     def identity(self) -> Mapping[str, Any]:
-        """The version of the image signals."""
+        """Return the version of the image signals."""
         return {"signals": [f"image {image_signals.VERSION}"]}
 
     def check(self, encoder: EncoderFacts) -> None:
@@ -104,7 +104,7 @@ class ImageSignals(ColumnSource):
 
 
 class LanguageColumns(ColumnSource):
-    """`--signals language`: the language of the caption and its probability."""
+    """The columns of `--signals language`: the language of a caption and its probability."""
 
     flag = "--signals"
     options = ("signals",)
@@ -119,11 +119,11 @@ class LanguageColumns(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> LanguageColumns | None:
-        """The column source of `--signals language`, None without it."""
+        """Return the column source of `--signals language`, None without it."""
         return cls() if "language" in (options.signals or ()) else None
 
     def identity(self) -> Mapping[str, Any]:
-        """Name and version of the language detector."""
+        """Return name and version of the language detector."""
         return {"signals": [f"language {self._detector.version}"]}
 
     def of_shard(
@@ -137,7 +137,7 @@ class LanguageColumns(ColumnSource):
 
 
 class TextColumns(ColumnSource):
-    """`--signals text`: urls, file names, boilerplate and other signs of a caption's text."""
+    """The columns of `--signals text`: urls, file names, boilerplate and the like in a caption."""
 
     flag = "--signals"
     options = ("signals",)
@@ -146,15 +146,15 @@ class TextColumns(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> TextColumns | None:
-        """The column source of `--signals text`, None without it."""
+        """Return the column source of `--signals text`, None without it."""
         return cls() if options.learns_boilerplate else None
 
     def identity(self) -> Mapping[str, Any]:
-        """The version of the text signals."""
+        """Return the version of the text signals."""
         return {"signals": [f"text {text_signals.VERSION}"]}
 
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """The text signals of each caption, with the boilerplate of the corpus."""
+        """Return the text signals of each caption, by the boilerplate of the corpus."""
         return text_signals.TextSignals(encoder.corpus.boilerplate)(shard.captions)

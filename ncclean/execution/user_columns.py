@@ -68,7 +68,7 @@ class _Function:
 
 @dataclass(frozen=True)
 class UserColumns(ColumnSource):
-    """The columns of functions of `PairBatch`, see `ncclean.columns`."""
+    """The columns of users' functions of `PairBatch`; see `ncclean.columns`."""
 
     functions: Sequence[_Function]
     flag = "--columns"
@@ -98,7 +98,7 @@ class UserColumns(ColumnSource):
         return [sys.modules[function.call.__module__] for function in self.functions]
 
     def identity(self) -> Mapping[str, Any]:
-        """Names and versions of the functions of `--columns`."""
+        """Return names and versions of the functions of `--columns`."""
         return {"columns": [f"{one.name} {one.declared.version}" for one in self.functions]}
 
     def of_batch(self, batch: PairBatch, failures: ColumnFailures) -> Values:

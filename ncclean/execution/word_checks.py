@@ -57,9 +57,10 @@ class _Checked:
 
 @dataclass(frozen=True)
 class WordChecks(ColumnSource):
-    """The check of each word of a class (`--words`), with `per_caption` exchanges a caption.
+    """The columns of `--words`: whether a caption's words fit its image better than others.
 
-    `classes` is None for those learnt from the corpus.
+    Words are exchanged with others of their class, `per_caption` for each caption. `classes` is
+    None for those learned from the corpus.
     """
 
     classes: WordClasses | None
@@ -73,7 +74,10 @@ class WordChecks(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> WordChecks | None:
-        """The column source of `--words`, None without it. Raises `InputError` for bad classes."""
+        """Return the column source of `--words`, None without it.
+
+        Raises `InputError` for bad word classes.
+        """
         if not options.words:
             return None
         path = options.word_classes
@@ -84,14 +88,14 @@ class WordChecks(ColumnSource):
 
     @functools.cached_property
     def version(self) -> str:
-        """A digest of the word classes; for those of the corpus, the version of learning."""
+        """Return a digest of the word classes; for those of the corpus, the version of learning."""
         if self.classes is None:
             return f"{FROM_CORPUS} {VERSION}"
         text = repr(self.classes.classes).encode()
         return hashlib.blake2b(text, digest_size=8).hexdigest()
 
     def identity(self) -> Mapping[str, Any]:
-        """The digest of the word classes, and the number of exchanges tried for each caption."""
+        """Return the digest of the word classes, and the number of exchanges for each caption."""
         return {"words": self.version, "words_per_caption": self.per_caption}
 
     def check(self, encoder: EncoderFacts) -> None:
@@ -103,7 +107,7 @@ class WordChecks(ColumnSource):
             )
 
     def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> Sequence[str]:
-        """A text for each exchange of captions with a word to try, and for each drawn one."""
+        """Return a text for each exchange of a word in captions, and for each drawn exchange."""
         classes = self.classes
         tried = [text for text in captions if classes is None or classes.places(text)]
         return [f"{text} {number}" for text in tried for number in range(self.per_caption + 1)]
@@ -114,7 +118,7 @@ class WordChecks(ColumnSource):
         """Look for a wrong word in each caption; null for a caption without words of the classes.
 
         With `--caption-parts`, looks in the worst part of each. The scores of pairs and of known
-        near misses join the shard's distributions.
+        near misses are added to the shard's histograms.
         """
         estimator = encoder.estimator
         assert scores is not None
