@@ -34,7 +34,7 @@ _TRIES = 10
 
 @dataclass(frozen=True)
 class CropBox:
-    """A window of an image in pixels."""
+    """A window of an image: its corner and its size, in pixels."""
 
     left: int
     top: int
@@ -62,7 +62,7 @@ def random_crop(
 
 
 class TrainingDecoder(ImageDecoder):
-    """Decode bytes to a uint8 (3, H, W) training crop; safe to call from several threads."""
+    """Decodes image bytes to a uint8 (3, H, W) random training crop; safe in several threads."""
 
     def crop(self, data: bytes, seed: int) -> torch.Tensor:
         """Decode an image and take the random crop given by the seed. Raises `ImageRejected`."""

@@ -44,7 +44,7 @@ _KARPATHY = ".json"
 
 @dataclass(frozen=True)
 class BenchmarkSet:
-    """One evaluation set; `kind` is `classification` or `retrieval`."""
+    """One evaluation set in a folder; `kind` is `classification` or `retrieval`."""
 
     folder: UPath
     kind: str

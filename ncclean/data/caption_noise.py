@@ -18,7 +18,7 @@ from ncclean.data.word_classes import WordClasses, exchanged
 
 
 def is_changeable(caption: str) -> bool:
-    """Whether `change_one_word` can change the caption."""
+    """Check whether `change_one_word` can change a caption: it has a word of a class."""
     return bool(WordClasses.bundled().places(caption))
 
 

@@ -25,7 +25,7 @@ TokenCounts = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 def sentence_starts(caption: str) -> list[int]:
-    """Return the characters at which the sentences of a caption begin, 0 first.
+    """Return the character indices at which the sentences of a caption start, 0 first.
 
     An item marker such as `2.` or `-` belongs to the text after it, and any other text without a
     letter to the text before it. A full stop inside a word, as in `IMG_1.JPG`, ends nothing.
@@ -52,7 +52,7 @@ def _segmented(caption: str) -> Iterator[str]:
 def split_captions(
     captions: Sequence[str], count_tokens: TokenCounts, context_length: int
 ) -> list[list[int]]:
-    """Return the characters at which the parts of each caption begin, 0 first.
+    """Return the character indices at which the parts of each caption start, 0 first.
 
     `count_tokens` counts the tokens of texts before truncation to `context_length`. A longer
     sentence is halved, after a clause or a word near its middle, until its pieces fit.
@@ -109,5 +109,5 @@ def _middle(text: str) -> int:
 
 
 def parts_of(caption: str, starts: Sequence[int]) -> list[str]:
-    """Return the parts of a caption that begin at `starts`, stripped."""
+    """Return the parts of a caption that start at the character indices `starts`, stripped."""
     return [caption[begin:end].strip() for begin, end in pairwise([*starts, len(caption)])]

@@ -26,14 +26,14 @@ from ncclean.errors import InputError, ShardError
 
 @dataclass(frozen=True)
 class ChosenCaptions:
-    """The captions of a corpus with the (K,) sorted `numbers`: (K,) `texts`."""
+    """K captions of a corpus: `texts` (K,), and their sorted `numbers` (K,) in the corpus."""
 
     numbers: np.ndarray
     texts: pa.LargeStringArray
 
     @classmethod
     def among(cls, shards: Iterable[pa.ChunkedArray], numbers: np.ndarray) -> ChosenCaptions:
-        """Collect chosen captions from the captions of all shards, in order."""
+        """Collect the captions with these numbers from the captions of all shards, in order."""
         chosen = [pa.array([], pa.large_string())]
         start = 0
         for texts in shards:
@@ -71,7 +71,7 @@ def error_of(table: pa.Table) -> str:
 
 
 def check_is_of_the_bytes(shard: ShardRef, error: ShardError) -> None:
-    """Raise `InputError` if the store, not the bytes, makes a shard unreadable."""
+    """Raise `InputError` for an error of reading a shard that its store, not its bytes, causes."""
     cause = error.__cause__
     if isinstance(cause, OSError) and not isinstance(cause, gzip.BadGzipFile):
         raise InputError(f"{shard.url} {error}") from error
@@ -95,9 +95,9 @@ _MOST_NAMES, _LONGEST_NAME = 20, 60
 
 
 def names_there(shard: ShardRef) -> list[str]:
-    """List possible caption names: a table's columns, or a shard's extensions and json fields.
+    """List names under which captions may be: columns, extensions and fields of the json.
 
-    Inspects the first samples only; returns none if the shard cannot be read.
+    Inspects the first samples of the shard only; returns none if it cannot be read.
     """
     try:
         names = [name[:_LONGEST_NAME] for name in _names(shard)]

@@ -22,18 +22,18 @@ _AT_ONCE = 8  # parallel requests, mostly waiting for the store
 
 
 class SampleCounts(NamedTuple):
-    """The usable samples of each shard by name; `failed` shards break off with an error."""
+    """The number of usable samples of each shard by name; `failed` shards end with an error."""
 
     samples: dict[str, int]
     failed: dict[str, str]
 
 
 def count_samples(shards: Sequence[ShardRef], caption_key: CaptionKeys = None) -> SampleCounts:
-    """Count the usable samples of each shard; of one that cannot be read to its end, those before.
+    """Count the usable samples of each shard; of one that breaks off, those before.
 
     From the `sizes.json` beside it, which `ncclean export` and DataComp write; else from the
     headers of a tar (pairs of image and a caption that `caption_key` names, decodable or not), or
-    by reading what is none.
+    by reading any other shard.
     """
     folders = {shard.url.rpartition("/")[0] for shard in shards}
     sizes = {f"{folder}/{file}": n for folder in folders for file, n in _sizes(folder).items()}

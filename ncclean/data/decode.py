@@ -42,7 +42,7 @@ _END, _END_WITHIN = b"\xff\xd9", 64
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """open_clip's `PreprocessCfg` as values: what happens to an image before the encoder."""
+    """How an image is resized and cropped for the encoder, as in open_clip's `PreprocessCfg`."""
 
     size: tuple[int, int]  # height, width in pixels
     mean: tuple[float, ...]
@@ -59,10 +59,11 @@ class Preprocessing:
 
 @dataclass(slots=True)
 class DecodedImage:
-    """`pixels` is a uint8 (3, H, W) crop; `width` and `height` are those of the original as stored.
+    """A decoded image: `pixels` is a uint8 (3, H, W) crop.
 
-    For a JPEG to be decoded elsewhere, `pixels` are its n bytes, (n,). `signals` are those of
-    `ncclean.data.image_signals`, if requested. `is_turned` says whether EXIF had the image rotated.
+    `width` and `height` are those of the original as stored. For a JPEG to be decoded elsewhere,
+    `pixels` are its n bytes, (n,). `signals` are those of `ncclean.data.image_signals`, if
+    requested. `is_turned` says whether EXIF had the image rotated.
     """
 
     pixels: torch.Tensor
@@ -130,7 +131,7 @@ class ImageDecoder:
         return [self.decode_or_reject(data) for data in images]
 
     def decode_or_reject(self, data: bytes) -> DecodedImage | ImageRejected:
-        """Decode one image; return, not raise, the error that rejects it."""
+        """Decode one image; return the error that rejects it instead of raising it."""
         try:
             return self(data)
         except ImageRejected as rejected:
@@ -223,7 +224,11 @@ def _is_strip(width: int, height: int, spec: Preprocessing) -> bool:
 
 
 def geometry(width: int, height: int, spec: Preprocessing) -> tuple[int, int, int, int]:
-    """Return resized height and width, then top and left of the crop, rounded as in torchvision."""
+    """Return the height and width to resize an image to, and the top and left of the crop.
+
+    Resizes the shorter side to the encoder's size and crops the centre, or squashes to the size;
+    rounded as in torchvision.
+    """
     if spec.resize_mode == "squash":
         return spec.size[0], spec.size[1], 0, 0
     side = spec.size[0]

@@ -30,7 +30,7 @@ _CHUNKS_AHEAD = 2
 
 @dataclass(slots=True)
 class DecodedSample:
-    """A sample without its image bytes; `pixels` is None if the image cannot be used."""
+    """A sample with its decoded image in place of the bytes; `pixels` is None if it has none."""
 
     sample: Sample
     pixels: torch.Tensor | None = None
@@ -140,7 +140,7 @@ class Decoder(Protocol):
 
 
 def decode_samples(samples: Sequence[Sample], decoder: Decoder) -> list[DecodedSample]:
-    """Decode the images of samples and free their bytes; a rejection sets a sample's status."""
+    """Decode the images of samples and free their bytes; reject samples without a usable image."""
     images = [sample.image for sample in samples if sample.image is not None]
     outcomes = iter(decoder.decode_many(images))
     decoded = []

@@ -15,14 +15,17 @@ FINGERPRINTS = "shard_fingerprints"  # a JSON object by the names of shards
 
 
 class Fingerprint(NamedTuple):
-    """The size of a shard, and digests of its URLs and of its version; 0 and "" if unknown."""
+    """The size of a shard, and digests of its URLs and of its version, to notice later changes.
+
+    0 and "" if unknown.
+    """
 
     size: int
     urls: str
     version: str
 
     def has_changed(self, now: Fingerprint) -> bool:
-        """Check whether a shard is another one now; a copy elsewhere has another version."""
+        """Check whether a shard has changed since; a copy elsewhere has another version."""
         if self.size and now.size and self.size != now.size:
             return True
         has_versions = self.version != "" != now.version
@@ -34,7 +37,7 @@ Fingerprints = dict[str, Fingerprint]
 
 
 def parsed(recorded: Any) -> Fingerprints:
-    """Return the fingerprints in a decoded JSON object; none if it is a stranger's."""
+    """Return the fingerprints in a decoded JSON object; none if it has another form."""
     try:
         return {
             name: Fingerprint(int(size), str(urls), str(version))
@@ -45,7 +48,7 @@ def parsed(recorded: Any) -> Fingerprints:
 
 
 def from_text(text: str | bytes | None) -> Fingerprints:
-    """Parse the metadata of a file; none if there is none, or it is a stranger's."""
+    """Return the fingerprints in the metadata of a file; none if absent or invalid."""
     try:
         return parsed(json.loads(text or "{}"))
     except (RecursionError, ValueError):
@@ -58,18 +61,18 @@ def fingerprints_of(schema: pa.Schema) -> Fingerprints:
 
 
 def as_metadata(fingerprints: Mapping[str, Fingerprint]) -> dict[str, str]:
-    """Return metadata with fingerprints; empty without any."""
+    """Return table metadata that holds fingerprints; empty without any."""
     return {FINGERPRINTS: json.dumps(fingerprints)} if fingerprints else {}
 
 
 def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate tables and their fingerprints."""
+    """Concatenate tables, merging the fingerprints in their metadata."""
     carried = as_metadata(agreed(fingerprints_of(table.schema) for table in tables))
     return pa.concat_tables(tables).replace_schema_metadata(carried)
 
 
 def agreed(several: Iterable[Mapping[str, Fingerprint]]) -> Fingerprints:
-    """Merge fingerprints of shards; those that differ are left out."""
+    """Merge fingerprints of shards from several sources; those that differ are left out."""
     united: dict[str, set[Fingerprint]] = {}
     for fingerprints in several:
         for name, fingerprint in fingerprints.items():
@@ -78,5 +81,5 @@ def agreed(several: Iterable[Mapping[str, Fingerprint]]) -> Fingerprints:
 
 
 def changed_shards(then: Mapping[str, Fingerprint], now: Mapping[str, Fingerprint]) -> list[str]:
-    """Return the names of the shards that differ between two times."""
+    """Return the names of the shards whose fingerprints differ between two times."""
     return [name for name in now if name in then and then[name].has_changed(now[name])]

@@ -12,7 +12,10 @@ _PIXELS_PER_CORE = 4_000_000  # of a photograph
 
 
 class Gate:
-    """Lets threads hold at most `most` together; a single larger amount is admitted alone."""
+    """Limits the sum of amounts that threads hold at once to `most`.
+
+    A single larger amount is admitted alone.
+    """
 
     def __init__(self, most: int) -> None:
         self._most, self._held = most, 0
@@ -41,7 +44,7 @@ class Gate:
 
 
 class PixelGate(Gate):
-    """Gate for decoding images: as many pixels as the largest may have, or a few for each core.
+    """Limits the pixels that are decoded at once: to the largest image, or a few for each core.
 
     A decoder takes about eight bytes for each pixel: one image of the largest kind at a time is
     enough.

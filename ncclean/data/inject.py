@@ -41,7 +41,7 @@ _AHEAD = 64  # images fetched before they are written
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """The member that holds an image: bytes `begin` to `end` of a file."""
+    """Where an image is: the tar member from byte `begin` to `end` of a file."""
 
     url: str
     begin: int
@@ -50,11 +50,11 @@ class ImageSource:
 
 @dataclass(frozen=True, slots=True)
 class SampleEdit:
-    """The change to a sample: the resulting noise of each of its captions, and a new image.
+    """The change of injected noise to a sample: its new captions, or its new image.
 
-    `kinds` has None for a clean caption; `own` gives the index of each caption among the sample's
-    own, by default its position. `captions` is None if they are unchanged. `noisy_parts` says which
-    sentence of each caption is noisy, if only one is.
+    `kinds` names the resulting noise of each caption, None for a clean one; `own` gives the index
+    of each caption among the sample's own, by default its position. `captions` is None if they are
+    unchanged. `noisy_parts` says which sentence of each caption is noisy, if only one is.
     """
 
     kinds: tuple[str | None, ...]
@@ -66,10 +66,11 @@ class SampleEdit:
 
 @dataclass
 class Rewritten:
-    """Counts of what a shard had before.
+    """What a shard had before noise was injected, as counts.
 
     `already_noisy` counts the untouched pairs whose json says `is_noisy`: they stay noisy.
-    `json_replaced` counts jsons that could not be parsed.
+    `json_added` counts samples without a json, `json_replaced` those whose json could not be
+    parsed.
     """
 
     already_noisy: int = 0
@@ -85,7 +86,7 @@ def write_noisy(
     sink: IO[bytes],
     caption_key: str | None = None,
 ) -> Rewritten:
-    """Copy an uncompressed tar, replacing captions or images, and note the truth about each pair.
+    """Copy an uncompressed tar with noise: replace captions or images, and record the ground truth.
 
     `rows` (P,) are those of the scorable samples, which `edits` numbers. Raises `ShardError` if the
     source lacks them, `InputError` if another sample's image cannot be read.

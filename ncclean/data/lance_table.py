@@ -22,7 +22,7 @@ _LANCE_ERRORS = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
 
 class Piece(NamedTuple):
-    """Rows of a data set read at a time; `version` covers all rows up to the last."""
+    """Rows of a Lance data set read at a time; `version` covers all rows up to the last."""
 
     first: int
     last: int
@@ -36,7 +36,7 @@ def is_lance(place: str) -> bool:
 
 
 def open_lance(url: str) -> Any:  # a `lance.LanceDataset`
-    """Open a data set at its latest version.
+    """Open a Lance data set at its latest version.
 
     Raises `InputError` if the library is missing, `ShardError` if it cannot be opened.
     """
@@ -52,7 +52,7 @@ def open_lance(url: str) -> Any:  # a `lance.LanceDataset`
 
 
 def lance_columns(url: str) -> pa.Schema:
-    """Return the columns of a data set, without those written by `ncclean annotate`."""
+    """Return the columns of a Lance data set, without those written by `ncclean annotate`."""
     schema = open_lance(url).schema
     return pa.schema(
         [_as_read(field) for field in schema if not field.name.startswith(SCORE_PREFIX)]
@@ -66,7 +66,7 @@ def _as_read(field: pa.Field) -> pa.Field:
 
 
 def lance_pieces(url: str, rows: int) -> list[Piece]:
-    """Cut a data set into pieces of about `rows` rows, at ends of fragments if possible.
+    """Cut a Lance data set into pieces of about `rows` rows, at ends of fragments if possible.
 
     Appending rows leaves the earlier pieces unchanged.
     """
@@ -118,7 +118,7 @@ def _field_ids(fields: Sequence[Any]) -> set[int]:
 
 
 def lance_size_and_version(url: str) -> tuple[int, str]:
-    """Return the bytes of a data set without scores, and the version of all its rows."""
+    """Return the bytes of a Lance data set without scores, and the version of all its rows."""
     pieces = lance_pieces(url, 1 << 62)
     return sum(one.size for one in pieces), pieces[-1].version if pieces else ""
 
@@ -126,7 +126,7 @@ def lance_size_and_version(url: str) -> tuple[int, str]:
 def lance_batches(
     url: str, columns: Sequence[str], rows: tuple[int, int], batch_rows: int, version: str = ""
 ) -> Iterator[pa.RecordBatch]:
-    """Read a range of rows in order.
+    """Read a range of rows of a Lance data set, in order.
 
     Raises `ShardError` if they cannot be read, or no longer match `version`.
     """
@@ -142,7 +142,10 @@ def lance_batches(
 def read_batches(
     url: str, columns: list[str], rows: tuple[int, int], batch_rows: int, version: int
 ) -> Iterator[pa.RecordBatch]:
-    """Read a range of rows of a version; damaged files may make the library end this process."""
+    """Read a range of rows of a version of a Lance data set.
+
+    Damaged files may make the library end this process.
+    """
     import lance
 
     first, last = rows
@@ -154,7 +157,7 @@ def read_batches(
 
 
 def read_lance(url: str, columns: Sequence[str] | None, rows: tuple[int, int] | None) -> pa.Table:
-    """Read the named columns that exist, for all or some of the rows."""
+    """Read the named columns of a Lance data set that exist, for all or some of the rows."""
     dataset = open_lance(url)
     names = [name for name in dataset.schema.names if columns is None or name in columns]
     asked = rows or (0, dataset.count_rows())

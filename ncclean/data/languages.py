@@ -41,7 +41,7 @@ class LanguageDetector:
 
 
 def foreign_language(texts: Sequence[str]) -> str | None:
-    """Return the non-English language of joined texts; None if English or uncertain.
+    """Return the language of texts, joined, if it is not English; None if it is or is uncertain.
 
     Also None without a detector, which is an extra.
     """

@@ -21,7 +21,7 @@ _QUESTIONS = 32  # concurrent requests about the files of a corpus
 
 
 class Cut(NamedTuple):
-    """Rows read together: the first, the end row, and the byte where they begin."""
+    """Rows of a file that form a shard: the first, the end row, and the byte where they start."""
 
     first: int
     last: int
@@ -29,7 +29,10 @@ class Cut(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Size of a file, a version that changes with its rows, and a suffix for the layout's name."""
+    """What identifies a file's rows: its size, and a version that changes with the rows.
+
+    `detail` is a suffix for the layout's name.
+    """
 
     size: int
     version: str
@@ -37,7 +40,7 @@ class Facts(NamedTuple):
 
 
 class SourceFile(NamedTuple):
-    """A file or folder of a layout, and its `files`: the folder of its images, or its vectors."""
+    """A file or folder in a layout; `files` is the folder of its images, or its vectors."""
 
     layout: Layout
     url: str
@@ -45,7 +48,7 @@ class SourceFile(NamedTuple):
 
 
 class Layout(ABC):
-    """A way to store pairs in files.
+    """A way to store pairs in files, such as tars, tables or folders.
 
     Layouts are tried in the order of a registry: the first that finds files in a source reads it.
     """
@@ -69,14 +72,14 @@ class Layout(ABC):
         return None
 
     def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut] | None:
-        """Cut a file into units of about `unit_rows`; return None for a single shard.
+        """Cut a file into shards of about `unit_rows` rows; None if it is a single shard.
 
         Raises `ShardError`.
         """
         return None
 
     def facts(self, file: SourceFile, options: SourceOptions) -> Facts:
-        """Return size and version of what the rows depend on."""
+        """Return the size and version of what the rows of a file depend on."""
         return Facts(*sizes_and_versions([file.url])[0])
 
     def units(self, file: SourceFile, name: str, options: SourceOptions) -> list[ShardRef]:
@@ -130,7 +133,7 @@ def units_of(
 
 
 class Source:
-    """A file or a folder, listed on first use.
+    """A file or a folder given by the user, listed on first use.
 
     Raises `InputError` for a URL that cannot be opened, and if a store does not answer.
     """
@@ -141,7 +144,7 @@ class Source:
 
     @cached_property
     def is_file(self) -> bool:
-        """Check whether it is a file; for a URL, by its name."""
+        """Whether the source is a file; for a URL, by its name."""
         is_url = stores.is_url(self.url)
         return bool(self._place.suffix) if is_url else os.path.isfile(self.url)
 

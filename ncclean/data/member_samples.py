@@ -40,7 +40,7 @@ _BYTE_ORDER_MARK = "\ufeff"  # Windows' Notepad begins texts with it
 
 
 class Contents(Group):
-    """The contents and locations of one sample's members."""
+    """The members of one sample of a tar: their contents and byte positions, by extension."""
 
     __slots__ = ("_caption_keys", "_parsed", "located")
 
@@ -68,7 +68,10 @@ class Contents(Group):
 
     @property
     def further_captions(self) -> list[str]:
-        """Return extensions of members that look like captions, if the usual one is used."""
+        """Extensions of members that look like captions but are not read.
+
+        None if a caption key is given.
+        """
         if self._caption_keys:
             return []
         usual = self._usual_caption
@@ -129,7 +132,7 @@ class Contents(Group):
 
 
 class CaptionsLeft:
-    """Limits the captions of a shard by its bytes, not counting the first of each image.
+    """A limit on the captions of a shard, by its bytes, besides the first caption of each image.
 
     A few packed bytes may stand for millions, which all become rows.
     """
@@ -149,7 +152,7 @@ class CaptionsLeft:
 
 
 class CutMember(Exception):
-    """The input ends or is broken inside a member, whose name has `key` and `extension`."""
+    """The error of an input that ends or is broken inside the member `key`.`extension`."""
 
     def __init__(self, key: str, extension: str, reason: str) -> None:
         super().__init__(reason)
@@ -157,7 +160,7 @@ class CutMember(Exception):
 
 
 class MemberSamples(ABC):
-    """Iterates over the samples of a shard once.
+    """Iterates once over the samples of a shard, formed from its members.
 
     A json that comes after its sample still reaches `late_metadata`; `further` counts the images
     and captions that are in no row.
@@ -365,7 +368,7 @@ def own_uid(metadata: dict[str, Any]) -> str | None:
 
 
 def uid_among(uids: Collection[str], metadata: dict[str, Any], shard: str, key: str) -> str | None:
-    """Return the uid of a sample in a table; None if it is not there.
+    """Return the uid that a sample has in a table; None if the table lacks the sample.
 
     `uids` are the table's uids under the sample's key in its shard. Corpora may share shard names
     and keys; a uid stated in the json tells their samples apart. A json without one matches the

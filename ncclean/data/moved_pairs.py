@@ -50,9 +50,10 @@ class MovedPairs:
     images: pa.Table
 
     def edits_of(self, shard: int) -> tuple[dict[int, SampleEdit], dict[str, int]]:
-        """Return the edits of a shard by sample, and the number of pairs left unchanged, by kind.
+        """Return the edits of a shard by injected noise, by sample, and the number of failed ones.
 
-        Unchanged pairs stay clean: the caption or image from another pair equals their own.
+        These are pairs, by kind, that stay clean: the caption or image from another pair equals
+        their own.
         """
         begin, end = int(self.starts[shard]), int(self.starts[shard + 1])
         edits: dict[int, SampleEdit] = {}
@@ -164,7 +165,7 @@ def gather_moved(
 
 
 def side_by_side(images: pa.Table) -> pa.Table:
-    """Return the columns `IMAGE` of (L,) images in a file of only their members."""
+    """Return the byte ranges of (L,) images once copied one after another, as columns `IMAGE`."""
     sizes = images["end"].to_numpy() - images["begin"].to_numpy()
     ends = np.cumsum(sizes)
     return pa.table({"hash": images["hash"], "begin": ends - sizes, "end": ends})

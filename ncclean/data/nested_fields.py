@@ -50,7 +50,7 @@ def head_of(path: str) -> str:
 
 
 def put_at(fields: dict[str, Any], path: str, value: object) -> None:
-    """Replace what `field_at` finds."""
+    """Replace the value of a json field, found by name or path as in `field_at`."""
     if path in fields:
         fields[path] = value
         return

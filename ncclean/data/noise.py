@@ -30,7 +30,7 @@ PER_BATCH_SIZE = 128
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """The source and noise kind of each of I images and C captions after the noise.
+    """A plan of injected noise: the source and noise kind of each of I images and C captions.
 
     `image_source` is (I,) int64. The C captions are ordered by image, `images` (C,) int64;
     `caption_source` (C,) int64 numbers each among the captions of the corpus, continuing with those
@@ -55,17 +55,17 @@ class NoisePlan:
 
     @functools.cached_property
     def images_moved(self) -> np.ndarray:
-        """Return (L,) sorted numbers of the images that another one shows."""
+        """Return (L,) sorted numbers of the images that are to appear with another sample."""
         return np.asarray(np.unique(self.images[self.code == CODES.index("decl")]))
 
     @functools.cached_property
     def kind(self) -> np.ndarray:
-        """Return (C,) names of the kinds, "" for clean."""
+        """Return (C,) names of the noise kinds of the captions, "" for clean."""
         return np.asarray(np.array(CODES)[self.code])
 
     @property
     def is_noisy(self) -> np.ndarray:
-        """Return (C,) bool."""
+        """Return (C,) bool: whether each caption is mismatched or wrong by the plan."""
         return np.asarray(self.code != 0)
 
 
@@ -109,7 +109,7 @@ def parse_rates(
 
 
 def noise_count(rate: float, pairs: int) -> int:
-    """Return floor(rate N), where the rate may be a rounded decimal fraction."""
+    """Return floor(rate N), correctly even if the decimal rate is rounded in binary."""
     return int(rate * pairs + 1e-9)
 
 

@@ -70,7 +70,7 @@ class FilePlaces:
         self._entries, self._rows, self._images, self._numbers = entries, rows, images, numbers
 
     def plan(self, file: np.ndarray) -> NoisePlan:
-        """Return the noise of a file.
+        """Return the plan of the noise that a noise file gives the corpus.
 
         A file of k entries per image covers its first k captions; the others stay. A caption whose
         new image is unusable is dropped. Raises `InputError` for a file of another corpus.

@@ -36,7 +36,7 @@ ON_ITS_SIDE = tuple(turn for orientation, turn in _TURNS.items() if orientation 
 
 
 class ImageRejected(Exception):
-    """The image cannot be used; carries the status, and the size if the header stated it."""
+    """The error of an image that cannot be used, with its status, and its size if known."""
 
     def __init__(
         self, reason: SkipReason, message: str, width: int | None = None, height: int | None = None
@@ -155,7 +155,7 @@ def date_taken(data: bytes) -> datetime | None:
 
 
 def upright(image: Image.Image, turn: Image.Transpose | None) -> Image.Image:
-    """Turn an image as `turn_of` says."""
+    """Rotate an image to the upright position, by the rotation that `turn_of` returns."""
     return image if turn is None else image.transpose(turn)
 
 

@@ -22,7 +22,7 @@ _SPLIT = Option(
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(Options):
-    """Facts that a source does not state: where its images are, and which; splits to read."""
+    """Options about a source of images: where they are, which are meant, and the splits to read."""
 
     image_root: Annotated[
         str | None,
@@ -59,14 +59,17 @@ class SourceOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSourceOptions(SourceOptions):
-    """The same for commands with `--split`: until the next version, it is NCU's `--forget-by`."""
+    """The options of `SourceOptions` for training, where `--split` has another meaning.
+
+    Until the next version, `--split` is NCU's `--forget-by`.
+    """
 
     split: Annotated[Sequence[Split], replace(_SPLIT, name="source_split")] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions(Options):
-    """Options of training batches. Raises `InputError` for a number out of range.
+    """Options of the batches for training. Raises `InputError` for a number out of range.
 
     `batch_size` is per rank. `chunk` encoded samples are shuffled together; three times as many are
     held. Without `augment`, images are cropped as an estimator sees them. Without `drop_last`, the
@@ -97,9 +100,10 @@ class LoaderOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusOptions(Options):
-    """A corpus to render; shares refer to all pairs. Raises `InputError` for a value out of range.
+    """Options of a synthetic corpus; shares refer to all pairs.
 
-    `noise` has the shares of the kinds of noise, see `ncclean.data.noise`.
+    `noise` has the shares of the kinds of noise, see `ncclean.data.noise`. Raises `InputError` for
+    a value out of range.
     """
 
     pairs: Annotated[int, Option("Pairs to render.", low=1)] = 20_000

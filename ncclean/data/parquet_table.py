@@ -60,9 +60,9 @@ def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa
 
 
 def read_batches(url: str, columns: Sequence[str] | None, rows: Rows | None) -> Iterator[Any]:
-    """Read what `read_table` joins, batch by batch.
+    """Yield the named columns of a Parquet file, batch by batch, for all or some of its rows.
 
-    The schema, the number of rows and the file's bytes come first.
+    The schema, the number of rows and the file's bytes come first. Raises as `read_table` does.
     """
     place = stores.location(url)
     with stores.open_parquet(place) as file:

@@ -20,7 +20,7 @@ from ncclean.errors import ShardError
 
 @dataclass(frozen=True)
 class Unusable:
-    """Why a sample cannot be shown; another one of its chunk is shown twice instead.
+    """Why a sample cannot be used for training; another one of its chunk is used twice instead.
 
     `missing` samples were counted or selected but are not in their shard; those of a `shard_error`
     come after the point where `error` cut `shard` short.
@@ -36,7 +36,7 @@ REASONS = (*(status.value for status in SkipReason), "missing", "shard_error")
 
 @dataclass
 class RawSample:
-    """A sample before it is decoded."""
+    """A training sample with its image still encoded."""
 
     image: bytes
     caption: str
@@ -55,7 +55,7 @@ class _Piece:
 
 
 class RankSamples:
-    """A long sequence of the shards in random order, of which each rank has an equal piece.
+    """The training samples of all ranks: shards in random order, in equal pieces for the ranks.
 
     `samples` counts those of all ranks, `length` is each rank's piece. `counts` are the samples of
     each shard, counted here if not given; `failed_shards` are then those whose count ended with an
@@ -179,7 +179,10 @@ class RankSamples:
         return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") % count
 
     def rng(self, *stream: int) -> np.random.Generator:
-        """Return a generator for one purpose of an epoch; ranks share that of the shard order."""
+        """Return a random generator for one purpose of an epoch, such as the order of shards.
+
+        All ranks have the same one for that order.
+        """
         epoch, purpose, *rest = stream
         rank = 0 if purpose == 0 else self._rank
         return np.random.default_rng([self._seed, epoch, purpose, rank, *rest])
@@ -196,7 +199,7 @@ def selected_of(
 
 
 def raw_sample(sample: Sample, selected: SelectedSample) -> RawSample | SkipReason:
-    """Return the pair, or why it cannot be used."""
+    """Return the training sample of a pair, or why it cannot be used."""
     if sample.status is not SkipReason.OK or not sample.image:
         return sample.status
     usable = (caption for caption in sample.captions if caption.text is not None)

@@ -14,7 +14,7 @@ _JOIN_SECONDS = 10.0
 
 
 class ReadAhead(Generic[T]):
-    """Context manager that yields the items of an iterator that a thread exhausts.
+    """Reads the items of an iterator ahead, in a thread, within a `with` block.
 
     `items` receives an event that is set when reading stops. An error of the iterator is raised
     where its next item would come.

@@ -93,7 +93,7 @@ class Group(ABC):
         return "." in (self.picture or "") or (self.is_interleaved and any(dotted))
 
     def hand_over(self, extension: str, other: Group, name: str) -> None:
-        """Move a member to another sample, under the extension `name`."""
+        """Move a member of this sample to another one, under the extension `name`."""
         other.members[name] = self.members[extension]
 
 
@@ -154,7 +154,7 @@ class SampleGroups(Generic[G]):
         return [] if group is None else self._settle(group)
 
     def cut(self, key: str, extension: str) -> list[G]:
-        """Mark that the tar ends inside this member; return the completed samples."""
+        """Note that the tar ends inside this member; return the completed samples."""
         _, finished = self.open(key, extension)
         if self.current is not None:
             self.current.is_cut = True

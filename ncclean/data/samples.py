@@ -137,7 +137,7 @@ class FurtherMembers:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Placeholder for unread content: the status for its sample, and the reason."""
+    """Stands for content that was not read: the status that its sample gets, and the reason."""
 
     reason: SkipReason
     what: str
@@ -145,7 +145,7 @@ class Unread:
 
 @dataclass(slots=True)
 class Caption:
-    """One caption of an image, or what is in its place and why it is unusable.
+    """One caption of an image, or why there is none.
 
     `key` is the requested name, None for a caption in the usual place. `number` is its index among
     the captions that the sample may have: each list entry counts, and a name counts even if nothing
@@ -206,7 +206,7 @@ def of_caption(metadata: Mapping[str, Any], name: str, number: int) -> Any:
 
 
 def noise_of(metadata: Mapping[str, Any], number: int) -> bool | None:
-    """Return whether a sample says that a caption is noisy; None if it does not say.
+    """Return whether a sample's ground truth calls a caption noisy; None if it does not say.
 
     Text tables write `true`, `True` or `1`.
     """

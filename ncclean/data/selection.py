@@ -36,11 +36,11 @@ class SelectedSample:
 
 
 class Selection(Protocol):
-    """The interface of a selection for loaders: it may lie in a file or in memory."""
+    """A selection of pairs as loaders read it, whether it is in a file or in memory."""
 
     @property
     def captions(self) -> Captions:
-        """Return which captions of a selected image to train on: all, the best, or a random one."""
+        """Whether to train on all captions of a selected image, the best, or a random one."""
         ...
 
     def counts(self) -> dict[str, int]:

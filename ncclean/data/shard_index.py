@@ -80,12 +80,12 @@ def _entries(sample: Sample) -> list[dict[str, Any]]:
 
 
 def samples_in(index: pa.Table) -> int:
-    """Return the number of samples, scorable or not."""
+    """Return the number of samples in the index of a shard, scorable or not."""
     return int(index["row"][-1].as_py()) + 1 if len(index) else 0
 
 
 def pairs_of(index: pa.Table) -> pa.Table:
-    """Return the scorable pairs of an image and a caption."""
+    """Return the rows of a shard's index that are scorable pairs of an image and a caption."""
     return index.filter(pc.field("changeable").is_valid())
 
 
@@ -95,12 +95,12 @@ def is_first(rows: np.ndarray) -> np.ndarray:
 
 
 def images_of(pairs: pa.Table) -> pa.Table:
-    """Return the columns `IMAGE` of each scorable sample."""
+    """Return the columns `IMAGE` of each scorable sample in the index of a shard."""
     return pairs.select(IMAGE).filter(pa.array(is_first(pairs["row"].to_numpy())))
 
 
 def is_packed_index(index: pa.Table) -> bool:
-    """Check whether places refer to the unpacked shard instead of the shard's own file."""
+    """Check whether byte positions in an index refer to the unpacked shard, not its own file."""
     return bool(index.schema.metadata[b"packed"])
 
 

@@ -42,11 +42,11 @@ SUFFIXES = (".tar", ".tar.gz", ".tgz")
 
 @dataclass(frozen=True)
 class ShardRef:
-    """One shard: its location, its name in rows, and what changes when its bytes do.
+    """A reference to one shard: its location, its name, and what changes when its bytes do.
 
     `name` is the file name without suffix, preceded by as many parent folders as distinguish the
     shards of one run. Shards of another `layout` than tars may consist of several `files`, and be a
-    range of `rows` of them, beginning at a byte `offset`, or a folder's files from one key to
+    range of `rows` of them, starting at a byte `offset`, or a folder's files from one key to
     another, the `span`; see `ncclean.data.embeddings.units` and `ncclean.data.images.units`. If a
     sample has several images, `image_key` names one, in lower case.
     """
@@ -71,7 +71,7 @@ class ShardRef:
 
     @property
     def count(self) -> int | None:
-        """Return the number of its rows; None if unknown before reading."""
+        """The number of rows of the shard; None if unknown before reading."""
         return self.rows[1] - self.rows[0] if self.rows is not None else None
 
     def to_json(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class ShardRef:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Return what tells later whether the shard has changed."""
+        """The size and digests by which a change of the shard is noticed later."""
         url = self.recorded().url
         # The target of a link, and the link, which may lead elsewhere later.
         urls = sorted({stores.canonical(url), stores.absolute(url)})

@@ -27,7 +27,7 @@ _NO_KEY, _LINK = "names without a key", "links"
 
 
 class TarSamples(MemberSamples):
-    """Iterates over the samples of a shard once.
+    """Iterates once over the samples of a tar.
 
     Raises `ShardError` at the end of the iteration if the file is not a tar, or is truncated. By
     then every sample before the cut has been yielded, the broken one as `sample_truncated`.
@@ -53,7 +53,7 @@ class TarSamples(MemberSamples):
 
     @property
     def late_members(self) -> dict[int, TarMember]:
-        """Return the json members of `late_metadata`, by row."""
+        """The json members of `late_metadata`, by row."""
         return {row: group.located["json"] for row, group in self._groups.late.items()}
 
     def __iter__(self) -> Iterator[Sample]:

@@ -53,7 +53,7 @@ class TarMember(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return the offset at which the padding of the tar member ends."""
+        """The offset at which the padding of the tar member ends."""
         return self.content + self.size + -self.size % BLOCK
 
 

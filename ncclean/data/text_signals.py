@@ -69,7 +69,10 @@ ORDER BY number"""
 
 
 class TextSignals:
-    """Computes the columns of `TYPES`; `boilerplate` are texts of `learn_boilerplate`."""
+    """Computes the text signals of captions, the columns of `TYPES`.
+
+    `boilerplate` are texts of `learn_boilerplate`.
+    """
 
     def __init__(self, boilerplate: Sequence[str]) -> None:
         self._parameters = {

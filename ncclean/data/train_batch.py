@@ -17,14 +17,14 @@ _STREAM = 2  # of random numbers: a batch's seed is used elsewhere, and for a co
 
 @dataclass
 class TrainBatch:
-    """One rank's share of a step.
+    """A rank's share of the batch of one training step: B samples.
 
     `pixels` (B, 3, H, W) uint8, `captions` and `uids` of length B, `weights` (B,) float32,
-    `is_forget` (B,) bool. `is_noisy` (B,) int8 is the truth: 1, 0 or -1 where the json has none.
-    `features` are (B, d) image and text embeddings instead of the pixels, see
+    `is_forget` (B,) bool. `is_noisy` (B,) int8 is the ground truth: 1, 0 or -1 where the json has
+    none. `features` are (B, d) image and text embeddings instead of the pixels, see
     `ncclean.training.batches`. `tokens` are (B, L) ids of the captions, if the loader tokenizes.
     `pair_names` identify pairs if images have several captions; otherwise the uids do. `unusable`
-    are the rows whose own sample could not be shown, with the reason.
+    are the rows whose own sample could not be used, with the reason.
     """
 
     pixels: torch.Tensor
@@ -40,7 +40,7 @@ class TrainBatch:
 
 
 def joined(batches: Sequence[TrainBatch]) -> TrainBatch:
-    """Join several batches, in order; truth and features are kept if all have them.
+    """Join several training batches, in order; truth and features stay if all batches have them.
 
     The result has no tokens: batches may be padded to different lengths.
     """
@@ -72,7 +72,7 @@ def joined(batches: Sequence[TrainBatch]) -> TrainBatch:
 
 
 def with_batch_noise(batch: TrainBatch, share: float, seed: int) -> TrainBatch:
-    """Return the batch with the captions of floor(share B) pairs permuted among themselves.
+    """Return a batch with the captions of floor(share B) of its B pairs permuted among these.
 
     This is the noise of "Bayesian contrastive learning", drawn for each batch, so a pair is
     mismatched in one epoch and matched in the next. `is_noisy` says which. With an equal text, a

@@ -31,7 +31,7 @@ Meaning = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A word of a caption that belongs to a class: its position, its meaning, its form."""
+    """A word of a caption that belongs to a class: its position, its meaning, and its form."""
 
     start: int
     word: str
@@ -42,7 +42,10 @@ class Place:
 
 @dataclass(frozen=True)
 class WordClasses:
-    """Classes by name, each with its meanings; a word in several classes counts for the first."""
+    """Classes of words by name, such as colours, each with its meanings.
+
+    A word in several classes counts for the first.
+    """
 
     classes: dict[str, list[Meaning]]
 
@@ -130,7 +133,7 @@ class WordClasses:
 
 
 def folded(text: str) -> str:
-    """Return a text in lower case, and in the Unicode form of `entries`."""
+    """Return a text in lower case and in the Unicode form of `WordClasses.entries`."""
     return unicodedata.normalize("NFC", text.lower())
 
 

@@ -23,7 +23,7 @@ _ENDINGS = {_METADATA: "parquet", _IMAGES: "npy", _TEXTS: "npy"}
 
 
 class ClipRetrieval(EmbeddingLayout):
-    """Numbered matrices of images and captions, any rows of which can be read alone."""
+    """clip-retrieval's layout: numbered `.npy` matrices of images and captions, read by rows."""
 
     name = "clip-retrieval"
     files = f"{_IMAGES}, {_TEXTS} and {_METADATA} as clip-retrieval writes them"

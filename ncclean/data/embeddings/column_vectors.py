@@ -21,7 +21,10 @@ _FIRST_ROWS = 4096  # enough to tell the dimensions
 
 
 class ParquetVectors(EmbeddingLayout):
-    """Columns of lists of floats, of fixed length or not; row groups are read individually."""
+    """Embeddings in Parquet columns of lists of floats; row groups are read individually.
+
+    The lists may be of fixed length or not.
+    """
 
     name = "vectors"
     files = "Parquet files"
@@ -89,7 +92,7 @@ def _vectors(column: pa.ChunkedArray) -> Vectors:
 
 
 class LanceVectors(ParquetVectors):
-    """Columns of lists of floats, as in Parquet."""
+    """Embeddings in Lance columns of lists of floats."""
 
     name = "lance-vectors"
     files = "Lance data sets"

@@ -27,7 +27,10 @@ _WORTH_A_LOOK = 256 << 20
 
 
 class DataComp(EmbeddingLayout):
-    """Matrices such as `l14_img` and `l14_txt` in one archive, which is read as a whole."""
+    """DataComp's layout: matrices such as `l14_img` and `l14_txt` in one `.npz`.
+
+    The archive is read as a whole.
+    """
 
     name = "datacomp"
     files = ".npz files beside Parquet files"

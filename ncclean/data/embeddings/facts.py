@@ -103,7 +103,7 @@ def _samples(uids: pa.Array, shards: pa.Array, keys: pa.Array) -> np.ndarray:
 
 
 def first_equal(columns: Sequence[pa.Array]) -> np.ndarray:
-    """Return (n,) the first row that agrees with each row in all columns."""
+    """Return (n,) for each row of a table, the first row with equal values in all columns."""
     group = first = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         codes = column.dictionary_encode("encode")

@@ -20,9 +20,9 @@ Keys = tuple[str, str]
 
 
 class Vectors(NamedTuple):
-    """The vectors of images or captions: (n, d) floats as stored.
+    """The vectors of n images or captions: (n, d) floats as stored.
 
-    If the file allows lengths to differ, `lengths` has those of the n vectors, -1 for none.
+    If the file allows lengths to differ, `lengths` (n,) has them, -1 for a missing vector.
     """
 
     matrix: np.ndarray
@@ -80,7 +80,7 @@ class EmbeddingLayout(Layout):
 
 
 def required(shard: ShardRef, keys: Keys | None) -> Keys:
-    """Return the chosen names of image and caption vectors. Raises `ShardError` without any."""
+    """Return the names of image and caption vectors. Raises `ShardError` if they are unknown."""
     if keys is None:
         raise ShardError(f"{shard.url}: name its vectors with --embedding-keys IMG,TEXT")
     return keys

@@ -29,7 +29,7 @@ _PIECE_ROWS = 4096
 
 @dataclass
 class EmbeddedPairs:
-    """`n` pairs, with vectors of the `ok` pairs only.
+    """The n pairs of a shard of embeddings, with vectors of the m pairs that are `ok`.
 
     `image` and `text` are (m, d) floats of length 1: as stored if already normalised up to
     float16's rounding, else normalised in float32. `facts` has n rows: uid, shard, key, row,
@@ -144,7 +144,7 @@ def unit_vectors(
     lengths: np.ndarray | None,
     problems: dict[int, tuple[SkipReason, str]],
 ) -> np.ndarray:
-    """Normalise (n, d) rows to length 1; add rows that cannot be to `problems`."""
+    """Normalise (n, d) rows to length 1; record in `problems` the rows that cannot be."""
     dim = matrix.shape[1]
     pieces = [matrix[at : at + _PIECE_ROWS] for at in range(0, len(matrix), _PIECE_ROWS)]
     lengths_squared = [_squared(_float32(piece)) for piece in pieces]
@@ -185,7 +185,7 @@ def _squared(rows: np.ndarray) -> np.ndarray:
 
 
 def images_of(facts: pa.Table) -> np.ndarray | None:
-    """Return (n,) image numbers of pairs; None if no image has two captions.
+    """Return (n,) image numbers of pairs, equal for captions of one image; None if all differ.
 
     A file of many shards may have the same keys again and again: the uid and the row tell the
     images apart, as in a selection.

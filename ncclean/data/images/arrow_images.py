@@ -32,7 +32,7 @@ _SPLITS = {"train": "train", "validation": "val", "val": "val", "dev": "val", "t
 
 
 class ArrowImages(TableLayout):
-    """Arrow files and streams; a folder with a folder for each split stands for these folders."""
+    """Images in Arrow files and streams; a folder of splits stands for the folder of each."""
 
     name = "arrow"
     endings = files = (".arrow", ".feather")
@@ -102,14 +102,14 @@ def _stated_files(source: Source) -> list[str]:
 
 
 def batch_rows(url: str) -> Iterator[int]:
-    """Return the rows of each batch of a file, unpacking it to count them."""
+    """Return the number of rows in each batch of an Arrow file, which must be unpacked for it."""
     with _opened(url) as (_, batches):
         for batch in batches:
             yield batch.num_rows
 
 
 def read_pieces(url: str, first: int, last: int | None) -> Iterator[pa.RecordBatch]:
-    """Read rows of a file in pieces."""
+    """Yield the rows of an Arrow file in pieces of bounded size."""
     begin = 0
     with _opened(url) as (_, batches):
         for batch in batches:

@@ -54,7 +54,7 @@ def rows_of_batch(
 
 
 def column_values(name: str, column: pa.Array) -> list[Any]:
-    """Return the values of a column, with a reason instead of values that unpack to too much.
+    """Return the values of a column; a reason in place of those that unpack to too much.
 
     The limit is lower for text, which is held until the pair's shard is finished; an image is not.
     """
@@ -93,7 +93,7 @@ def is_byte_list(kind: pa.DataType) -> bool:
 
 
 def pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """Halve a batch until its rows take no more bytes than the limit together."""
+    """Halve a batch until the rows of each piece take no more bytes than the limit."""
     if batch.nbytes <= most or batch.num_rows < 2:
         yield batch
         return

@@ -40,9 +40,9 @@ def tar_key(key: str) -> str:
 
 
 def open_as_tar(shard: ShardRef, caption_key: str | None = None) -> BinaryIO:
-    """Open a tar, or a temporary tar made from the unit.
+    """Open a shard of images as a tar: itself, or a temporary tar made from its samples.
 
-    The temporary tar has all samples of the unit except those that repeat a key. Images with
+    The temporary tar has all samples of the shard except those that repeat a key. Images with
     several captions have a list in the json, under `caption_key` or `caption`.
     """
     if shard.layout == WEBDATASET:

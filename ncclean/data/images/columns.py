@@ -40,10 +40,10 @@ _LONGEST_PATH = 4096  # characters, Linux's limit
 
 
 def image_of(row: Row, image_key: str | None = None) -> tuple[bytes | None, str | None]:
-    """Return the image of a row, and its path: Hugging Face's struct, of any name, may have both.
+    """Return the image of a row of a table, and the image's path.
 
-    Uses the field `image_key`; by default, the first column in the order `IMAGE_COLUMNS`, structs,
-    `PATH_COLUMNS`.
+    Uses the field `image_key`; by default, the first column in the order `IMAGE_COLUMNS`, structs
+    (Hugging Face's, of any name, may have both), `PATH_COLUMNS`.
     """
     _, image, path = image_column(row, image_key)
     return image, path
@@ -172,7 +172,10 @@ def _usual_column(row: Row) -> str | None:
 def shared_image(
     row: Row | BrokenRow, image_key: str | None = None
 ) -> tuple[str, bytes | None] | None:
-    """Return the path and bytes that rows of one image share; None for a row that stands alone."""
+    """Return the path and bytes of the image of a row, which other rows may share.
+
+    None for a row that stands alone, as it has a key or is broken.
+    """
     if isinstance(row, BrokenRow):
         return None
     image, path = image_of(row, image_key)
@@ -182,7 +185,7 @@ def shared_image(
 def by_image(
     rows: Iterable[Row | BrokenRow], image_key: str | None = None
 ) -> Iterator[list[Row | BrokenRow]]:
-    """Group the rows of each image at the place of the first.
+    """Group the rows of a table that share an image, at the place of the first.
 
     Unless they are consecutive, at most `MOST_ROWS` rows of an image, within some megabytes, are
     grouped; further ones come later. Rows that hold their images are grouped only if consecutive,

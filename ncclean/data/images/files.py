@@ -29,7 +29,7 @@ _AT_ONCE = 32  # concurrent requests to a store
 
 
 class UnreadableFile(Exception):
-    """A file without a usable image; `reason` is the status of its sample.
+    """The error of a file without a usable image; `reason` is the status of its sample.
 
     `may_be_near` says that no file has this name, but a similar name may be meant.
     """
@@ -148,7 +148,7 @@ class ImageRoot:
 
 
 class UnitFiles:
-    """Reads the files of one unit, except those of unwanted samples."""
+    """Reads the image files of one shard, except those of unwanted samples."""
 
     def __init__(self, shard: ShardRef, wanted: Container[str] | None = None) -> None:
         """Set up the reader; `wanted` are keys, see `ncclean.data.reader.read_samples`."""
@@ -163,7 +163,7 @@ class UnitFiles:
         return self._wanted is None or key in self._wanted
 
     def map(self, read: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Apply `read` to every item, in order."""
+        """Apply `read` to every item, and return the results in order."""
         if not self._is_remote:
             yield from map(read, items)
             return
@@ -198,7 +198,7 @@ _IMAGE_FOLDERS = frozenset(("images", "image", "imgs", "img"))
 
 
 class NearName(NamedTuple):
-    """A path below a folder, and how the requested name differs from it."""
+    """A path below a folder that resembles a requested one, and how they differ."""
 
     path: str
     why: str

@@ -30,7 +30,7 @@ from ncclean.errors import InputError, ShardError
 
 
 class Folder(ImageLayout):
-    """Folders of loose files; a unit has the files of some keys."""
+    """Folders of loose files with images and captions; a shard has the files of some keys."""
 
     name = "folder"
 
@@ -47,7 +47,7 @@ class Folder(ImageLayout):
         return "folder"
 
     def units(self, file: SourceFile, name: str, options: SourceOptions) -> list[ShardRef]:
-        """Cut into units of as many keys; an added file leaves the other units unchanged."""
+        """Cut a folder into shards of equally many keys; an added file leaves others unchanged."""
         units: list[ShardRef] = []
         entries = entries_of(file.url, image_key=options.image_key)
         by_key = itertools.groupby(entries, key=lambda entry: entry.key)

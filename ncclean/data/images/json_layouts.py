@@ -32,7 +32,10 @@ Firsts = Mapping[str | None, Mapping[str, Any]]
 
 
 class JsonLayout(RowLayout):
-    """Entries of the list `list_name`; the text after the layout's name says which are read."""
+    """A layout of images listed in a JSON file, as the entries of the list `list_name`.
+
+    The text after the layout's name, `detail`, says which entries are read.
+    """
 
     endings = (JSON,)
     takes_image_key = False
@@ -45,10 +48,10 @@ class JsonLayout(RowLayout):
 
     @abstractmethod
     def row(self, entry: Mapping[str, Any], shard: ShardRef) -> Row | BrokenRow:
-        """Convert an entry to a row."""
+        """Convert an entry of the list to a row."""
 
     def is_read(self, entry: object, detail: str) -> bool:
-        """Check whether an entry is read, as are broken ones, whose kind is unknown."""
+        """Check whether an entry of the list is read; broken ones, whose kind is unknown, are."""
         return True
 
     def sources(self, source: Source, options: SourceOptions) -> list[str]:
@@ -61,7 +64,7 @@ class JsonLayout(RowLayout):
         return [url for url in files if self.is_of_folder(_firsts(url), options)]
 
     def is_of_folder(self, firsts: Firsts, options: SourceOptions) -> bool:
-        """Check whether naming the folder means this file in it."""
+        """Check whether a JSON file is the one that is meant if its folder is named."""
         return self.matches(firsts, options)
 
     def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
@@ -87,7 +90,7 @@ class JsonLayout(RowLayout):
             raise ShardError(f"cannot be read: {one_line(error)}") from error
 
     def open(self, url: str, detail: str) -> JsonList:
-        """Open the list of a file for the `with` block. Raises `OSError` and `ShardError`."""
+        """Open the list of a JSON file in a `with` block. Raises `OSError` and `ShardError`."""
         return JsonList(url, self.list_name, self.has_other_lists)
 
 
@@ -99,7 +102,7 @@ def _firsts(url: str) -> Firsts:
 
 
 class JsonTable(JsonLayout):
-    """The first list of objects with images: `json:data`, or `json` if the list is the file."""
+    """Any JSON with a list of objects with images: `json:data`, or `json` if it is the list."""
 
     name = "json"
     takes_image_key = True

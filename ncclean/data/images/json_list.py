@@ -60,7 +60,7 @@ class JsonList:
         self._stream.close()
 
     def seek(self, offset: int) -> None:
-        """Continue with the entry that begins at a byte; 0 is the first one."""
+        """Continue with the entry that starts at a byte of the file; 0 is the first entry."""
         if offset:
             self._stream.seek(offset)
             self._buffer, self._place, self.offset = "", 0, offset

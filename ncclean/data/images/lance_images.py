@@ -22,7 +22,7 @@ _BATCH_ROWS = 64
 
 
 class LanceImages(RowLayout):
-    """Lance data sets, which can read any rows; pieces end with their fragments."""
+    """Images in Lance data sets, of which any rows can be read; pieces end with their fragments."""
 
     name = "lance"
     endings = (ENDING,)

@@ -83,7 +83,7 @@ class ImageLayout(Layout):
         return ()
 
     def root(self, url: str) -> str:
-        """Return the folder of the images of a file, unless another one is named."""
+        """Return the folder of the images that a file names, unless another one is given."""
         return posixpath.dirname(url) or ("/" if url.startswith("/") else ".")
 
     @abstractmethod
@@ -91,7 +91,7 @@ class ImageLayout(Layout):
         """Return the samples of a shard."""
 
     def written_as(self, urls: Collection[str]) -> OutForm:
-        """Return the export form closest to these files."""
+        """Return the layout of exports that is closest to these files."""
         return "webdataset"
 
 

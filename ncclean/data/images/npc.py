@@ -50,7 +50,7 @@ _PATTERNS = (
 
 
 class Npc(RowLayout):
-    """Lines of image numbers and of captions; captions without noise tell which are noisy."""
+    """NPC's lines of image numbers and of captions; captions without noise tell which are noisy."""
 
     name = "npc"
     endings = (ENDING,)

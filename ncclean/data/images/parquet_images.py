@@ -25,7 +25,7 @@ _BATCH_ROWS = 64
 
 
 class ParquetImages(TableLayout):
-    """Parquet tables; row groups are read individually."""
+    """Images in Parquet tables; row groups are read individually."""
 
     name = "parquet"
     endings = files = (PARQUET,)
@@ -35,7 +35,10 @@ class ParquetImages(TableLayout):
         return (self,)  # a repository's files are in split folders
 
     def is_unreadable(self, url: str) -> bool:
-        """Check as for other tables, but only an imagefolder's metadata; others hold anything."""
+        """Check whether an unreadable table can only hold images, as an imagefolder's metadata.
+
+        Other Parquet files may hold anything.
+        """
         return url.rpartition("/")[2] in METADATA and super().is_unreadable(url)
 
     def columns(self, url: str) -> pa.Schema:

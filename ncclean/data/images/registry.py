@@ -19,7 +19,7 @@ from ncclean.errors import ShardError
 
 
 class Tars(ImageLayout):
-    """Tars, ordinary or compressed, each of which is a shard."""
+    """The layout of tars, ordinary or compressed, each of which is a shard."""
 
     name = WEBDATASET
     endings = SUFFIXES

@@ -60,7 +60,7 @@ def check_formats(place: str) -> None:
 
 
 def resolve_images(sources: Iterable[str], options: SourceOptions | None = None) -> list[ShardRef]:
-    """Resolve sources to units in the order given, folders sorted.
+    """Resolve sources to shards of images in the order given, folders sorted.
 
     A source is a file or a folder of one of the layouts of `registry.py`, including subfolders; a
     glob, a brace range, `@list.txt` or a URL of these. `options` say where a table's images are,

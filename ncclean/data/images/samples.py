@@ -36,7 +36,7 @@ from ncclean.errors import ShardError
 
 
 class TableSamples:
-    """Iterates once over the samples of a table's unit, one for the rows of each image.
+    """Iterates once over the samples in a shard of a table, one for the rows of each image.
 
     For `together` and `whole`, see `ncclean.data.reader.read_samples`. Raises `ShardError` at the
     end if parts of the file could not be read; their rows come as `row_broken`.

@@ -27,7 +27,7 @@ METADATA = tuple(f"metadata{ending}" for ending in TABLES)
 
 
 class TableLayout(RowLayout):
-    """Tables: a file, all files of a folder, or only the folder's metadata file."""
+    """The layout of tables of images: a file, all files of a folder, or a folder's metadata."""
 
     files: tuple[str, ...]  # file name endings
     form: OutForm  # export form of tables that are not an imagefolder's metadata
@@ -64,7 +64,7 @@ class TableLayout(RowLayout):
         return self.form
 
     def holds_images(self, url: str, image_key: str | None = None) -> bool:
-        """Check whether a table has a column of images or of paths, and is readable that far."""
+        """Check whether a readable table has a column of images or of their paths."""
         try:
             columns = self.columns(url)
         except ShardError:
@@ -72,7 +72,7 @@ class TableLayout(RowLayout):
         return name_images(columns, image_key)
 
     def is_unreadable(self, url: str) -> bool:
-        """Check whether an unreadable table can only hold images: it then is a unit that fails."""
+        """Check whether a file is a table of images that cannot be read: a shard that will fail."""
         try:
             self.columns(url)
         except ShardError:
@@ -91,7 +91,7 @@ class TableLayout(RowLayout):
 
 
 def name_images(columns: pa.Schema | list[str], image_key: str | None = None) -> bool:
-    """Check whether columns hold images or their paths, from names and a `Schema`'s types."""
+    """Check whether columns hold images or their paths, by names and a `Schema`'s types."""
     names = {
         name.lower() for name in (columns.names if isinstance(columns, pa.Schema) else columns)
     }

@@ -45,14 +45,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class BrokenRow:
-    """A row that cannot be read, and why."""
+    """A row of a table that cannot be read, and why."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Placeholder for a value too large to read, with the reason."""
+    """Stands in a row for a value too large to read, with the reason."""
 
     what: str
 
@@ -95,7 +95,7 @@ class TextRows:
         return self._lines.offset
 
     def seek(self, offset: int) -> None:
-        """Continue with the row that begins at a byte given by `offset`; 0 is the first row's."""
+        """Continue with the row that starts at the byte `offset` of the text; 0 is the first."""
         if offset:
             self._stream.seek(offset)
             self._lines = _Lines(self._stream, offset)
@@ -106,7 +106,7 @@ class TextRows:
         return map(self.row_of, records) if self._parse else records
 
     def row_of(self, record: str | list[str] | BrokenRow) -> Row | BrokenRow:
-        """Parse the row of a line of JSON or of the fields of a csv."""
+        """Parse a row of a text table: a line of JSON, or the fields of a csv."""
         if isinstance(record, BrokenRow):
             return record
         if isinstance(record, str):
@@ -268,7 +268,7 @@ def _json_row(text: str) -> Row | BrokenRow:
 
 
 def row_keys(names: Iterable[str]) -> dict[str, str]:
-    """Map column names in the file to row names: in lower case, unless another column has that.
+    """Map the column names of a file to names in rows: lower case, unless another column has that.
 
     `URL` beside `url`, or after `Url`, stays `URL`.
     """
@@ -309,7 +309,7 @@ class _Unpacked(gzip.GzipFile):
 
 
 def open_text(url: str) -> io.TextIOWrapper:
-    """Open a text, preserving undecodable bytes."""
+    """Open a text file, preserving undecodable bytes."""
     stream: BinaryIO
     if stores.is_url(url):
         stream = stores.open_binary(url, block_bytes=_BLOCK_BYTES, blocks=4)

@@ -20,7 +20,7 @@ _ROWS_LOOKED_AT = 100  # if it is intact
 
 
 class TextTable(TableLayout):
-    """Text tables; a broken line costs only its own row."""
+    """The layout of csv, tsv and jsonl tables of images; a broken line costs only its own row."""
 
     name = "table"
     endings = files = (*TEXTS, CAPTIONS_TXT)
@@ -89,7 +89,7 @@ def _names_of_lines(shard: ShardRef) -> list[str]:
 
 
 class Rows(Protocol):
-    """Rows in order; `offset` is the byte at which the next one begins."""
+    """Rows read in order; `offset` is the byte at which the next one starts."""
 
     @property
     def offset(self) -> int: ...
@@ -102,10 +102,10 @@ def cut_rows(
     is_wanted: Callable[[Any], bool] = lambda row: True,
     image_of: Callable[[Any], object] = lambda row: None,
 ) -> list[Cut]:
-    """Return first row, end row and byte offset of each unit; only wanted rows count.
+    """Cut a text table into shards of `unit_rows` wanted rows: first row, end row, byte offset.
 
     Rows of one image stay together, as many as an image may have. If a row cannot be passed, the
-    last unit has one row too many, so reading it fails; the units before it are unaffected.
+    last shard has one row too many, so reading it fails; the shards before it are unaffected.
     """
     units: list[Cut] = []
     count = first = 0

@@ -116,7 +116,7 @@ TEMPLATES = (
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """The words, and the text-only facts they carry."""
+    """A caption of a rendered scene, and its facts that the image does not show."""
 
     text: str
     text_only: tuple[str, ...]  # of "stock", "date", "price", "opinion"

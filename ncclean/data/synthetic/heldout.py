@@ -34,7 +34,7 @@ class RetrievalPair:
 
 @dataclass(frozen=True, slots=True)
 class ZeroshotSet:
-    """A classification task; `{c}` in a template stands for the class name."""
+    """A zero-shot classification task; `{c}` in a template stands for the class name."""
 
     name: str
     fact: str  # the argument of `sample_probe` that the label fixes

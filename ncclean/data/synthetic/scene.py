@@ -70,7 +70,7 @@ _LAYOUTS: dict[int, tuple[tuple[tuple[float, float], ...], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`count` identical objects; the captions speak of groups, not of single objects."""
+    """`count` identical objects of a scene; captions speak of groups, not of single objects."""
 
     shape: str
     colour: str
@@ -81,7 +81,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One object on the canvas; lengths are shares of the shorter image side."""
+    """One object of a scene on the canvas; lengths are shares of the shorter image side."""
 
     group: int
     x: float
@@ -92,7 +92,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class ImageOnly:
-    """Facts that no caption mentions."""
+    """Properties of a rendered image that no caption mentions."""
 
     watermark: bool
     blur: bool
@@ -125,12 +125,12 @@ def pick(rng: random.Random, items: Sequence[T]) -> T:
 
 
 def generator(*key: object) -> random.Random:
-    """A random generator seeded by `key` alone, so that pairs can be rendered in any order."""
+    """Return a random generator seeded by `key` alone: pairs are rendered in any order."""
     return random.Random(":".join(map(str, key)))
 
 
 def sample_scene(rng: random.Random) -> Scene:
-    """Draw a scene of one to four objects."""
+    """Draw a random scene of one to four objects."""
     ground, ground2 = _sample_ground(rng)
     total = _weighted(rng, ((1, 0.2), (2, 0.36), (3, 0.26), (4, 0.18)))
     groups = _sample_groups(rng, total, ground, ground2)
