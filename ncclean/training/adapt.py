@@ -34,9 +34,11 @@ Chosen = tuple[str, str, int | None]  # key, uid and number of the caption of a 
 
 @dataclass(frozen=True)
 class AdaptSummary:
-    """`pairs` of `scored` passed the threshold; mean loss of the first and last tenth of steps.
+    """The result of adapting a model: `pairs` of `scored` passed the threshold and were trained on.
 
-    `skipped` counts, by reason, the samples that could not be shown, each time.
+    The losses are means over the first and the last tenth of the steps. `skipped` counts, by
+    reason, the samples that could not be used, each time; `failed_shards` could not be read to
+    their end.
     """
 
     pairs: int
@@ -51,7 +53,10 @@ class AdaptSummary:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """The loss of each step, and what could not be shown; see `Trainer`."""
+    """The loss of each step of an adaptation, and the samples and shards that could not be used.
+
+    See `Trainer`.
+    """
 
     losses: list[float]
     skipped: dict[str, int]
@@ -143,18 +148,18 @@ def _strictly_clean(scores: Sequence[str], threshold: float) -> tuple[dict[str, 
 
 @dataclass(frozen=True)
 class ChosenKeys:
-    """A selection in memory: pairs by shard, all of the same weight."""
+    """A selection in memory: the chosen pairs of each shard, all of the same weight."""
 
     keys: Mapping[str, Set[Chosen]]
 
     captions: Captions = "all"
 
     def counts(self) -> dict[str, int]:
-        """Number of chosen samples by shard."""
+        """Return the number of chosen samples by shard."""
         return {shard: len(keys) for shard, keys in self.keys.items()}
 
     def samples(self, shard: str) -> dict[str, list[SelectedSample]]:
-        """The chosen samples of one shard by key."""
+        """Return the chosen samples of one shard, by key."""
         samples: dict[str, list[SelectedSample]] = {}
         for key, uid, number in sorted(self.keys.get(shard, ())):
             samples.setdefault(key, []).append(SelectedSample(uid, 1.0, False, number))

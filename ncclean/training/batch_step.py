@@ -48,10 +48,11 @@ _ADVICE = "nothing was changed by this step: use a smaller learning rate, or fp3
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """Means of the loss terms over ranks, the gradient norm, and the logit scale after the step.
+    """The numbers of a training step: loss terms, gradient norm, and logit scale after it.
 
-    `ended` is when the step finished, by `time.monotonic`. `skipped` counts, by reason, the samples
-    of all ranks that could not be shown since the start of the run.
+    The terms are means over ranks. `ended` is when the step finished, by `time.monotonic`.
+    `skipped` counts, by reason, the samples of all ranks that could not be used since the start of
+    the run.
     """
 
     terms: dict[str, float]
@@ -62,7 +63,7 @@ class StepNumbers:
 
 
 class BatchStep:
-    """Steps a model on batches; `pieces` cuts a rank's batch for the forward passes."""
+    """Trains a model, a batch at a time; `pieces` cuts a rank's batch for the forward passes."""
 
     def __init__(
         self,
@@ -95,10 +96,10 @@ class BatchStep:
     def backward(
         self, batch: TrainBatch, number: int, phase: Phase, parameters: Sequence[nn.Parameter]
     ) -> Terms:
-        """Compute the averaged gradients of a batch; return the detached terms of this rank.
+        """Compute the gradients of a batch, averaged over ranks; return detached loss terms.
 
-        `number` counts the steps of the run; `parameters` are those that train, in the same order
-        on every rank.
+        The terms are those of this rank. `number` counts the steps of the run; `parameters` are
+        those that train, in the same order on every rank.
         """
         inputs, facts = self._uploaded(self._inputs(batch)), self._uploaded(_facts(batch))
         self.skipped.update(unusable.reason for unusable in batch.unusable.values())
@@ -140,7 +141,7 @@ class BatchStep:
         optimizer: torch.optim.Optimizer,
         parameters: Sequence[nn.Parameter],
     ) -> Callable[[], StepNumbers]:
-        """Take the step, unless a term or the gradient is not finite; return how to read it.
+        """Take a step, unless a loss term or the gradient is not finite; return how to read it.
 
         The returned function waits for the step's numbers. It raises `TrainingError` if the step
         was not taken and a smaller loss scale would not help. Call it before the next update.

@@ -56,7 +56,7 @@ def open_selection(
 
 
 class BatchSource(Protocol):
-    """The source of a rank's batches: a loader, or precomputed features."""
+    """A source of a rank's training batches: a loader, or precomputed features."""
 
     steps_per_epoch: int
 
@@ -66,7 +66,7 @@ class BatchSource(Protocol):
 
 
 class Piece(BatchSource, Protocol):
-    """A piece of the pairs; the last batch of an epoch lacks `lacking` samples."""
+    """A source of batches of a part of the pairs; the last batch lacks `lacking` samples."""
 
     lacking: int
 
@@ -75,7 +75,7 @@ MakeBatches = Callable[[int, slice], Piece]  # of a number, and which rows of it
 
 
 class RankBatches:
-    """The batches of a rank from the pieces that hold its rows.
+    """The training batches of a rank, joined from the pieces of the data that hold its rows.
 
     `batch_size` is that of all ranks together, a multiple of the numbers of ranks and of `pieces`.
     """
@@ -100,10 +100,11 @@ class RankBatches:
 
 
 class CachedFeatures:
-    """Replaces a loader, with batches of its pairs' features.
+    """Training batches of features that frozen towers computed once, in place of a loader's images.
 
     Shuffles the pairs of the loader, which should not augment, shuffle, drop the last batch, or add
-    noise: `batch_noise` is drawn here, anew in each epoch. `rows` are those to make of each batch.
+    noise: `batch_noise` is drawn here, anew in each epoch. `rows` are this rank's rows of each
+    batch.
     """
 
     lacking = 0

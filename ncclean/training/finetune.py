@@ -59,10 +59,10 @@ OnStep = Callable[[StepReport], None]
 
 @dataclass(frozen=True)
 class FinetuneSummary:
-    """The result of training.
+    """The result of training: steps, losses, and what could not be used.
 
     Losses are the first and the last logged one of the last phase: other phases sum other terms.
-    `skipped` counts, by reason, the samples that could not be shown, for all processes since the
+    `skipped` counts, by reason, the samples that could not be used, for all processes since the
     start of the run; `failed_shards` are those that could not be read to their end, and why.
     """
 
@@ -122,7 +122,7 @@ class Finetuning:
         return self._on_cluster(cluster, on_step, progress)
 
     def train_as_rank(self, on_step: OnStep, progress: Progress = SILENT) -> FinetuneSummary:
-        """Train as one process of the run: the work of each rank."""
+        """Train as one rank of the run, in its own process."""
         shards, selection, captions = self._inputs(progress)
         estimator = dataclasses.replace(self.model, device=rank_device(self.model.device)).load()
         objective = make_objective(self.method, self.objective, estimator.tokenize)
@@ -287,7 +287,10 @@ def _list_files(record: RunRecord, files: RunFiles, *paths: Path) -> None:
 
 
 def pieces_of(record: RunRecord, ranks: Ranks) -> int:
-    """Return into how many pieces the order of the samples was cut when the run began."""
+    """Return the number of pieces into which the samples were cut when the run began.
+
+    It decides their order, so it stays if the run resumes with other ranks.
+    """
     for entry in record.entries:
         if entry["kind"] == _PIECES:
             return int(entry["count"])
@@ -298,7 +301,10 @@ def pieces_of(record: RunRecord, ranks: Ranks) -> int:
 def counts_of(
     record: RunRecord | None, ranks: Ranks, shards: Sequence[ShardRef], captions: CaptionKeys = None
 ) -> SampleCounts:
-    """The samples of each shard, which the ranks count once for all starts of the run."""
+    """Return the number of samples of each shard, which the ranks count once for a run.
+
+    The counts are recorded for later starts.
+    """
     recorded = next((e for e in record.entries if e["kind"] == _COUNTS), None) if record else None
     of_first = SampleCounts(recorded["samples"], recorded.get("failed", {})) if recorded else None
     counts: SampleCounts | None = said_by_first(ranks, of_first)

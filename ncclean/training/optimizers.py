@@ -96,7 +96,7 @@ def _is_visual(name: str) -> bool:
 
 
 class Adversaries:
-    """Trains the adversaries of one phase; they are frozen outside their own steps.
+    """Trains the adversaries of one phase of an objective; they are frozen outside their own steps.
 
     They see the gathered embeddings, so each rank has their whole gradient; the mean over ranks
     only prevents rounding from driving the ranks apart.
@@ -132,7 +132,7 @@ class Adversaries:
         eps: float,
         clip_norm: float,
     ) -> Adversaries | None:
-        """The adversaries that train in a phase, None if it has none."""
+        """Return the adversaries that train in a phase, None if it has none."""
         rates = objective.adversaries(phase)
         if not rates:
             return None
@@ -172,7 +172,10 @@ class Adversaries:
         self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the adversaries' optimiser; the objective's modules hold their weights."""
+        """Return the state of the adversaries' optimiser.
+
+        The weights are in the objective's modules.
+        """
         return self._optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -59,10 +59,11 @@ class TrainOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptOptions(Options):
-    """A short warm-up of both towers. Raises `InputError` for a number out of range.
+    """Options of adapting a model: a short training of both towers on the cleanest pairs.
 
     `warmup` is the share of the steps over which the learning rate rises; then it falls along a
-    cosine. A batch has at least two pairs: a pair needs another one as negative.
+    cosine. A batch has at least two pairs: a pair needs another one as negative. Raises
+    `InputError` for a number out of range.
     """
 
     steps: Annotated[int, Option("Optimiser steps.", low=1)] = 50

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among `size`."""
+    """The number of this process, from 0, among the `size` processes of a training run."""
 
     rank: int = 0
     size: int = 1
@@ -59,7 +59,7 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
 
 
 def average_over(ranks: Ranks, values: torch.Tensor) -> torch.Tensor:
-    """Mean of a detached tensor over all ranks."""
+    """Return the mean of a detached tensor over all ranks."""
     if ranks.size == 1:
         return values
     mean = values.detach().clone()
@@ -82,7 +82,7 @@ def said_by_first(ranks: Ranks, value: T) -> T:
 
 
 def gathered(ranks: Ranks, value: T) -> list[T]:
-    """Return the values of all ranks, on all ranks."""
+    """Return the values of all ranks in a list, on all ranks."""
     values: list[Any] = [value]
     if ranks.size > 1:
         values *= ranks.size
@@ -91,7 +91,7 @@ def gathered(ranks: Ranks, value: T) -> list[T]:
 
 
 def check_same_start(model: nn.Module, ranks: Ranks) -> None:
-    """Copy weights and buffers of the first rank to all ranks."""
+    """Copy the first rank's weights and buffers to all ranks."""
     if ranks.size == 1:
         return
     for tensor in [*model.parameters(), *model.buffers()]:

@@ -57,10 +57,10 @@ class _Board:
 
 @dataclass(frozen=True)
 class RankJob:
-    """Calls `train(request, report)` on every rank; the first one's result is that of the run.
+    """A training job for Ray: calls `train(request, report)` on every rank.
 
-    When called again, `train` must resume from its newest checkpoint: if a rank dies, or its node
-    leaves, all are restarted, three times at most.
+    The first rank's result is that of the run. When called again, `train` must resume from its
+    newest checkpoint: if a rank dies, or its node leaves, all are restarted, three times at most.
     """
 
     train: Callable[[Any, Report], Any]

@@ -25,7 +25,7 @@ from ncclean.errors import ResumeError
 
 
 class RunFiles:
-    """The folder `local` that a run writes to, copied to `out` if that is in a store."""
+    """The files of a training run: a local folder, copied to `out` if that is in a store."""
 
     def __init__(self, out: UPath, local: Path) -> None:
         self.out, self.local = out, local
@@ -45,7 +45,7 @@ class RunFiles:
             yield files
 
     def recorded(self, *paths: Path) -> list[UPath]:
-        """Final paths of the files of the folder."""
+        """Return the final paths of files of the local folder."""
         return [self.out / path.relative_to(self.local).as_posix() for path in paths]
 
     def push(self) -> None:
@@ -91,7 +91,7 @@ _NAME = re.compile(r"step_(\d+)\.pt")
 
 @dataclass(frozen=True)
 class Position:
-    """A position in a run: its phase, epoch, step in it, and total steps."""
+    """A position in a training run: its phase, the epoch, the step in it, and the steps in all."""
 
     phase: int = 0
     epoch: int = 0
@@ -113,7 +113,7 @@ def save_checkpoint(folder: Path, position: Position, state: dict[str, Any], kee
 
 
 class CheckpointWriter:
-    """Writes checkpoints during training: `save` returns when the state is copied.
+    """Writes checkpoints in the background: `save` returns when the training state is copied.
 
     Until it is written, the copy takes as much CPU memory as the state. One is written at a time.
     Its errors are raised by the next call of any method but `close`.
@@ -128,7 +128,7 @@ class CheckpointWriter:
         self._written: Future[None] | None = None
 
     def path(self, position: Position) -> Path:
-        """Path of the checkpoint of a training position."""
+        """Return the path of the checkpoint of a training position."""
         return checkpoint_path(self._folder, position)
 
     def save(self, position: Position, state: dict[str, Any]) -> None:
@@ -169,7 +169,7 @@ def _copied(state: Any) -> Any:
 
 
 def checkpoint_path(folder: Path, position: Position) -> Path:
-    """Path of the checkpoint of a training position."""
+    """Return the path of the checkpoint of a training position."""
     return folder / f"step_{position.total_steps:08d}.pt"
 
 
@@ -207,7 +207,10 @@ def _first_line(error: Exception) -> str:
 
 
 class RunLog:
-    """Appends a JSON line for each report; on resuming, lines after the checkpoint are dropped."""
+    """The log of a training run: a JSON line for each report, without those after the checkpoint.
+
+    On resuming, lines of steps that will be repeated are dropped.
+    """
 
     def __init__(self, folder: Path, from_step: int, tensorboard: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -221,7 +224,7 @@ class RunLog:
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=from_step + 1)
 
     def files(self) -> list[Path]:
-        """Files of the training log, also of an earlier start of the run."""
+        """Return the files of the training log, also of an earlier start of the run."""
         return [self._path, *sorted((self._path.parent / "tensorboard").glob("events.out.*"))]
 
     def write(self, step: int, facts: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ from ncclean.training.run_files import CheckpointWriter, Position, RunLog, load_
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport(StepNumbers):
-    """The numbers of a step of the run, and samples/s so far."""
+    """The numbers of a training step, its position in the run, and samples per second so far."""
 
     phase: str
     step: int
@@ -70,12 +70,13 @@ class _Step:
 
 
 class Trainer:
-    """One run in a folder: `checkpoints/`, `results.jsonl`, TensorBoard.
+    """Trains a model by an objective, with checkpoints and logs in a folder.
 
-    Without a folder it writes nothing. Trains `estimator.model` in place, and `own`, the modules of
-    the objective; `averaged` is the model's moving average, if requested. `skipped` counts the
-    samples of all ranks that could not be shown, by reason; `failed_shards` are those that this
-    rank could not read to their end, with the reason.
+    The folder has `checkpoints/`, `results.jsonl` and files for TensorBoard; without one it writes
+    nothing. Trains `estimator.model` in place, and `own`, the modules of the objective; `averaged`
+    is the model's moving average, if requested. `skipped` counts the samples of all ranks that
+    could not be used, by reason; `failed_shards` are those that this rank could not read to their
+    end, with the reason.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class Trainer:
 
     @property
     def total_steps(self) -> int:
-        """Number of training steps of all phases."""
+        """The number of training steps of all phases."""
         return sum(self._lengths)
 
     @property

@@ -58,13 +58,13 @@ class Phase:
         return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
     def length(self, steps_per_epoch: int) -> int:
-        """Number of steps of the phase."""
+        """Return the number of steps of the phase."""
         whole = self.epochs * steps_per_epoch
         return whole if self.steps is None else min(whole, self.steps)
 
 
 def shared_out(phases: Sequence[Phase], steps: int, steps_per_epoch: int) -> tuple[Phase, ...]:
-    """Cut training phases to `steps` steps in all, divided by their epochs.
+    """Cut training phases to `steps` steps in all, in proportion to their epochs.
 
     The data are repeated as often as needed, the last time in part.
     """
@@ -79,11 +79,11 @@ def shared_out(phases: Sequence[Phase], steps: int, steps_per_epoch: int) -> tup
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """The facts about the pairs of a step over all ranks, each (N,).
+    """What objectives know of the N pairs of a step over all ranks, besides their embeddings.
 
-    `keys` are int64 hashes of the uids, by which an objective remembers a pair; `is_noisy` is the
-    truth as int8: 1, 0, or -1 if unknown, only for the log. `seed` belongs to the step, and is the
-    same on all ranks and after resuming: draws that use it need no state.
+    `keys` (N,) are int64 hashes of the uids, by which an objective remembers a pair; `is_noisy`
+    (N,) is the truth as int8: 1, 0, or -1 if unknown, only for the log. `seed` belongs to the step,
+    and is the same on all ranks and after resuming: draws that use it need no state.
     """
 
     weights: torch.Tensor
@@ -94,10 +94,11 @@ class GlobalBatch:
 
 
 class Objective(ABC):
-    """One way to train. A new one is a file with such a class; see docs/objectives.md.
+    """A training objective: the loss, and the modules that it adds to the model.
 
-    Subclasses provide `name` and `terms`. The other methods suit an objective on image and caption
-    embeddings without modules or adversaries of its own.
+    A new one is a file with such a class; see docs/objectives.md. Subclasses provide `name` and
+    `terms`. The other methods suit an objective on image and caption embeddings without modules or
+    adversaries of its own.
     """
 
     name: str
@@ -112,7 +113,7 @@ class Objective(ABC):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """Named terms that sum to the loss, float32 scalars, from the embeddings of all ranks."""
+        """Return named float32 scalars that sum to the loss, from the embeddings of all ranks."""
 
     def local_terms(
         self,
@@ -158,11 +159,11 @@ class Objective(ABC):
         return {}
 
     def adversary_terms(self, embeddings: Embeddings, batch: GlobalBatch, phase: Phase) -> Terms:
-        """Named terms that sum to the loss of the adversaries."""
+        """Return named terms that sum to the loss of the adversaries."""
         return {}
 
     def statistics(self) -> dict[str, float]:
-        """Named numbers about the last step, besides its loss terms, for the log."""
+        """Return named numbers about the last step, besides its loss terms, for the log."""
         return {}
 
     def save(self, folder: Path) -> None:  # noqa: B027  most have none
@@ -191,7 +192,7 @@ class LossObjective(Objective):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """The named loss terms that the objective's function computes."""
+        """Return the named loss terms that the objective's function computes."""
         return self._loss(embeddings["image"], embeddings["text"], scale, batch)
 
     def local_terms(
@@ -202,7 +203,7 @@ class LossObjective(Objective):
         batch: GlobalBatch,
         phase: Phase,
     ) -> Terms | None:
-        """The loss terms of the pairs `rows`, for a loss that is a mean over pairs."""
+        """Return the loss terms of the pairs `rows`, for a loss that is a mean over pairs."""
         if not self._is_per_pair:
             return None
         return self._loss(embeddings["image"], embeddings["text"], scale, batch, rows)
@@ -225,11 +226,11 @@ def method_phases(options: ObjectiveOptions, *, train_scale: bool = True) -> tup
 
 
 def total(terms: Terms) -> torch.Tensor:
-    """Sum the named terms of a loss."""
+    """Return the sum of the named terms of a loss."""
     return torch.stack(list(terms.values())).sum()
 
 
 def pair_keys(uids: Sequence[str]) -> torch.Tensor:
-    """(N,) int64 hashes of uids, which ranks can exchange."""
+    """Return (N,) int64 hashes of uids, which ranks can exchange."""
     digests = (hashlib.blake2b(uid.encode(), digest_size=8).digest() for uid in uids)
     return torch.tensor([int.from_bytes(digest, "little", signed=True) for digest in digests])

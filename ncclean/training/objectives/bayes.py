@@ -45,7 +45,7 @@ def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objec
 
 
 class Bayes(Objective):
-    """Draws new weights in every step, independently for both directions."""
+    """Contrastive loss with Bayesian weights, drawn anew in every step and for both directions."""
 
     name = "bayes"
 
@@ -62,7 +62,7 @@ class Bayes(Objective):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """Loss terms `image_to_text` and `text_to_image`: half of each weighted loss."""
+        """Return the loss terms `image_to_text` and `text_to_image`: half of each weighted loss."""
         image, text = embeddings["image"], embeddings["text"]
         remembered = recalled(self._memory, batch)
         blocks = by_rows(
@@ -201,11 +201,11 @@ def gibbs_sample(
 def weighted_contrastive_loss(
     logits: torch.Tensor, log_weights: torch.Tensor, first: int = 0
 ) -> torch.Tensor:
-    """Weighted contrastive loss of (N, K) logits, mean of -log(w_ii s_ii / sum_j w_ij s_ij).
+    """Return the weighted contrastive loss, mean of -log(w_ii s_ii / sum_j w_ij s_ij), a scalar.
 
-    Eq. 1 with s = exp(logits): cross-entropy of logits + log w to the diagonal, in float32 or
-    better. Multiplying a row of w by a constant changes nothing. The diagonal begins in column
-    `first`.
+    Eq. 1 with s = exp(`logits`), (N, K): cross-entropy of logits + log w to the diagonal, in
+    float32 or better. Multiplying a row of w by a constant changes nothing. The diagonal begins in
+    column `first`.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
     weighted = logits.to(dtype) + log_weights.to(dtype)
@@ -220,7 +220,10 @@ def normalized_weights(log_weights: torch.Tensor) -> torch.Tensor:
 
 
 def averaged(remembered: torch.Tensor, log_drawn: torch.Tensor, share: float) -> torch.Tensor:
-    """Moving average of u, log(share e^remembered + (1 - share) e^drawn); NaN remembers none."""
+    """Return log(share e^remembered + (1 - share) e^drawn), a moving average of u given as log u.
+
+    Where `remembered` is NaN, it is `drawn`.
+    """
     mean = torch.logaddexp(
         remembered + torch.tensor(share, dtype=log_drawn.dtype).log(),
         log_drawn + torch.tensor(1 - share, dtype=log_drawn.dtype).log(),
@@ -265,7 +268,7 @@ def sample_log_gamma(
 
 
 class PairMemory(nn.Module):
-    """(n, width) float32 values by the int64 keys of pairs; grows with the pairs it has seen.
+    """A memory of (width,) float32 values of each pair, by int64 keys; grows with the pairs seen.
 
     A module without parameters, so that it is saved and restored with the objective's own. All
     ranks see the global batch and so hold the same memory.
@@ -281,14 +284,14 @@ class PairMemory(nn.Module):
         return len(self._rows)
 
     def recall(self, keys: torch.Tensor) -> torch.Tensor:
-        """Return (N, width) remembered values of (N,) keys, NaN for unseen pairs."""
+        """Return (N, width) remembered values of pairs by their (N,) keys, NaN for unseen pairs."""
         rows = torch.tensor([self._rows.get(key, -1) for key in keys.tolist()], dtype=torch.long)
         values = torch.full((len(keys), self._width), float("nan"))
         values[rows >= 0] = self._values[rows[rows >= 0]]
         return values.to(keys.device)
 
     def remember(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Remember (N, width) values by key; for a repeated key, the last."""
+        """Remember (N, width) values of pairs by key; for a repeated key, the last."""
         wanted = keys.tolist()
         for key in wanted:
             self._rows.setdefault(key, len(self._rows))
@@ -301,7 +304,7 @@ class PairMemory(nn.Module):
         self._values[rows] = values.detach().float().cpu()[places]
 
     def get_extra_state(self) -> dict[str, torch.Tensor]:
-        """Keys and values of the memory, for checkpoints."""
+        """Return keys and values of the memory, for checkpoints."""
         keys = torch.tensor(list(self._rows), dtype=torch.int64)
         return {"keys": keys, "values": self._values[: len(keys)].clone()}
 
@@ -312,7 +315,7 @@ class PairMemory(nn.Module):
 
 
 def recalled(memory: PairMemory | None, batch: GlobalBatch) -> torch.Tensor | None:
-    """Return (N, 2) log u of both directions, or None without a memory."""
+    """Return (N, 2) remembered log u of the pairs in both directions, or None without a memory."""
     if memory is None:
         return None
     if batch.keys is None:

@@ -37,14 +37,14 @@ def clip_terms(
     batch: GlobalBatch,
     rows: slice | None = None,
 ) -> Terms:
-    """The CLIP loss of the batch, or of the pairs `rows`, as the one term `contrastive`."""
+    """Return the CLIP loss of a batch, or of its pairs `rows`, as the one term `contrastive`."""
     return {"contrastive": clip_loss(image, text, scale, rows)}
 
 
 def clip_loss(
     image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor | float, rows: slice | None = None
 ) -> torch.Tensor:
-    """CLIP loss: mean of the image-to-text and text-to-image cross-entropies, a scalar.
+    """Return the CLIP loss: mean of the image-to-text and text-to-image cross-entropies, a scalar.
 
     `image` and `text` are (N, d) L2-normalised embeddings of pairs; every other pair of the batch
     is a negative. Computed in float32 or better. `rows` limits the mean to those pairs.
@@ -59,7 +59,7 @@ def pair_losses(
     label_smoothing: float = 0.0,
     rows: slice | None = None,
 ) -> torch.Tensor:
-    """(N,) CLIP losses, one for each pair, from (N, d) L2-normalised embeddings.
+    """Return (N,) CLIP losses, one for each pair, from (N, d) L2-normalised embeddings.
 
     With `label_smoothing`, that share of the target is spread evenly over all N candidates. `rows`
     limits the result to those pairs, (R,).

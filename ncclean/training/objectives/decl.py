@@ -36,7 +36,7 @@ def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objec
 
 
 class Decl(Objective):
-    """DeCL with a u per pair and direction, averaged over the steps that show it."""
+    """DeCL's objective, with a u for each pair and direction, averaged over the pair's steps."""
 
     name = "decl"
 
@@ -52,7 +52,7 @@ class Decl(Objective):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """Loss terms `image_to_text` and `text_to_image`: half of DeCL's loss in each direction."""
+        """Return the loss terms `image_to_text` and `text_to_image`: half of DeCL's loss each."""
         directions = own_and_all(embeddings["image"], embeddings["text"], scale)
         generator = torch.Generator(directions.device).manual_seed(batch.seed)
         remembered = recalled(self._memory, batch)
@@ -75,9 +75,9 @@ class Decl(Objective):
 
 
 def loss_of_sums(paired: torch.Tensor, log_sum: torch.Tensor, log_u: torch.Tensor) -> torch.Tensor:
-    """DeCL's loss, the mean of -log s_ii + u_i sum_j s_ij, a scalar.
+    """Return DeCL's loss, the mean of -log s_ii + u_i sum_j s_ij, a scalar.
 
-    Takes (N,) own logits, (N,) logsumexps of the rows and (N,) log u.
+    Takes the (N,) logits log s_ii of the pairs, (N,) logsumexps of the logits' rows and (N,) log u.
     """
     return (-paired + (log_u.to(log_sum.dtype) + log_sum).exp()).mean()
 
@@ -89,9 +89,10 @@ def draw_log_u(
     moving_average: float = 0.5,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """Draw (N,) log u, u ~ Gamma(1, rate sum_j s_ij), from (N,) float32 logsumexps of the rows.
+    """Draw (N,) log u, u ~ Gamma(1, rate sum_j s_ij), for N pairs.
 
-    `remembered` (N,) log u of earlier steps (NaN if none) keep the share `moving_average`.
+    `log_sum` (N,) are float32 logsumexps of the rows of logits log s_ij. `remembered` (N,) log u of
+    earlier steps (NaN if none) keep the share `moving_average`.
     """
     log_u = sample_log_gamma(1.0, log_sum, generator)
     if remembered is not None:

@@ -66,7 +66,10 @@ def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objec
 
 
 class Disncl(Objective):
-    """Phase one aligns all pairs; phase two filters, disentangles and aligns the clean ones."""
+    """DisNCL's objective: phase one aligns all pairs; phase two filters and disentangles.
+
+    In phase two, only the pairs that the filter considers clean are aligned.
+    """
 
     name = "disncl"
 
@@ -119,7 +122,7 @@ class Disncl(Objective):
     def encode(
         self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
     ) -> Embeddings:
-        """Unnormalised features of images and captions, with invariant and exclusive halves."""
+        """Return unnormalised features of both sides, with invariant and exclusive halves."""
         image = model.encode_image(pixels)  # type: ignore[operator]
         return self.encode_features(image, encode_text(model, tokens, normalize=False), phase)
 
@@ -141,7 +144,7 @@ class Disncl(Objective):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """Return loss terms: L_align in the warm-up, then Eq. 8 or a control's."""
+        """Return DisNCL's loss terms: L_align in the warm-up, then Eq. 8 or a control's."""
         self._last = *filtered(embeddings), batch.is_noisy
         if phase.name == WARM_UP:
             return warm_up(embeddings, self.options)
@@ -151,21 +154,21 @@ class Disncl(Objective):
         return encoder_terms(embeddings, self._discriminators, self.options)
 
     def adversaries(self, phase: Phase) -> Mapping[str, float]:
-        """Learning rates of the discriminators, which train in the second phase."""
+        """Return learning rates of the discriminators, which train in the second phase."""
         trains = phase.name == DISENTANGLING and self.options.disentangle == "information"
         return {"discriminators": self._rate} if trains else {}
 
     def adversary_terms(self, embeddings: Embeddings, batch: GlobalBatch, phase: Phase) -> Terms:
-        """Loss terms of the discriminators: minus the bound of each."""
+        """Return the loss terms of the discriminators: minus the bound of each."""
         assert self._discriminators is not None, "modules() comes first"
         self._discriminators.train()
         return discriminator_terms(embeddings, self._discriminators)
 
     def statistics(self) -> dict[str, float]:
-        """Share of the batch that passes DisNCL's filter, also of clean and noisy pairs if known.
+        """Return the share of the batch that passes DisNCL's filter, also of clean and noisy pairs.
 
-        `clean/noisy_share` is the share of noisy pairs that pass, `clean/clean_share` of clean
-        ones.
+        If the truth is known, `clean/noisy_share` is the share of noisy pairs that pass, and
+        `clean/clean_share` that of clean ones.
         """
         if self._last is None:
             return {}
@@ -187,7 +190,7 @@ class Disncl(Objective):
 
 @torch.no_grad()
 def feature_dim(model: nn.Module) -> int:
-    """Width of a model's embeddings, found by encoding a text of one token."""
+    """Return the width of a model's embeddings, found by encoding a text of one token."""
     device = next(model.parameters()).device
     tokens = torch.ones(1, 1, dtype=torch.long, device=device)
     return int(encode_text(model, tokens, normalize=False).shape[1])
@@ -203,16 +206,16 @@ def _invariant(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, to
 
 @torch.no_grad()
 def clean_pairs(similarity: torch.Tensor) -> torch.Tensor:
-    """Return DisNCL's filter (Eq.
+    """Return DisNCL's filter as (N,) bool: pairs that match best mutually (Eq. 2).
 
-    2): (N,) bool, pairs of (N, N) cosines that match best mutually.
+    `similarity` (N, N) are cosines.
     """
     return mutual_match(similarity)
 
 
 @torch.no_grad()
 def filtered(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (N,) cosines of the pairs, and (N,) whether DisNCL's filter considers each clean."""
+    """Return (N,) cosines of the pairs, and (N,) bool: which ones DisNCL's filter calls clean."""
     image, text = _invariant(embeddings)
 
     def of(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
@@ -311,12 +314,12 @@ def control_terms(
 
 
 def compression(halves: Mapping[str, torch.Tensor], options: DisnclOptions) -> torch.Tensor:
-    """DisNCL's compression (Eq. 10) in both directions: mean squared distance of V_S and T_S.
+    """Return DisNCL's compression (Eq. 10): mean squared distance of the invariant halves, summed.
 
-    KL of unit Gaussians is half the squared distance of their means; both directions give all of
-    it. Computed on unit vectors, where it is 2 - 2 cos: short halves would make a raw distance
-    small, which nothing else would notice. `discriminator_input="raw"` computes it raw, since the
-    discriminators then see lengths, too.
+    Both directions of a pair's V_S and T_S: KL of unit Gaussians is half the squared distance of
+    their means; both directions give all of it. Computed on unit vectors, where it is 2 - 2 cos:
+    short halves would make a raw distance small, which nothing else would notice.
+    `discriminator_input="raw"` computes it raw, since the discriminators then see lengths, too.
     """
     image, text = halves["image_invariant"], halves["text_invariant"]
     if options.discriminator_input == "directions":
@@ -356,7 +359,10 @@ def _retrieval_terms(
 def discriminator_terms(
     embeddings: Mapping[str, torch.Tensor], discriminators: Discriminators
 ) -> Terms:
-    """Loss terms of DisNCL's eight discriminators, on clean pairs: minus the bound of each."""
+    """Return the loss terms of DisNCL's eight discriminators: minus the bound of each.
+
+    They see clean pairs only.
+    """
     _, clean = filtered(embeddings)
     chosen = {name: value[clean] for name, value in embeddings.items()}
     return {name: -jsd_bound(*discriminators.logits(name, chosen)) for name in PAIRS}

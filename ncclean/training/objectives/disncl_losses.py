@@ -35,9 +35,10 @@ _SMALLEST_LOG = -4.0
 
 @torch.no_grad()
 def soft_margin(similarity: torch.Tensor, alpha: float = 0.2, m: float = 10) -> torch.Tensor:
-    """(N,) margins alpha (m^h - 1) / (m - 1) from the pairs' cosines h in [0, 1]; no gradient.
+    """Return (N,) margins alpha (m^h - 1) / (m - 1), without gradient.
 
-    Given below Eq. 3, which does not define negative cosines: their margin is 0 here.
+    h are the pairs' cosines, in [0, 1]. Given below Eq. 3, which does not define negative cosines:
+    their margin is 0 here.
     """
     return alpha * (m ** similarity.clamp(0, 1) - 1) / (m - 1)
 
@@ -67,7 +68,7 @@ def without_own(similarity: torch.Tensor, first: int = 0) -> torch.Tensor:
 def hinges(
     paired: torch.Tensor, others: Sequence[torch.Tensor], margin: torch.Tensor | float
 ) -> torch.Tensor:
-    """(R,) hinge losses of pairs from their cosines and (R, N) cosines with all others."""
+    """Return (R,) hinge losses of pairs from their cosines and (R, N) cosines with all others."""
     image_to_text, text_to_image = (
         (margin - paired + direction.amax(dim=1)).relu() for direction in others
     )
@@ -87,7 +88,10 @@ def all_negatives_loss(similarity: torch.Tensor, margin: float) -> torch.Tensor:
 def all_hinges(
     similarity: torch.Tensor, paired: torch.Tensor, margin: float, first: int = 0
 ) -> torch.Tensor:
-    """Sum of hinge losses over all negatives, for (R, N) cosines of the pairs from `first` on."""
+    """Return the sum of hinge losses over all negatives, for pairs from the number `first` on.
+
+    `similarity` (R, N) are the cosines of these pairs with all.
+    """
     of_rows = paired[first : first + len(similarity), None]
     both = (margin - of_rows + similarity).relu() + (margin - paired + similarity).relu()
     is_own = torch.zeros_like(similarity, dtype=torch.bool)
@@ -123,7 +127,7 @@ def soft_losses(
     mask_noisy: bool,
     first: int = 0,
 ) -> torch.Tensor:
-    """(R,) cross-entropies to bootstrapped targets, of the pairs from `first` on."""
+    """Return (R,) cross-entropies to bootstrapped targets (Eq. 6), of the pairs from `first` on."""
     noisy = ~clean[None, :] & mask_noisy
     i2t, t2i = (direction.masked_fill(noisy, _NEVER).log_softmax(dim=1) for direction in both)
     onehot = torch.zeros_like(i2t)
@@ -166,10 +170,11 @@ PAIRS = {**COOPERATIVE, **LEAKS, **OVERLAPS}
 
 
 def jsd_bound(joint_logits: torch.Tensor, marginal_logits: torch.Tensor) -> torch.Tensor:
-    """Jensen-Shannon bound of information: E_joint[-softplus(-D)] + E_marginal[-softplus(D)].
+    """Return a Jensen-Shannon bound of information from logits of joint and of shuffled pairs.
 
-    Eqs. 9 and 12, where f is sigmoid(D). The larger, the more the two depend on each other. Without
-    logits it is a zero that is attached to the graph.
+    E_joint[-softplus(-D)] + E_marginal[-softplus(D)], Eqs. 9 and 12, where f is sigmoid(D). The
+    larger, the more the two depend on each other. Without logits it is a zero that is attached to
+    the graph.
     """
     return mean_or_zero(-F.softplus(-joint_logits)) + mean_or_zero(-F.softplus(marginal_logits))
 
@@ -240,17 +245,17 @@ class Discriminators(nn.ModuleDict):
     def logits(
         self, name: str, embeddings: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N,) logits of one discriminator on joint and on shuffled embeddings of these names."""
+        """Return (N,) logits of a named discriminator on joint and on shuffled embeddings."""
         first, second = (seen(embeddings[side], self.form) for side in PAIRS[name])
         joint, shuffled = self[name](first, second)
         return joint, shuffled
 
 
 def seen(embedding: torch.Tensor, form: str) -> torch.Tensor:
-    """Return the (N, d) features a discriminator sees: raw, or directions with entries near 1.
+    """Return the (N, d) features that a discriminator sees: raw, or scaled to unit directions.
 
     A cosine sees only directions. A raw half could grow to be seen through a discriminator of
-    bounded slope.
+    bounded slope. Directions have entries near 1.
     """
     precise = embedding.to(torch.promote_types(embedding.dtype, torch.float32))
     if form == "raw":

@@ -48,7 +48,7 @@ _RELEASED_WARMUP_STEPS, _RELEASED_FROZEN_BLOCKS = 100, 5
 
 
 def start_tokens(tokenizer: Tokenizer) -> int:
-    """Number of tokens that a tokenizer puts before a caption: 1 for CLIP's, 0 for SigLIP's."""
+    """Return how many tokens a tokenizer puts before a caption: 1 for CLIP's, 0 for SigLIP's."""
     first, second = tokenizer(["one cat", "two dogs"])[:, 0].tolist()
     return int(first == second)
 
@@ -66,7 +66,10 @@ def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objec
 
 
 class Ncu(Objective):
-    """Phase HN learns the negative text with the image tower frozen; phase UL unlearns with it."""
+    """NCU's objective: phase HN learns a negative text, phase UL unlearns the forget set with it.
+
+    In phase HN, the image tower is frozen.
+    """
 
     name = "ncu"
 
@@ -141,7 +144,7 @@ class Ncu(Objective):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """NCU's loss terms: Eq. 6 in phase HN, Eq. 12 in phase UL."""
+        """Return NCU's loss terms: Eq. 6 in phase HN, Eq. 12 in phase UL."""
         image, text, negative = embeddings["image"], embeddings["text"], embeddings.get("negative")
         if self.options.split == "table":
             forget = batch.is_forget
@@ -180,7 +183,10 @@ def hardest_negative_terms(
     forget: torch.Tensor,
     options: NcuOptions,
 ) -> Terms:
-    """NCU's loss of phase HN (Eq. 6) on retained pairs: `separation`, `relation`, `matching`."""
+    """Return NCU's loss of phase HN (Eq. 6) on retained pairs, as three terms.
+
+    These are `separation`, `relation` and `matching`.
+    """
     image, text, negative = (embedding[~forget] for embedding in (image, text, negative))
     if options.relation == "distance":
         relation = distance_loss(text, negative)
@@ -203,7 +209,10 @@ def unlearning_terms(
     forget: torch.Tensor,
     options: NcuOptions,
 ) -> Terms:
-    """NCU's loss of phase UL (Eq. 12): `realignment`, and `separation` with negative texts."""
+    """Return NCU's loss of phase UL (Eq. 12): `realignment`, and `separation` if any.
+
+    There is no `separation` without negative texts.
+    """
     targets = realigned(
         image, text, negative, forget,
         gamma=options.gamma, epsilon=options.epsilon, max_iterations=options.max_iterations,
@@ -219,7 +228,10 @@ def unlearning_terms(
 def separation_loss(
     text: torch.Tensor, negative: torch.Tensor, alpha: float = -0.7, beta: float = -0.2
 ) -> torch.Tensor:
-    """NCU's Eq. 3, mean of [alpha - c]+ + [c - beta]+: keeps c = <t_i, n_i> in [alpha, beta]."""
+    """Return NCU's Eq. 3, mean of [alpha - c]+ + [c - beta]+, which keeps c in [alpha, beta].
+
+    c = <t_i, n_i>, with t_i the embedding of a caption and n_i that of its negative text.
+    """
     cosine = paired_cosines(text, negative)
     return mean_or_zero((alpha - cosine).relu() + (cosine - beta).relu())
 
@@ -227,7 +239,7 @@ def separation_loss(
 def relation_loss(
     text: torch.Tensor, negative: torch.Tensor, form: Literal["cross", "intra"] = "cross"
 ) -> torch.Tensor:
-    """NCU's Eq. 4: negative texts relate to one another as their captions do.
+    """Return NCU's Eq. 4: negative texts n relate to one another as their captions t do.
 
     `cross` is Eq. 4, (<t_i, n_j> - <t_j, n_i>)^2; `intra` is the authors' code, (<t_i, t_j> - <n_i,
     n_j>)^2.
@@ -246,7 +258,10 @@ def relation_loss(
 
 
 def distance_loss(text: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-    """Mean of 2 - |t_i - n_i|, least for opposite vectors: NCU's Table 5, V2, replacing Eq. 4."""
+    """Return the mean of 2 - |t_i - n_i|, smallest if caption and negative text are opposite.
+
+    NCU's Table 5, V2, in place of Eq. 4.
+    """
     text, negative = precise(text, negative)
     return mean_or_zero(2 - torch.linalg.vector_norm(text - negative, dim=1))
 
@@ -254,10 +269,10 @@ def distance_loss(text: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
 def matching_loss(
     image: torch.Tensor, text: torch.Tensor, negative: torch.Tensor, scale: torch.Tensor | float
 ) -> torch.Tensor:
-    """NCU's Eq. 5, a sigmoid loss: captions match their own images, negative texts all others.
+    """Return NCU's Eq. 5, a sigmoid loss: captions match their images, negative texts all others.
 
-    (1/N) sum_ij softplus(-m_ij scale <t_i, v_j>) + softplus(m_ij scale <n_i, v_j>), with m_ij 1
-    for i = j and -1 otherwise. The paper's Eq. 5 lacks the minus sign before its logarithms.
+    (1/N) sum_ij softplus(-m_ij scale <t_i, v_j>) + softplus(m_ij scale <n_i, v_j>), with m_ij 1 for
+    i = j and -1 otherwise. The paper's Eq. 5 lacks the minus sign before its logarithms.
     """
 
     def losses(rows: slice) -> torch.Tensor:

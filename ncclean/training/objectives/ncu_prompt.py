@@ -27,7 +27,7 @@ _SPREAD = 0.02
 
 
 class NegativePrompt(nn.Module):
-    """`length` learnable vectors, shared by all captions, initially N(0, 0.02).
+    """NCU's negative prompt: `length` learnable vectors before every caption, initially N(0, 0.02).
 
     `start` is the number of tokens before a caption: 1 for CLIP's tokenizer, 0 for SigLIP's.
     """
@@ -74,7 +74,7 @@ class NegativePrompt(nn.Module):
 
 
 class NegativePrefixes(nn.Module):
-    """Words instead of the prompt; a caption's prefix depends only on the caption.
+    """Words in place of NCU's negative prompt; a caption's prefix depends only on the caption.
 
     Has nothing to train, and works for every text tower.
     """

@@ -25,7 +25,7 @@ from ncclean.training.transport import masked_sinkhorn
 
 
 class TransportProblem(NamedTuple):
-    """The arguments of `masked_sinkhorn`: (N, C) cost and mask, (N,) and (C,) marginals."""
+    """The cost and mask (N, C) and the marginals (N,) and (C,) that `masked_sinkhorn` takes."""
 
     cost: torch.Tensor
     mask: torch.Tensor
@@ -35,15 +35,15 @@ class TransportProblem(NamedTuple):
 
 @dataclass(frozen=True)
 class Targets:
-    """The softmax targets given by a transport plan, by row.
+    """The softmax targets that a transport plan gives NCU, computed by row (Eq. 10).
 
-    gamma plan + (1 - gamma) identity, Eq. 10, of an (N, C) plan and (N,) marks; C is N + 1, or N
-    without negative texts. The identity has a one at (i, i) for a retained pair and at (i, N + 1)
-    for a forgotten one, if there is such a column. A plan's rows hold 1/N, an identity's 1: taken
-    literally, transport would all but vanish. So both are normalised to rows of mass 1 (columns for
-    texts) before mixing, and the mix again, since the caption of a forgotten pair has no identity.
-    With `hard` the targets of retained pairs are only the identity. Raises `ValueError` for another
-    shape and for a gamma outside [0, 1].
+    gamma plan + (1 - gamma) identity, of an (N, C) plan and (N,) marks of forgotten pairs; C is N +
+    1, or N without negative texts. The identity has a one at (i, i) for a retained pair and at (i,
+    N + 1) for a forgotten one, if there is such a column. A plan's rows hold 1/N, an identity's 1:
+    taken literally, transport would all but vanish. So both are normalised to rows of mass 1
+    (columns for texts) before mixing, and the mix again, since the caption of a forgotten pair has
+    no identity. With `hard` the targets of retained pairs are only the identity. Raises
+    `ValueError` for another shape and for a gamma outside [0, 1].
     """
 
     plan: torch.Tensor
@@ -61,12 +61,12 @@ class Targets:
 
     @property
     def plan_of_texts(self) -> torch.Tensor:
-        """(C, N) plan whose rows are captions; the last row is that of the negative texts."""
+        """The (C, N) plan whose rows are captions; the last row is that of the negative texts."""
         return self.plan.T
 
     @torch.no_grad()
     def by_image(self, rows: slice = ALL) -> torch.Tensor:
-        """(R, C) targets of these images."""
+        """Return (R, C) targets over the texts, of the images with these numbers."""
         plan, forget = self.plan[rows], self.forget[rows]
         identity = _identity(plan, forget, rows)
         if plan.shape[1] > len(self.forget):
@@ -75,7 +75,10 @@ class Targets:
 
     @torch.no_grad()
     def by_text(self, rows: slice = ALL) -> torch.Tensor:
-        """(R, N) targets of these captions; the last row is that of the negative texts."""
+        """Return (R, N) targets over the images, of the captions with these numbers.
+
+        The last row is that of the negative texts.
+        """
         plan, forget = self.plan_of_texts[rows], self.forget[rows]
         identity = _identity(plan, forget, rows)
         if len(plan) > len(forget):
@@ -84,7 +87,7 @@ class Targets:
         return self._mixed(plan, identity, forget)
 
     def both(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Targets by image, (N, C) v2t, and by text, (C, N) t2v."""
+        """Return all targets: by image, v2t (N, C), and by text, t2v (C, N)."""
         return self.by_image(), self.by_text()
 
     def _mixed(
@@ -136,7 +139,7 @@ def realigned(
     unlearn: Unlearn = "both",
     variant: Variant = "published",
 ) -> Targets:
-    """Return targets that realign forgotten pairs, from (N, d) embeddings and (N,) bool.
+    """Return NCU's targets that realign forgotten pairs, from (N, d) embeddings and (N,) bool.
 
     Only one (N, C) matrix of floats is held, the plan, and a mask while solving. C is N + 1, or N
     if nothing is forgotten or there are no negative texts. `unlearn` gives the ablations of Table
@@ -167,7 +170,7 @@ def transport_problem(
     forget: torch.Tensor,
     last_column: LastColumn = "uniform",
 ) -> TransportProblem:
-    """Cost, mask and uniform marginals of NCU's transport problem (Eqs. 8 and 9).
+    """Return cost, mask and uniform marginals of NCU's transport problem (Eqs. 8 and 9).
 
     The uniform last column holds 1 / (N + 1), so transport sends a forgotten image only about 1/n
     of its mass there, where n is their number. `forget_share` gives the column n / N, all the mass
@@ -205,7 +208,10 @@ def transport_problem(
 def unlearning_targets(
     plan: torch.Tensor, forget: torch.Tensor, gamma: float = 0.7
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Targets v2t (N, C) and t2v (C, N) from a (N, C) transport plan and (N,) forget set."""
+    """Return NCU's targets v2t (N, C) and t2v (C, N) for a transport plan and a forget set.
+
+    `plan` is (N, C), the forget set (N,) bool.
+    """
     return Targets(plan, forget, gamma).both()
 
 
@@ -235,7 +241,10 @@ def realignment(
     scale: torch.Tensor | float,
     targets: Targets,
 ) -> torch.Tensor:
-    """NCU's realignment loss from (N, d) L2-normalised embeddings and their targets, a scalar."""
+    """Return NCU's realignment loss from embeddings and their targets, a scalar.
+
+    The embeddings are (N, d), L2-normalised.
+    """
     n, width = targets.plan.shape
     if width == n:
         negative = None
@@ -257,10 +266,10 @@ def realignment(
 
 
 def realignment_loss(logits: torch.Tensor, v2t: torch.Tensor, t2v: torch.Tensor) -> torch.Tensor:
-    """KL(target || softmax) over rows, mean over N, plus the same over columns, mean over C.
+    """Return KL(target || softmax) over rows, mean over N, plus the same over columns, mean over C.
 
-    `logits` (N, C) are scaled by exp(logit_scale), `v2t` is (N, C), `t2v` (C, N). Eq. 11. A target
-    of zeros (the caption of a forgotten pair that may not be aligned) adds nothing.
+    `logits` (N, C) are scaled by exp(logit_scale), `v2t` is (N, C), `t2v` (C, N). NCU's Eq. 11. A
+    target of zeros (the caption of a forgotten pair that may not be aligned) adds nothing.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     by_image, by_text = _divergence(v2t, logits), _divergence(t2v, logits.T)

@@ -132,7 +132,7 @@ class NcuOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class BayesOptions(Options):
-    """The priors, and the similarities from which weights are drawn.
+    """Options of Bayesian weights: the priors, and the similarities from which weights are drawn.
 
     `b_pos` and `b_neg` default to 0, in mode `proper_prior` to the shapes. `moving_average` is the
     paper's alpha: the share of a pair's u kept in a new draw (None: no memory). Raises `InputError`
@@ -182,7 +182,7 @@ class BayesOptions(Options):
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Rates of the Gamma priors of positive and negative weights."""
+        """Return the rates of the Gamma priors of positive and negative weights."""
         proper = self.mode == "proper_prior"
         b_pos = self.b_pos if self.b_pos is not None else self.a_pos * proper
         b_neg = self.b_neg if self.b_neg is not None else self.a_neg * proper

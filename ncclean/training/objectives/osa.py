@@ -64,7 +64,7 @@ def osa_loss(
     normalize: bool = False,
     rows: slice | None = None,
 ) -> torch.Tensor:
-    """OSA's weighted CLIP loss, mean_i w_i (CE_i of image to text + CE_i of text to image) / 2.
+    """Return OSA's weighted CLIP loss, mean_i w_i (CE_i image to text + CE_i text to image) / 2.
 
     `image` and `text` are (N, d) L2-normalised, `weights` (N,). Pairs of weight 0 still act as
     negatives of the others. The sum is not divided by the weights, so a noisier batch takes a
@@ -79,11 +79,11 @@ def osa_loss(
 
 
 def released_weights(logits: torch.Tensor, threshold: torch.Tensor | float) -> torch.Tensor:
-    """(N,) weights x^2 (1 - x^2), at most 1/4, from the (N,) scaled cosines of the pairs.
+    """Return (N,) weights x^2 (1 - x^2), at most 1/4, from (N,) scaled cosines of pairs.
 
-    x is the logit minus the threshold, clipped at 0, over its largest in the batch. So the weight
-    falls above x = .71, and the pair with the largest cosine has none. A batch without a logit
-    above the threshold has weights of 0.
+    They are those of OSA's released code. x is the logit minus the threshold, clipped at 0, over
+    its largest in the batch. So the weight falls above x = .71, and the pair with the largest
+    cosine has none. A batch without a logit above the threshold has weights of 0.
     """
     above = (logits - threshold).clamp_min(0)
     share = above / above.max().clamp_min(torch.finfo(above.dtype).tiny)
@@ -91,7 +91,7 @@ def released_weights(logits: torch.Tensor, threshold: torch.Tensor | float) -> t
 
 
 class StartEstimator(nn.Module):
-    """A frozen copy of the initial model, and its mean logit on noise."""
+    """A frozen copy of the initial model, with its mean logit on noise."""
 
     threshold: torch.Tensor
 
@@ -102,7 +102,10 @@ class StartEstimator(nn.Module):
 
     @torch.no_grad()
     def logits(self, pixels: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return (B,) scaled cosines of pairs, minus their mean on noise from the first call."""
+        """Return (B,) scaled cosines of pairs by the frozen model, minus their mean on noise.
+
+        The mean is computed at the first call.
+        """
         self.model.eval()  # a trainer sets an objective's modules to training mode
         if bool(self.threshold.isnan()):
             self.threshold.copy_(self._on_noise(pixels, tokens))
@@ -135,7 +138,7 @@ class StartEstimator(nn.Module):
 
 
 class ReleasedOsa(Objective):
-    """OSA's loss with the weights that a frozen copy of the start gives each batch."""
+    """OSA's objective as released: each batch is weighted by a frozen copy of the initial model."""
 
     name = "osa"
 
@@ -144,14 +147,14 @@ class ReleasedOsa(Objective):
         self._start: StartEstimator | None = None
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """Return the frozen copy of the start, saved with checkpoints and never trained."""
+        """Return the frozen copy of the initial model, saved with checkpoints and never trained."""
         self._start = StartEstimator(model)
         return {"start": self._start}
 
     def encode(
         self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
     ) -> Embeddings:
-        """L2-normalised `image` and `text`, and (B, 1) `logits` of the frozen copy."""
+        """Return L2-normalised `image` and `text`, and (B, 1) `logits` of the frozen copy."""
         assert self._start is not None, "modules() comes first"
         logits = self._start.logits(pixels, tokens)
         return {**super().encode(model, pixels, tokens, phase), "logits": logits.unsqueeze(1)}
@@ -159,6 +162,6 @@ class ReleasedOsa(Objective):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """OSA's loss as the term `contrastive`, weighted within the global batch."""
+        """Return OSA's loss as the term `contrastive`, weighted within the global batch."""
         weights = released_weights(embeddings["logits"].detach()[:, 0].float(), 0.0)
         return {"contrastive": osa_loss(embeddings["image"], embeddings["text"], scale, weights)}

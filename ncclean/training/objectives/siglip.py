@@ -37,7 +37,7 @@ def make(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -> Objec
 
 
 class Siglip(Objective):
-    """The sigmoid loss with the model's logit bias, or a new one if a model has none."""
+    """SigLIP's sigmoid loss with the model's logit bias, or a new one if a model has none."""
 
     name = "siglip"
     largest_scale = math.inf  # released models exceed 100
@@ -48,7 +48,7 @@ class Siglip(Objective):
         self._bayes = bayes
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """A bias that trains beside a model without one, at the rate of its scale."""
+        """Return the logit bias of a model without one, trained at the rate of its scale."""
         bias = getattr(model, "logit_bias", None)
         if isinstance(bias, torch.Tensor):
             self._bias = bias
@@ -68,7 +68,7 @@ class Siglip(Objective):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """The weighted loss of the batch as the one term `contrastive`."""
+        """Return the weighted loss of the batch as the one term `contrastive`."""
         return self._terms(embeddings, scale, batch, None)
 
     def local_terms(
@@ -79,11 +79,11 @@ class Siglip(Objective):
         batch: GlobalBatch,
         phase: Phase,
     ) -> Terms | None:
-        """The loss of the pairs `rows`; Bayesian weights are drawn for the whole batch."""
+        """Return the loss of the pairs `rows`; Bayesian weights are drawn for the whole batch."""
         return self._terms(embeddings, scale, batch, rows) if self._bayes is None else None
 
     def statistics(self) -> dict[str, float]:
-        """The logit bias after the step."""
+        """Return the logit bias after the step, for the log."""
         return {"bias": float(self._bias.detach())}
 
     def _terms(
@@ -113,7 +113,7 @@ def siglip_losses(
     bayes: BayesOptions | None = None,
     seed: int = 0,
 ) -> torch.Tensor:
-    """(N,) sigmoid losses, one for each pair, whose mean is the paper's loss.
+    """Return (N,) sigmoid losses, one for each pair, whose mean is the paper's loss.
 
     l_i = (sum_j w_ij softplus(-z_ij x_ij) + sum_j w'_ij softplus(-z_ji x_ji)) / 2 of the logits
     x_ij = scale <v_i, t_j> + bias, with z_ii = 1 and z_ij = -1 otherwise, from (N, d) L2-normalised

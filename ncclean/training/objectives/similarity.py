@@ -28,7 +28,7 @@ ALL = slice(None)
 
 
 def normalized(features: torch.Tensor) -> torch.Tensor:
-    """L2-normalise (N, d) features of a tower, in float32 or better."""
+    """Return (N, d) features of a tower scaled to unit length, in float32 or better."""
     precise = features.to(torch.promote_types(features.dtype, torch.float32))
     with torch.autocast(features.device.type, enabled=False):
         return F.normalize(precise, dim=-1)
@@ -56,8 +56,8 @@ def precise(first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, to
 def row_blocks(count: int, columns: int, rows: slice = ALL) -> list[slice]:
     """Yield slices of consecutive rows of a (count, columns) matrix, small enough for memory.
 
-    `rows` itself if that has at most `WHOLE` values, else blocks of at most `BLOCK` values, or one
-    row.
+    Yields `rows` itself if they have at most `WHOLE` values, else blocks of at most `BLOCK` values,
+    or one row.
     """
     first_row, end, _ = rows.indices(count)
     if (end - first_row) * columns <= WHOLE:
@@ -67,7 +67,7 @@ def row_blocks(count: int, columns: int, rows: slice = ALL) -> list[slice]:
 
 
 def by_rows(function: Callable[[slice], Result], pairs: int, rows: slice = ALL) -> list[Result]:
-    """Call a function on each block of rows of a (pairs, pairs) matrix; recompute in backward.
+    """Call a function on each block of rows of a (pairs, pairs) matrix; recompute it in backward.
 
     It may be called twice for a block and must then return the same: its draws need their own
     generator.
@@ -107,9 +107,10 @@ def both_ways(
 def own_and_all(
     image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor | float
 ) -> torch.Tensor:
-    """Return (2, 2, N) own logit and logsumexp of each pair, image to text and text to image.
+    """Return (2, 2, N): own logit and logsumexp of all, of each pair in both directions.
 
-    Each direction has the own logits, then the logsumexps of all.
+    The first index is the direction, image to text and text to image; the second has the own
+    logits, then the logsumexps of the logits of all candidates.
     """
 
     def of(rows: slice) -> torch.Tensor:
