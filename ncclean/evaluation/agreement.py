@@ -35,10 +35,11 @@ _DECIMALS = 9  # of a mean rating
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of a score with people on `judgements` of `captions` of `images`.
+    """The agreement of a score with people's judgements of captions: rank correlation and accuracy.
 
-    `pairwise_accuracy` is over the `pairs` of captions of one image that people rate differently:
-    the share that the score orders as they do, ties counting half. It is NaN without such pairs.
+    There are `judgements` of `captions` of `images`. `pairwise_accuracy` is over the `pairs` of
+    captions of one image that people rate differently: the share that the score orders as they do,
+    ties counting half. It is NaN without such pairs.
     """
 
     tau_b: Estimate

@@ -30,7 +30,10 @@ DRAWS = 2000
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric of two models on the same images; `low` and `high` bound b - a at 95 %."""
+    """The difference of a metric between two models on the same images, with its interval.
+
+    `low` and `high` bound b - a at 95 % confidence.
+    """
 
     name: str
     a: float
@@ -47,7 +50,7 @@ class Difference:
 def paired_differences(
     a: Sequence[Metric], b: Sequence[Metric], draws: int = 2000, seed: int = 0
 ) -> list[Difference]:
-    """Bootstrap intervals of the difference in each metric between two models on the same images.
+    """Return bootstrap intervals of the difference in each metric between two models.
 
     Image i must be the same in `a` and `b`. All metrics share the same `draws` resamples, of the
     images and of two more, which count like images in the mean. Raises `ValueError` for fewer than
@@ -102,7 +105,7 @@ def paired_differences(
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models `a` and `b` on one data set, metric by metric."""
+    """The differences of models `a` and `b` on one data set, metric by metric."""
 
     dataset: str
     task: str

@@ -15,7 +15,7 @@ from ncclean.base.rules import DetectionCounts
 
 @dataclass(frozen=True)
 class SortedScores:
-    """(N,) noise scores, higher is noisier, in descending order, with the class of each pair.
+    """N noise scores (higher is noisier) in descending order, with the truth of each pair.
 
     `code` (N,) int8 is 0 for clean pairs, else the number of the kind of noise.
     """
@@ -25,12 +25,12 @@ class SortedScores:
 
     @classmethod
     def of(cls, values: np.ndarray, code: np.ndarray) -> SortedScores:
-        """Sort scores with their truth; needs 8 bytes a pair besides input and output."""
+        """Sort noise scores with their truth; needs 8 bytes a pair besides input and output."""
         order = np.argsort(values)[::-1]
         return cls(values[order], code[order])
 
     def curve(self, kind: int | None = None) -> DetectionCurve:
-        """The detection curve of one kind of noise, or of all noise, against the clean pairs."""
+        """Return the detection curve of one kind of noise, or of all, against the clean pairs."""
         if kind is None:
             return DetectionCurve.of_sorted(self.values, self.code != 0)
         of_kind = (self.code == 0) | (self.code == kind)
@@ -39,10 +39,10 @@ class SortedScores:
 
 @dataclass(frozen=True)
 class DetectionCurve:
-    """Per distinct value, in descending order: pairs at or above it.
+    """The numbers of noisy and clean pairs at or above each distinct noise score, descending.
 
-    `thresholds` (U,); `caught` (U,) noisy pairs and `alarms` (U,) clean pairs with a score of at
-    least the threshold, int64.
+    `thresholds` (U,) are the scores; `caught` (U,) noisy pairs and `alarms` (U,) clean pairs,
+    int64, have a score of at least the threshold.
     """
 
     thresholds: np.ndarray
@@ -51,7 +51,7 @@ class DetectionCurve:
 
     @classmethod
     def of_sorted(cls, values: np.ndarray, is_noisy: np.ndarray) -> DetectionCurve:
-        """Build a detection curve from (N,) descending scores and (N,) truth."""
+        """Build a detection curve from (N,) descending noise scores and (N,) truth."""
         if not len(values):
             empty = np.empty(0, dtype=np.int64)
             return cls(np.asarray(values, dtype=np.float64), empty, empty)
@@ -68,7 +68,7 @@ class DetectionCurve:
         return int(self.alarms[-1]) if len(self.alarms) else 0
 
     def at(self, threshold: float) -> tuple[int, int]:
-        """Number of noisy and of clean pairs with a score of at least `threshold`."""
+        """Return the numbers of noisy and of clean pairs with a score of at least `threshold`."""
         # Thresholds descend: count those that are not below.
         reached = int(np.searchsorted(-self.thresholds.astype(np.float64), -threshold, "right"))
         if reached == 0:
@@ -77,7 +77,7 @@ class DetectionCurve:
 
     @property
     def auroc(self) -> float:
-        """Chance that a noisy pair scores above a clean one, ties counting half, or NaN."""
+        """The chance that a noisy pair scores above a clean one, ties counting half, or NaN."""
         if not self.noisy or not self.clean:
             return float("nan")
         caught = np.diff(self.caught, prepend=0).astype(np.float64)
@@ -87,7 +87,7 @@ class DetectionCurve:
 
     @property
     def average_precision(self) -> float:
-        """sum_n (R_n - R_(n-1)) P_n over the thresholds; NaN without noisy pairs."""
+        """The average precision, sum_n (R_n - R_(n-1)) P_n; NaN without noisy pairs."""
         if not self.noisy:
             return float("nan")
         caught = np.diff(self.caught, prepend=0).astype(np.float64)
@@ -96,7 +96,7 @@ class DetectionCurve:
 
     @property
     def mean_noise_rank(self) -> float:
-        """Mean rank of the noisy pairs by descending cleanliness from 1, ties averaged."""
+        """The mean rank, from 1, of the noisy pairs by descending cleanliness; ties averaged."""
         if not self.noisy:
             return float("nan")
         caught = np.diff(self.caught, prepend=0).astype(np.float64)
@@ -106,7 +106,7 @@ class DetectionCurve:
         return float(caught @ (cleaner + (size + 1) / 2) / self.noisy)
 
     def best_f1(self) -> tuple[float, float]:
-        """Return the threshold with the highest F1, and that F1; the choice needs the truth."""
+        """Return the threshold with the highest F1, and that F1; choosing it needs the truth."""
         if not self.noisy:
             return float("nan"), float("nan")
         f1 = 2 * self.caught / (self.caught + self.alarms + self.noisy)
@@ -114,7 +114,7 @@ class DetectionCurve:
         return float(self.thresholds[best]), float(f1[best])
 
     def points(self, count: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """False alarm rate, recall and precision at about `count` points, for a plot.
+        """Return false alarm rate, recall and precision at about `count` points, for a plot.
 
         They are evenly spaced over both rates, so that steep parts are kept. The first one flags
         nothing and has the precision of the first threshold.
@@ -137,10 +137,11 @@ class DetectionCurve:
 
 @dataclass(frozen=True)
 class DetectionReport:
-    """Detection of noisy pairs, the positive class. All but `threshold` lie in [0, 1].
+    """Metrics of the detection of noisy pairs (the positive class) at a threshold.
 
-    `clean_kept` and `noise_caught` are the OSA paper's two accuracies: the share of clean pairs
-    that are not flagged, and of noisy pairs that are. Ratios without a denominator are NaN.
+    All but `threshold` lie in [0, 1]. `clean_kept` and `noise_caught` are the OSA paper's two
+    accuracies: the share of clean pairs that are not flagged, and of noisy pairs that are. Ratios
+    without a denominator are NaN.
     """
 
     threshold: float
@@ -155,7 +156,7 @@ class DetectionReport:
 
 
 def report_on(curve: DetectionCurve, threshold: float) -> DetectionReport:
-    """Detection metrics of a noise score whose pairs at or above a threshold are flagged."""
+    """Compute detection metrics of a noise score that flags the pairs at or above a threshold."""
     counts = DetectionCounts(*curve.at(threshold), noisy=curve.noisy, clean=curve.clean)
     return DetectionReport(
         threshold=threshold,
@@ -171,5 +172,5 @@ def report_on(curve: DetectionCurve, threshold: float) -> DetectionReport:
 
 
 def optimal_noise_rank(pairs: int, noisy: int) -> float:
-    """The highest mean noise rank that `noisy` of `pairs` pairs can have: N - (n - 1) / 2."""
+    """Return the highest possible mean rank of `noisy` among `pairs` pairs: N - (n - 1) / 2."""
     return pairs - (noisy - 1) / 2 if noisy else float("nan")

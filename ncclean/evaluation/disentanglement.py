@@ -39,11 +39,13 @@ _STEPS, _CHECKED = 400, 10
 
 @dataclass(frozen=True, kw_only=True)
 class Disentanglement:
-    """The halves of a model's embeddings of `images` images; `pairs` has them by half.
+    """How well the invariant and exclusive halves of a model's embeddings separate information.
 
-    `image_information` and `text_information` are in nats. `recall` is the mean recall at 1 of both
-    directions with each half, and `fitted` with the exclusive halves after a linear map, of the
-    images that it was not fitted to. `chance` is that of a random guess, for `fitted` twice that.
+    Measured on `images` images; `pairs` has the embeddings by half. `image_information` and
+    `text_information` are the mutual information of the halves in nats. `recall` is the mean recall
+    at 1 of both directions with each half, and `fitted` with the exclusive halves after a linear
+    map, of the images that it was not fitted to. `chance` is that of a random guess, for `fitted`
+    twice that.
     """
 
     model: str
@@ -56,7 +58,7 @@ class Disentanglement:
     pairs: dict[str, EmbeddedPairs]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything except the embeddings."""
+        """Return the measurements as JSON, without the embeddings."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "pairs"]
         return {name: getattr(self, name) for name in names}
 
@@ -103,9 +105,10 @@ def _recall(image: torch.Tensor, text: torch.Tensor, text_to_image: torch.Tensor
 
 
 def fitted_recall(pairs: EmbeddedPairs, seed: int) -> float:
-    """Recall at 1, the mean of both directions, after a ridge regression from images to captions.
+    """Return the recall at 1 after a ridge regression from images to captions.
 
-    It uses half of the images, with the first caption of each; the map is fitted to the other half.
+    It is the mean of both directions, on half of the images, with the first caption of each; the
+    map is fitted to the other half.
     """
     owners = pairs.text_to_image.cpu()
     first = torch.tensor([int((owners == row).nonzero()[0]) for row in range(len(pairs.image))])
@@ -123,7 +126,7 @@ def fitted_recall(pairs: EmbeddedPairs, seed: int) -> float:
 def mutual_information(
     x: torch.Tensor, y: torch.Tensor, seed: int, images: torch.Tensor | None = None
 ) -> float:
-    """A lower bound on I(X; Y) of (N, a) and (N, b) rows in nats, at least 0.
+    """Return a lower bound on the mutual information of (N, a) and (N, b) rows in nats, at least 0.
 
     `images` (N,) numbers the image of each row from 0; by default each has a separate one.
 

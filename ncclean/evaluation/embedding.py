@@ -28,7 +28,7 @@ _UNLABELLED = (SkipReason.CAPTION_MISSING, SkipReason.CAPTION_NOT_TEXT)
 
 
 class EmptySetError(InputError):
-    """A set without a usable image; `counts` are the reasons as text."""
+    """The error of a set without a usable image; `counts` are the reasons as text."""
 
     def __init__(self, where: str, counts: str) -> None:
         super().__init__(f"{where} has no usable image ({counts or 'it is empty'})")
@@ -36,13 +36,13 @@ class EmptySetError(InputError):
 
 
 class EmbeddingSpace(Protocol):
-    """A map of images and captions to (n, d) L2-normalised float32 embeddings."""
+    """A map of images and captions to (n, d) L2-normalised float32 embeddings, such as a model."""
 
     @property
     def preprocessing(self) -> Preprocessing: ...
 
     def start_image(self, pixels: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Start to embed uint8 (3, H, W) crops; the returned function waits for the result."""
+        """Start to embed uint8 (3, H, W) crops; return a function that waits for the result."""
         ...
 
     def encode_text(self, captions: Sequence[str], batch_size: int) -> torch.Tensor: ...
@@ -50,7 +50,7 @@ class EmbeddingSpace(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """N images: `image` (N, d) with their `keys`; `skipped` counts unusable samples by reason."""
+    """N embedded images: `image` (N, d) with their `keys`; `skipped` counts unusable samples."""
 
     keys: list[str]
     image: torch.Tensor
@@ -59,10 +59,10 @@ class Embedded:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedImages(Embedded):
-    """Images with the note and all captions of each, and keys without the names of the shards.
+    """Embedded images, with the annotation and all captions of each.
 
-    `same` (N,) has the number of the first image of the same file: the rows of an image may lie in
-    several shards of a table.
+    Keys are without the names of the shards. `same` (N,) has the number of the first image of the
+    same file: the rows of an image may lie in several shards of a table.
     """
 
     same: list[int]
@@ -73,7 +73,7 @@ class EmbeddedImages(Embedded):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedPairs(Embedded):
-    """Images, captions `text` (M, d), and the image `text_to_image` (M,) of each caption."""
+    """Embedded images and M captions: `text` (M, d), and their images `text_to_image` (M,)."""
 
     text: torch.Tensor
     text_to_image: torch.Tensor
@@ -81,7 +81,10 @@ class EmbeddedPairs(Embedded):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedClasses(Embedded):
-    """Images with `labels` (N,) int64, and keys without the names of the shards."""
+    """Embedded images with the `labels` (N,) int64 of their classes.
+
+    Keys are without the names of the shards.
+    """
 
     labels: torch.Tensor
     sample_keys: list[str]
@@ -93,7 +96,7 @@ def embed_dataset(
     options: EmbeddingOptions,
     captions_per_image: int | None = None,
 ) -> EmbeddedPairs:
-    """Embed the images of a retrieval set, and their captions: in tars, one per line of the text.
+    """Embed the images of a retrieval set and their captions; in tars, each line is a caption.
 
     Only the first `captions_per_image` captions count.
 
@@ -133,7 +136,7 @@ def embed_classes(
     options: EmbeddingOptions,
     label: str = "cls",
 ) -> EmbeddedClasses:
-    """Embed the images of a classification set, numbers of classes from member or column `label`.
+    """Embed the images of a classification set; the member or column `label` numbers their classes.
 
     Raises what `embed_dataset` raises, and `InputError` for an image without a label or with one
     that is not below `classes`.

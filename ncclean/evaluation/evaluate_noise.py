@@ -40,11 +40,11 @@ _READ_IF_THERE = ("is_noisy", "noise_kind", "status", "noise_probability")
 
 @dataclass(frozen=True)
 class TruthTable:
-    """The scored pairs of a table whose truth is known, in the view `judged`.
+    """The scored pairs of a table that states their truth (whether they are noisy), as a view.
 
-    `pairs` (K + 1,) counts them by kind, clean ones first; `_kind` is the number of a pair's kind.
-    `unscored` counts the pairs with truth but no scores, `unknown` those without truth. `choice`
-    are the scores and rules to evaluate.
+    The view is `judged`. `pairs` (K + 1,) counts them by kind, clean ones first; `_kind` is the
+    number of a pair's kind. `unscored` counts the pairs with truth but no scores, `unknown` those
+    without truth. `choice` are the scores and rules to evaluate.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -104,7 +104,7 @@ class TruthTable:
         return cls(connection, choice, kinds, pairs, unscored, total - with_truth)
 
     def noise_rate(self) -> tuple[float, str]:
-        """The share of pairs to flag by scores without a threshold, and its source."""
+        """Return the share of pairs to flag by scores without a threshold, and its source."""
         if "noise_probability" in self.choice.table.names.types:
             mean = self._rows(f"SELECT avg(noise_probability) FROM judged WHERE {_IS_RATE}")[0][0]
             if mean is not None:

@@ -46,10 +46,10 @@ _BLANKS = r"[\s\v\pZ\x1c-\x1f\x{85}]+"  # what Python's `split` takes for a blan
 
 @dataclass(frozen=True)
 class JudgedImages:
-    """Judged images; `row` maps a name in the judgements to a row of `image` (K, d).
+    """The embeddings of K judged images, `image` (K, d); `row` has the row of each name.
 
-    `captions` are the source's captions of each image by name, none for a folder of images.
-    `missing` counts unavailable images by reason.
+    The names are those in the judgements. `captions` are the source's captions of each image by
+    name, none for a folder of images. `missing` counts unavailable images by reason.
     """
 
     row: dict[str, int]
@@ -65,11 +65,11 @@ def embed_judged(
     options: EmbeddingOptions,
     source_options: SourceOptions | None = None,
 ) -> JudgedImages:
-    """Embed the images of these names, and no others.
+    """Embed the images with these names in the judgements, and no others.
 
-    A name is a path in a folder of images, whose captions do not matter. In other sources it is
-    the key of the sample, or the last part of it, with or without the ending of the file. Raises
-    what `embed_images` raises, and `InputError` for a name that two samples have.
+    A name is a path in a folder of images, whose captions do not matter. In other sources it is the
+    key of the sample, or the last part of it, with or without the ending of the file. Raises what
+    `embed_images` raises, and `InputError` for a name that two samples have.
     """
     shards = resolve_pairs(sources, source_options)
     if shards and all(shard.layout == Folder.name for shard in shards):
@@ -95,7 +95,7 @@ def embed_judged(
 
 
 def plain_name(name: str) -> str:
-    """Return the name without an image file's ending, like the key of a sample."""
+    """Return an image's name without the ending of an image file, like the key of a sample."""
     stem, dot, ending = name.rpartition(".")
     return stem if dot and is_image(ending.lower()) else name
 
@@ -153,7 +153,7 @@ def _judged(row: dict[str, int], embedded: EmbeddedImages, names: Sequence[str])
 
 @dataclass(frozen=True)
 class JudgedScores:
-    """(N,) values of each score, higher is better, NaN for a caption that has none.
+    """The values (N,) of each score for N judged captions; higher is better, NaN without one.
 
     `missing` counts captions without a value, by reason; `reversed` are the scores whose sign was
     changed.
@@ -172,7 +172,7 @@ def scores_of_model(
     prefix: str = "",
     batch_size: int = 256,
 ) -> JudgedScores:
-    """`similarity` and `neg_clip_loss` of each judged caption.
+    """Compute `similarity` and `neg_clip_loss` of each judged caption by a model.
 
     The rivals of `neg_clip_loss` are all judged images and all judged captions, each once. `prefix`
     and a blank precede every caption.
@@ -306,7 +306,7 @@ class ScoreAgreement:
 
 @dataclass
 class JudgementEvaluation:
-    """The agreement of the scores that have been compared with people's judgements so far.
+    """The agreement of scores with people's judgements, for all scores compared so far.
 
     `missing` counts images or pairs of each source without a score, by reason; `undefined` says why
     a score was not compared; `references` are judged captions excluded as references.
@@ -320,7 +320,7 @@ class JudgementEvaluation:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Rows of the judgements that were left out, by reason."""
+        """The numbers of rows of the judgements that were left out, by reason."""
         references = {"reference": self.references} if self.references else {}
         return {**self.judgements.left_out, **references}
 

@@ -30,11 +30,10 @@ _JUDGES = re.compile(r"(judge|judgement|judgment|expert|rater|annotator|worker|r
 
 @dataclass(frozen=True)
 class Judgements:
-    """N judged captions: the name of each image, the caption, and (N, J) ratings.
+    """N judged captions: the image's name, the caption, and (N, J) ratings by up to J judges.
 
-    A caption may have ratings in several columns and in several rows; J is the most that one has,
-    and missing ones are NaN. `left_out` counts the rows of the table that are not judgements, by
-    reason.
+    A caption may have ratings in several columns and in several rows; missing ones are NaN.
+    `left_out` counts the rows of the table that are not judgements, by reason.
     """
 
     image: list[str]
@@ -44,7 +43,7 @@ class Judgements:
     left_out: dict[str, int]
 
     def select(self, rows: np.ndarray) -> Judgements:
-        """The judgements of these rows."""
+        """Return the judgements of the captions in these rows."""
         return Judgements(
             [self.image[row] for row in rows],
             [self.caption[row] for row in rows],
@@ -54,7 +53,7 @@ class Judgements:
         )
 
     def averaged(self) -> Judgements:
-        """Return the same with one rating each, the mean of the judges."""
+        """Return the judgements with one rating for each caption, the mean of the judges."""
         mean = mean_rating(self.ratings)[:, None]
         return Judgements(self.image, self.caption, mean, self.rating_columns, self.left_out)
 
@@ -62,9 +61,10 @@ class Judgements:
 def read_judgements(
     path: str, image: str | None = None, caption: str | None = None, ratings: Sequence[str] = ()
 ) -> Judgements:
-    """Read csv, tsv, jsonl or Parquet; columns not named are found by their usual names.
+    """Read judgements of captions from csv, tsv, jsonl or Parquet.
 
-    Raises `InputError` for a file that cannot be read, lacks a column or holds no judgement.
+    Columns not named are found by their usual names. Raises `InputError` for a file that cannot be
+    read, lacks a column or holds no judgement.
     """
     if not path.lower().endswith(TABLES):
         raise InputError(f"{path} is not a table of judgements: it takes {', '.join(TABLES)}")

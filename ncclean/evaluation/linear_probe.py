@@ -48,25 +48,25 @@ _NEVER = -1e30
 
 @dataclass(frozen=True)
 class SampleWeights:
-    """The column, or SQL, of a score table that weighs each image."""
+    """Weights of training images from a score table: `column` or SQL over its columns."""
 
     scores: tuple[str, ...]
     weights: str
 
     def of(self, keys: Sequence[str], sample_keys: Sequence[str]) -> torch.Tensor:
-        """(N,) weights of images; see `read_sample_weights`."""
+        """Return (N,) weights of images; see `read_sample_weights`."""
         return torch.from_numpy(read_sample_weights(self.scores, self.weights, keys, sample_keys))
 
 
 def read_sample_weights(
     scores: Sequence[str], weights: str, keys: Sequence[str], sample_keys: Sequence[str]
 ) -> np.ndarray:
-    """(N,) weights with mean 1 of images known by `shard/key`, or by the key alone.
+    """Read (N,) weights of images, with mean 1, from a score table.
 
-    The key alone is used if no row has the `shard/key` of an image: the images may have been scored
-    as shards of another name. `weights` is a column or SQL. An image without a row, scores or a
-    value has NaN. Raises `InputError` for weights that are negative or all zero, for several rows
-    of an image or images of a row, and if no image has a row.
+    Images are found by `shard/key`, or by the key alone if no row has the `shard/key` of an image:
+    they may have been scored as shards of another name. `weights` is a column or SQL. An image
+    without a row, scores or a value has NaN. Raises `InputError` for weights that are negative or
+    all zero, for several rows of an image or images of a row, and if no image has a row.
     """
     with JoinedScores.open(scores) as table:
         lacking = [name for name in ("shard", "key") if name not in table.names.types]
@@ -117,9 +117,10 @@ def read_sample_weights(
 
 @dataclass(frozen=True)
 class Probe:
-    """(C, d) weights and (C,) biases; the bias of a class without training images is very low.
+    """A linear classifier on embeddings: (C, d) weights and (C,) biases.
 
-    `regularisation` is scikit-learn's C, the inverse of the L2 penalty; None for `adamw`.
+    The bias of a class without training images is very low. `regularisation` is scikit-learn's C,
+    the inverse of the L2 penalty; None for `adamw`.
     """
 
     weights: torch.Tensor
@@ -127,7 +128,7 @@ class Probe:
     regularisation: float | None = None
 
     def depth(self, image: torch.Tensor, labels: torch.Tensor, chunk: int = 1024) -> torch.Tensor:
-        """(N,) rank of the true class among the probe's logits, from 0."""
+        """Return the (N,) ranks, from 0, of the true classes among the probe's logits."""
         # The bias is the weight of a component that is 1 everywhere.
         weights = torch.cat([self.weights, self.bias[:, None]], dim=1).to(image.device)
         return class_depth(F.pad(image, (0, 1), value=1.0), weights, labels, chunk)
@@ -179,9 +180,10 @@ def fit_lbfgs(
 def choose_c(
     x: np.ndarray, y: np.ndarray, seed: int = 0, weights: np.ndarray | None = None
 ) -> float:
-    """Return the C with the best accuracy on a held-out fifth of (N, d) embeddings; ties: smallest.
+    """Return the C of logistic regression with the best accuracy on a held-out fifth.
 
-    Weights count in the fit and in the accuracy, whose labels may be equally wrong.
+    Takes (N, d) embeddings; of equal accuracies, the smallest C counts. Weights count in the fit
+    and in the accuracy, whose labels may be equally wrong.
 
     The fifth is stratified if every class has two images and the fifth can hold one of each.
     """
@@ -219,7 +221,7 @@ def fit_adamw(
     options: ProbeOptions,
     weights: torch.Tensor | None = None,
 ) -> Probe:
-    """Train a linear layer from zero with AdamW and a cosine learning rate without warm-up.
+    """Train a linear classifier from zero with AdamW and a cosine learning rate without warm-up.
 
     The loss of a batch is the mean of the weighted losses, not divided by the weights' sum.
     """
@@ -249,7 +251,7 @@ def fit_adamw(
 def logistic_regression(
     x: np.ndarray, y: np.ndarray, c: float, weights: np.ndarray
 ) -> LogisticRegression:
-    """Logistic regression on (N, d) embeddings with (N,) labels and weights; C is 1 / penalty."""
+    """Fit logistic regression to (N, d) embeddings, (N,) labels and weights; C is 1 / penalty."""
     threads = 1 if x.size * len(np.unique(y)) <= _ONE_THREAD else None
     with warnings.catch_warnings(), threadpool_limits(threads):
         # With the weakest penalties 1,000 steps do not converge; the accuracy decides anyway.

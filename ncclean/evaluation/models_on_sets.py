@@ -74,9 +74,10 @@ def retrieval_of(
     options: EmbeddingOptions,
     captions_per_image: int | None = None,
 ) -> Evaluation:
-    """Recall at 1, 5 and 10 in both directions, their sum, and MS-COCO's 1K protocol where it fits.
+    """Measure recall at 1, 5 and 10 in both directions and their sum.
 
-    `space` is the estimator itself or an embedding space on top of it.
+    Also MS-COCO's 1K protocol if there are enough images. `space` is the estimator itself or an
+    embedding space on top of it.
     """
     test = embed_dataset(space, dataset.shards("test"), options, captions_per_image)
     depths = retrieval_depths(test.image, test.text, test.text_to_image)
@@ -177,7 +178,7 @@ def _evaluation(
 
 @dataclass(frozen=True)
 class Task:
-    """A measurement of models: its name, the kind of its sets, their splits, and the function."""
+    """A way to measure models: its name, the kind of its sets, their splits, and the function."""
 
     name: str
     kind: str
@@ -187,7 +188,7 @@ class Task:
 
 
 def zeroshot_task(options: EmbeddingOptions) -> Task:
-    """The task of zero-shot classification by prompts, for `evaluate`."""
+    """Return the task of zero-shot classification by prompts, for `evaluate`."""
     measure = partial(zeroshot, options)
     return Task(ZEROSHOT, benchmark_sets.CLASSIFICATION, ("test",), measure)
 
@@ -197,7 +198,7 @@ def retrieval_task(
     source_options: SourceOptions | None = None,
     captions_per_image: int | None = None,
 ) -> Task:
-    """The task of retrieval in both directions, for `evaluate`."""
+    """Return the task of retrieval in both directions, for `evaluate`."""
     return Task(
         RETRIEVAL,
         benchmark_sets.RETRIEVAL,
@@ -213,7 +214,7 @@ def linear_probe_task(
     set_epochs: Mapping[str, int] | None = None,
     weighting: SampleWeights | None = None,
 ) -> Task:
-    """The task of a linear classifier on frozen embeddings, for `evaluate`."""
+    """Return the task of a linear classifier on frozen embeddings, for `evaluate`."""
     measure = partial(linear_probe, probe, options, set_epochs or {}, weighting)
     return Task(LINEAR_PROBE, benchmark_sets.CLASSIFICATION, ("train", "test"), measure)
 

@@ -20,7 +20,7 @@ from ncclean.storage.joined import JoinedScores
 
 @dataclass(frozen=True)
 class NoiseScore:
-    """A column and its operating point.
+    """A column as a score of noise, and the threshold at which it flags pairs.
 
     A pair at or beyond `threshold`, on the noisier side, is flagged; `below` excludes the threshold
     itself. Without a threshold, as many pairs are flagged as are estimated to be noisy.
@@ -33,11 +33,11 @@ class NoiseScore:
 
     @property
     def sign(self) -> int:
-        """The factor that turns the column into a noise score, higher is noisier."""
+        """The factor, 1 or -1, that turns the column into a noise score: higher is noisier."""
         return 1 if self.higher_is_noisier else -1
 
     def noise_threshold(self, threshold: float, kind: np.dtype[Any]) -> float:
-        """The threshold on noise scores of this type, at and above which a pair is flagged.
+        """Return the noise score at and above which pairs are flagged, for scores of this type.
 
         SQL, too, compares numbers of 32 bits with a threshold of 32 bits: 0.3 is at most 0.3.
         """
@@ -47,7 +47,7 @@ class NoiseScore:
         return self.sign * float(bound)
 
     def condition(self, threshold: float) -> str:
-        """SQL that is true for the pairs that a threshold flags; tables show it."""
+        """Return SQL that is true for the pairs that a threshold flags; tables show it."""
         return flagging_condition(
             self.column,
             threshold,
@@ -73,7 +73,7 @@ def named_score(text: str) -> tuple[str, str]:
 
 
 def threshold_at_rate(sorted_scores: np.ndarray, rate: float) -> float:
-    """The threshold that flags the share `rate` of (N,) descending noise scores.
+    """Return the threshold that flags the share `rate` of (N,) descending noise scores.
 
     Infinite where the rate is 0: nothing is flagged.
     """
@@ -83,7 +83,7 @@ def threshold_at_rate(sorted_scores: np.ndarray, rate: float) -> float:
 
 @dataclass
 class NoiseChoice:
-    """Scores by name and rules, each with its SQL in `columns` and `conditions`.
+    """The scores, by name, and rules to evaluate, with their SQL in `columns` and `conditions`.
 
     It starts with the built-in ones for which `table` has the columns.
     """
@@ -133,7 +133,7 @@ class NoiseChoice:
             self._add_rule(Rule(condition, condition))
 
     def set_thresholds(self, thresholds: Mapping[str, float]) -> None:
-        """Set the thresholds at which scores are judged. Raises `InputError` for another score."""
+        """Set the thresholds at which scores flag pairs. Raises `InputError` for another score."""
         for name, threshold in thresholds.items():
             if name not in self.scores:
                 raise InputError(f"--threshold {name}: no such column is evaluated")

@@ -27,7 +27,7 @@ _HISTOGRAM_BINS = 40
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Pairs with a probability in [low, high), the last bin with its end.
+    """The calibration of pairs with a noise probability in [low, high); the last bin has its end.
 
     `predicted` is their mean probability, `observed` the share that is noisy; NaN without pairs.
     """
@@ -41,7 +41,7 @@ class ReliabilityBin:
 
 @dataclass(frozen=True)
 class SideCount:
-    """Noisy pairs on one side of the cut: `expected` from the probabilities, `noisy` in truth."""
+    """The noisy pairs on one side of a cut: `expected` from the probabilities, `noisy` in truth."""
 
     pairs: int
     expected: float
@@ -51,10 +51,10 @@ class SideCount:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibration of `noise_probability`. `kept` and `dropped` are cut at 0.5.
+    """How well noise probabilities agree with the truth, by bin and overall.
 
-    `expected_error` is the mean of |predicted - observed| over the pairs (ECE), `brier` the mean
-    squared error of the probabilities.
+    `kept` and `dropped` are the sides of a cut at 0.5. `expected_error` is the mean of |predicted -
+    observed| over the pairs (ECE), `brier` the mean squared error of the probabilities.
     """
 
     bins: list[ReliabilityBin]
@@ -69,8 +69,8 @@ def calibration(
 ) -> Calibration:
     """Compare predicted noise probabilities with the truth, from sums by bin and kind of noise.
 
-    pairs (BINS, K + 1): number of pairs, clean ones in the first column; probability and squares
-    (BINS, K + 1): sums of p and of p^2 over the same pairs; kinds: the K names.
+    `pairs` (BINS, K + 1) counts pairs, clean ones in the first column; `probability` and `squares`
+    (BINS, K + 1) are sums of p and of p^2 over them; `kinds` are the K names.
     """
     total, noisy = pairs.sum(axis=1), pairs[:, 1:].sum(axis=1)
     with np.errstate(invalid="ignore"):
@@ -111,10 +111,10 @@ def _side(pairs: np.ndarray, probability: np.ndarray, kinds: list[str]) -> SideC
 
 @dataclass(frozen=True)
 class KindDetection:
-    """One kind of noise (or `ALL`) against the clean pairs; pairs of other kinds are excluded.
+    """The detection of one kind of noise (or `ALL`) among the clean pairs.
 
-    `report.threshold` is in units of the column. `best_threshold` has the highest F1, `best_f1`,
-    which only the truth can show.
+    Pairs of other kinds are excluded. `report.threshold` is in units of the column.
+    `best_threshold` has the highest F1, `best_f1`, which only the truth can show.
     """
 
     kind: str
@@ -129,7 +129,7 @@ class KindDetection:
 
 @dataclass(frozen=True)
 class ScoreEvaluation:
-    """A column at its operating point, over its `pairs`; `unscored` pairs have no value in it.
+    """How well a column detects noise, over its `pairs`; `unscored` pairs have no value in it.
 
     `flags` is the condition that flags a pair, `threshold_source` the origin of its threshold.
     """
@@ -145,7 +145,7 @@ class ScoreEvaluation:
 
 @dataclass(frozen=True)
 class RuleEvaluation:
-    """A rule's operating point: shares of clean pairs kept and of noisy pairs caught, by kind.
+    """How well a rule detects noise: shares of clean pairs kept and of noisy pairs caught, by kind.
 
     `precision` is the share of noisy pairs among the flagged ones, of all kinds.
     """
@@ -161,11 +161,11 @@ class RuleEvaluation:
 
 @dataclass(frozen=True)
 class NoiseTrial:
-    """A corpus in which a share of the pairs, `moved`, got other captions.
+    """Noise rates estimated before and after a share of the pairs, `moved`, got other captions.
 
     `noise` is their kind: `ncr`, captions of other pairs, or `donor`, captions of another corpus.
-    The estimated noise rates are `before` and `after` it; if the first is right, the second should
-    be `expected`: before + moved (1 - before).
+    If the rate `before` is right, the one `after` should be `expected`: before + moved (1 -
+    before).
     """
 
     noise: str
@@ -182,7 +182,7 @@ class NoiseTrial:
 
 @dataclass(frozen=True)
 class NoiseEvaluation:
-    """The evaluation of a score table with truth.
+    """The evaluation of a score table whose pairs' truth is known.
 
     `clean` and `noisy` (by kind) count the scored pairs with truth, `unscored` those without
     scores, and `unknown` the pairs without truth. `noise_rate` is the estimate that operating
@@ -204,13 +204,13 @@ class NoiseEvaluation:
 
     @property
     def rows(self) -> int:
-        """Number of rows of the table."""
+        """The number of rows of the table."""
         return self.clean + sum(self.noisy.values()) + self.unscored + self.unknown
 
 
 @dataclass(frozen=True)
 class ScoreFigure:
-    """The figure of a column: points of its curves for all noise, and its distribution.
+    """What a plot of a column shows: points of its detection curves, and its distribution.
 
     `counts` (K + 1, B) per kind, clean first, in bins with `edges` (B + 1,) in column units.
     """
@@ -257,7 +257,7 @@ def evaluate_score(
 def evaluate_rule(
     rule: Rule, pairs: np.ndarray, flagged: np.ndarray, kinds: Sequence[str]
 ) -> RuleEvaluation:
-    """Precision and recall of a rule, from (K + 1,) pairs and flagged pairs, clean first."""
+    """Return precision and recall of a rule, from (K + 1,) pairs and flagged pairs, clean first."""
     caught = {
         kind: ratio(int(flagged[number]), int(pairs[number]))
         for number, kind in enumerate(kinds, start=1)
@@ -280,7 +280,7 @@ def evaluate_rule(
 
 
 def figure_of(scores: SortedScores, column: NoiseScore, kinds: Sequence[str]) -> ScoreFigure:
-    """The curves of (N,) noise scores that a figure draws."""
+    """Return what a plot draws of (N,) noise scores."""
     alarms, recall, precision = scores.curve().points()
     finite = scores.values[np.isfinite(scores.values)]
     # Outliers would squeeze all other pairs into a few bins.

@@ -28,7 +28,7 @@ from ncclean.storage.run_facts import RunFacts, read_facts
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRequest:
-    """A trial on about `pairs` of the shards, of which a `share` get wrong captions.
+    """A trial of the noise estimate: about `pairs` of the shards, a `share` with wrong captions.
 
     These are captions of each other, or of `donors`. `model` embeds images; for embeddings, `keys`
     are the names of their vectors, and `scale` multiplies their cosines or names a model that has

@@ -10,7 +10,10 @@ from ncclean.base.options import DecodeThreads, Option, Options, usable_cores
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingOptions(Options):
-    """Options that change no result. Raises `InputError` for a value out of range."""
+    """Options of embedding images and captions that change no result.
+
+    Raises `InputError` for a value out of range.
+    """
 
     batch_size: Annotated[
         int, Option("Images per batch; changes no result.", low=1, is_idle=True)

@@ -31,11 +31,11 @@ def hit_depth(
     deepest: int,
     chunk: int = 1024,
 ) -> torch.Tensor:
-    """(Q,) rank, from 0, of each query's first neighbour from its own group.
+    """Return (Q,) ranks, from 0, of each query's first neighbour of its own group.
 
-    query (Q, d) and gallery (G, d), compared by inner product; query_group (Q,) and gallery_group
-    (G,) say which belong together. `deepest` if none is among the `deepest` nearest. At most
-    `chunk` rows of similarities exist at a time, fewer for a large gallery.
+    `query` (Q, d) and `gallery` (G, d) are compared by inner product; `query_group` (Q,) and
+    `gallery_group` (G,) say which belong together. `deepest` if none is among the `deepest`
+    nearest. At most `chunk` rows of similarities exist at a time, fewer for a large gallery.
 
     The rank is the position in the list of the nearest, not the number of larger similarities, so
     that a model with one embedding for everything scores at chance.
@@ -55,10 +55,10 @@ def hit_depth(
 def classifier_weights(
     encode: Callable[[list[str]], torch.Tensor], classnames: Sequence[str], templates: Sequence[str]
 ) -> torch.Tensor:
-    """(C, d) L2-normalised mean of the embeddings of each class's prompts.
+    """Return (C, d) weights of a zero-shot classifier: normalised mean embeddings of prompts.
 
-    `encode` maps prompts to (P, d) normalised embeddings; `{c}` in a template stands for the
-    class name, as in clip_benchmark's files.
+    `encode` maps prompts to (P, d) normalised embeddings; `{c}` in a template stands for the class
+    name, as in clip_benchmark's files.
     """
     rows = []
     step = max(1, _PROMPTS_AT_A_TIME // len(templates))
@@ -73,9 +73,10 @@ def classifier_weights(
 def class_depth(
     image: torch.Tensor, weights: torch.Tensor, labels: torch.Tensor, chunk: int = 1024
 ) -> torch.Tensor:
-    """Return (N,) ranks of the true class among the nearest, from 0; `TOP` if it is not among them.
+    """Return (N,) ranks of the true class among the nearest, from 0; `TOP` if it is not there.
 
-    image (N, d), weights (C, d), labels (N,).
+    `image` (N, d) are embeddings, `weights` (C, d) those of the classes, `labels` (N,) the true
+    ones.
     """
     classes = torch.arange(len(weights), device=weights.device)
     return hit_depth(image, weights, labels, classes, TOP, chunk)
@@ -83,7 +84,7 @@ def class_depth(
 
 @dataclass(frozen=True)
 class RetrievalDepths:
-    """The rank at which each query first finds its partner, from 0; see `ranking.hit_depth`.
+    """The rank, from 0, at which each query first finds its partner; see `ranking.hit_depth`.
 
     `image` (N,): of each image among the captions; `caption` (M,): of each caption among the
     images.
@@ -100,10 +101,10 @@ def retrieval_depths(
     deepest: int = max(KS),
     chunk: int = 1024,
 ) -> RetrievalDepths:
-    """Ranks of the right answers in both directions, for (N, d) images and (M, d) captions, whose
-    images `text_to_image` (M,) has.
+    """Return ranks of the right answers of N images among M captions, and vice versa.
 
-    Raises `ValueError` unless `text_to_image` names an image for each caption.
+    `image` (N, d) and `text` (M, d) are L2-normalised; `text_to_image` (M,) is each caption's
+    image. Raises `ValueError` unless `text_to_image` names an image for each caption.
     """
     _check(image, text, text_to_image)
     images = torch.arange(len(image), device=image.device)
@@ -120,13 +121,13 @@ def recall_at_k(
     ks: Sequence[int] = KS,
     chunk: int = 1024,
 ) -> dict[str, float]:
-    """Recall at k of image-to-text and text-to-image retrieval.
+    """Return the recall at k of image-to-text and text-to-image retrieval.
 
-    image: (N, d) and text: (M, d) L2-normalised embeddings; text_to_image: (M,) index of the
-    image that each caption describes. Image to text counts a hit when any of the image's
-    captions is among the k nearest. Returns `image_to_text_R@k`, `text_to_image_R@k` in [0, 1]
-    and `rsum`, the sum of all recalls in percent. Only `chunk` rows of similarities exist at a
-    time. Raises `ValueError` where `text_to_image` does not name an image for each caption.
+    `image` (N, d) and `text` (M, d) are L2-normalised embeddings; `text_to_image` (M,) is the index
+    of the image that each caption describes. Image to text counts a hit when any of the image's
+    captions is among the k nearest. Returns `image_to_text_R@k`, `text_to_image_R@k` in [0, 1] and
+    `rsum`, the sum of all recalls in percent. Only `chunk` rows of similarities exist at a time.
+    Raises `ValueError` where `text_to_image` does not name an image for each caption.
     """
     depths = retrieval_depths(image, text, text_to_image, max(ks), chunk)
     results: dict[str, float] = {}
@@ -146,7 +147,7 @@ def fold_recall(
     fold_images: int = FOLD_IMAGES,
     chunk: int = 1024,
 ) -> dict[str, float]:
-    """Recall at k as the mean over folds of the images, as in MS-COCO's 1K test.
+    """Return the recall at k as the mean over folds of the images, as in MS-COCO's 1K test.
 
     Fold f holds the images from f * fold_images on, in the given order, with all their captions.
     Images past the last fold are omitted. Raises `ValueError` if there are too few.

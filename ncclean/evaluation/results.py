@@ -48,10 +48,11 @@ _NAMED = ("dataset", "model", "pretrained", "task")
 
 @dataclass(frozen=True)
 class Metric:
-    """`scale` times the mean over strata of the share of queries that hit.
+    """A metric that can be resampled by image: a mean over strata of the share of queries that hit.
 
-    `hits` and `queries` (n images, S strata) count those of each image. A stratum without queries
-    is excluded from the mean. Accuracy has one stratum, the mean recall per class has the classes.
+    `hits` and `queries` (n images, S strata) count those of each image. The mean is multiplied by
+    `scale`; a stratum without queries is excluded. Accuracy has one stratum, the mean recall per
+    class has the classes.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Metric:
         stratum: np.ndarray | None = None,
         scale: float = 1.0,
     ) -> Metric:
-        """Group (Q,) queries by image and stratum, with whether each hit, for resampling."""
+        """Group (Q,) queries by image and stratum, with whether each hit."""
         strata = np.zeros(len(image), dtype=np.int64) if stratum is None else stratum
         shape = (int(image.max()) + 1, int(strata.max()) + 1)
 
@@ -78,7 +79,7 @@ class Metric:
         return cls(name, counted(hit), counted(np.ones(len(image))), scale)
 
     def value(self, weights: np.ndarray | None = None) -> np.ndarray:
-        """The metric of (B,) resamples, given how often (B, n) each image counts."""
+        """Return the metric of (B,) resamples, given how often (B, n) each image counts."""
         if weights is None:
             weights = np.ones((1, self.hits.shape[0]))
         hits, queries = _product(weights, self.hits), _product(weights, self.queries)
@@ -97,7 +98,7 @@ def _product(weights: np.ndarray, counts: sparse.csr_array) -> np.ndarray:
 
 
 def classification_outcomes(embedded: EmbeddedClasses, depth: np.ndarray) -> pa.Table:
-    """The table of outcomes of a classification, from (N,) ranks of the true class."""
+    """Return the table of outcomes of a classification, from (N,) ranks of the true class."""
     count = len(embedded.keys)
     return _table(
         query=["image"] * count,
@@ -109,7 +110,7 @@ def classification_outcomes(embedded: EmbeddedClasses, depth: np.ndarray) -> pa.
 
 
 def retrieval_outcomes(embedded: EmbeddedPairs, depths: RetrievalDepths) -> pa.Table:
-    """The table of outcomes of a retrieval: images first, then captions in their images' order."""
+    """Return the table of outcomes of a retrieval: images, then captions in their images' order."""
     owner = embedded.text_to_image.cpu().numpy()
     images, captions = len(embedded.keys), len(owner)
     # Captions of an image are consecutive: count on from its first.
@@ -124,7 +125,7 @@ def retrieval_outcomes(embedded: EmbeddedPairs, depths: RetrievalDepths) -> pa.T
 
 
 def metrics_of(task: str, outcomes: pa.Table, classes: int | None) -> list[Metric]:
-    """The metrics of a task under clip_benchmark's names, and `rsum` for retrieval.
+    """Return the metrics of a task under clip_benchmark's names, and `rsum` for retrieval.
 
     `acc5` is omitted for fewer than five `classes`, where clip_benchmark has NaN.
     """
@@ -183,7 +184,7 @@ def _table(**columns: object) -> pa.Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """One model on one data set; metrics are shares in [0, 1], except `rsum`, in percent.
+    """The metrics of one model on one data set: shares in [0, 1], except `rsum`, in percent.
 
     `skipped` counts the unusable samples by reason; `classes` is None for retrieval; `settings`
     describe the training of a probe.
@@ -215,7 +216,7 @@ class Evaluation:
         return file_name(self.dataset, self.pretrained, self.model, self.task)
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON: clip_benchmark's fields, then ours."""
+        """Return the result as JSON: clip_benchmark's fields, then ours."""
         return {
             "dataset": self.dataset,
             "model": self.model,
@@ -270,7 +271,7 @@ class Evaluation:
 
 
 def file_name(dataset: str, pretrained: str, model: str, task: str) -> str:
-    """The file name of a result, as clip_benchmark forms it."""
+    """Return the file name of a result, as clip_benchmark forms it."""
     parts = (dataset, pretrained, model, LANGUAGE, task)
     return "_".join(re.sub(r"[^\w.+-]+", "-", part).strip("-.") for part in parts) + ".json"
 

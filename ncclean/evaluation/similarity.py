@@ -30,8 +30,9 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class Similarities:
-    """Cosines (N,) of each image: with its own captions, their mean; with all others, the mean;
-    with the hardest share of the others, the mean.
+    """The cosines (N,) of N images with captions: own ones, all others, and the hardest others.
+
+    Each is the mean over these captions; the hardest are the share of the others that fit best.
     """
 
     positive: torch.Tensor
@@ -50,7 +51,7 @@ class Similarities:
 
 @dataclass(frozen=True)
 class Facts:
-    """Mean, standard deviation, and quantiles by their percentage (`q5` to `q95`)."""
+    """Mean, standard deviation, and quantiles by their percentage (`q5` to `q95`) of cosines."""
 
     mean: float
     std: float
@@ -59,7 +60,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class SimilaritySummary:
-    """`above_hardest`: share of images whose own captions beat the hardest negatives."""
+    """The cosines of own, of other and of the hardest other captions, summarised over images.
+
+    `above_hardest` is the share of images whose own captions beat the hardest negatives.
+    """
 
     images: int
     positive: Facts
@@ -75,12 +79,12 @@ def similarities(
     hardest_share: float = HARDEST_SHARE,
     chunk: int = 512,
 ) -> Similarities:
-    """Mean cosines of (N, d) images with their own of (M, d) captions, with all others and with the
-    hardest others; `text_to_image` (M,) has the captions' images.
+    """Return mean cosines of N images with their own captions, all others, and the hardest others.
 
-    The hardest negatives of an image are the ceil(share * its negatives) with the largest cosine.
-    Only `chunk` rows of similarities exist at a time. Raises `ValueError` unless every image has a
-    caption of its own and one of another image.
+    `image` (N, d) and `text` (M, d) are L2-normalised; `text_to_image` (M,) is each caption's
+    image. The hardest negatives of an image are the ceil(share * its negatives) with the largest
+    cosine. Only `chunk` rows of similarities exist at a time. Raises `ValueError` unless every
+    image has a caption of its own and one of another image.
     """
     owners = text_to_image.to(text.device)
     captions = torch.bincount(owners, minlength=len(image))
@@ -122,7 +126,10 @@ def _facts(values: torch.Tensor) -> Facts:
 
 @dataclass(frozen=True)
 class ModelSimilarity:
-    """The cosines of one model, see `Similarities`; `skipped` counts samples by reason."""
+    """The cosines of one model with a data set, summarised; see `Similarities`.
+
+    `skipped` counts samples by reason.
+    """
 
     model: str
     pretrained: str
@@ -136,7 +143,7 @@ class ModelSimilarity:
         return model_label(self.model, self.pretrained)
 
     def to_json(self) -> dict[str, Any]:
-        """The model, and mean, spread and quantiles of its cosines."""
+        """Return the model, and mean, spread and quantiles of its cosines, as JSON."""
         return {
             "model": self.model,
             "pretrained": self.pretrained,
