@@ -36,7 +36,7 @@ Tokenizer = Callable[[list[str]], torch.Tensor]
 
 
 class BuiltModel(NamedTuple):
-    """A model with all that belongs to it; `architecture` is open_clip's `model_cfg`."""
+    """A model with its tokenizer and preprocessing; `architecture` is open_clip's `model_cfg`."""
 
     network: nn.Module
     tokenizer: Tokenizer
@@ -194,7 +194,10 @@ def _explain(source: ModelSource, error: Exception) -> str:
 
 
 def weights_fingerprint(model: nn.Module) -> str:
-    """Return 32 hex digits over the names, shapes and bytes of all parameters and buffers."""
+    """Return a fingerprint of a model's weights, 32 hex digits.
+
+    It covers the names, shapes and bytes of all parameters and buffers.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())

@@ -41,12 +41,12 @@ FOLDER = "local-dir:"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model's `name` and `pretrained` for open_clip; the table records `label` and `tag`.
+    """Where a model comes from: its `name` and `pretrained` for open_clip.
 
-    `checkpoint` is a weights file to load into the architecture of `name`. `architectures` are the
-    open_clip names that the architecture may have, if more than its configuration is known;
-    `preprocessing` is what its configuration states, if open_clip does not read it. With
-    `is_random` no weights are read.
+    Score tables record `label` and `tag`. `checkpoint` is a weights file to load into the
+    architecture of `name`. `architectures` are the open_clip names that the architecture may have,
+    if more than its configuration is known; `preprocessing` is what its configuration states, if
+    open_clip does not read it. With `is_random` no weights are read.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ModelSource:
 
     @property
     def weights(self) -> str:
-        """The weights as named in messages: their file, or else the model."""
+        """What messages call the weights: their file, or else the model."""
         return self.checkpoint or self.label
 
     @property
@@ -70,13 +70,13 @@ class ModelSource:
 
 
 def resolve(model: str, pretrained: str | None = None, *, is_random: bool = False) -> ModelSource:
-    """Find configuration and weights by bundled name, `local-dir:`, `hf-hub:`, path or open_clip
-    name.
+    """Find configuration and weights of a model by its name or path.
 
-    A path is a model's folder, a checkpoint file, or a json file with a configuration as open_clip
-    keeps it (`embed_dim`, `vision_cfg`, `text_cfg`) or as a model has it (`model_cfg`).
-    `pretrained` is a tag of an open_clip name, or a weights file for the architecture that `model`
-    names. `is_random` requests only the architecture.
+    A name is a bundled one, or one of open_clip, `local-dir:` or `hf-hub:`. A path is a model's
+    folder, a checkpoint file, or a json file with a configuration as open_clip keeps it
+    (`embed_dim`, `vision_cfg`, `text_cfg`) or as a model has it (`model_cfg`). `pretrained` is a
+    tag of an open_clip name, or a weights file for the architecture that `model` names. `is_random`
+    requests only the architecture.
 
     Raises `ModelError` with a suggestion if it is none of these.
     """

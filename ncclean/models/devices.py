@@ -29,7 +29,10 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 def resolve_device(device: str) -> torch.device:
-    """Choose the device: `auto` is the first GPU, Apple's, or the CPU. Raises `ModelError`."""
+    """Return the device to compute on: `auto` is the first GPU, Apple's, or the CPU.
+
+    Raises `ModelError` for one that is not available.
+    """
     if device == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -95,12 +98,12 @@ def for_inference(
     tokens: torch.Tensor,
     image_size: tuple[int, int],
 ) -> nn.Module:
-    """Return the model with its matrix products' weights in `dtype`, where `tokens` are.
+    """Return the model with the weights of its matrix products in `dtype`.
 
     Autocast would convert them for every batch anyway; and in a single precision torch uses its
     faster attention (1.6 times for the bundled estimator on a CPU). On CUDA, convolution kernels
     are channels-last, for tensor cores. A model whose embeddings in `context` then change by more
-    than rounding keeps its weights.
+    than rounding keeps its weights. `tokens` are for that comparison.
     """
     cast = _cast_matrices(model, dtype, is_channels_last=tokens.is_cuda)
     size = math.prod(image_size)
@@ -146,7 +149,7 @@ _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs
 
 
 class Cores:
-    """One thread for each core that torch may use; each runs its own operations."""
+    """A pool with one thread for each core that torch may use; each computes by itself."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -157,12 +160,12 @@ class Cores:
     def map(
         self, encode: Callable[[T], torch.Tensor], pieces: Iterable[T]
     ) -> Iterator[torch.Tensor]:
-        """Call `encode` on every piece, one core each; results are in the order of the pieces."""
+        """Call `encode` on every piece, each on one core; return the results in order."""
         return self._pool.map(encode, pieces)
 
     @property
     def model(self) -> nn.Module:
-        """Return a copy of the model for the calling thread, sharing its tensors.
+        """Return the calling thread's copy of a model, which shares its tensors.
 
         Shortening the context swaps tensors inside the modules, which threads must not share.
         """
@@ -175,7 +178,7 @@ class Cores:
 def sharing_tensors(
     model: nn.Module, replaced: Mapping[int, torch.Tensor] | None = None
 ) -> nn.Module:
-    """A copy of the modules of a model with the same parameters and buffers.
+    """Return a copy of a model's modules with the same parameters and buffers.
 
     `replaced` are replacement tensors by the ids of the originals.
     """
@@ -219,12 +222,12 @@ def pin(memory: torch.Tensor) -> bool:
 
 
 def unpin(memory: torch.Tensor) -> None:
-    """Undo `pin`, where it returned True."""
+    """Unlock the memory of a tensor for which `pin` returned True."""
     torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())))
 
 
 class Uploads:
-    """Uploads batches to a GPU on a separate stream."""
+    """Uploads batches to a GPU while it computes earlier ones, on a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -233,7 +236,7 @@ class Uploads:
     def encode(
         self, blocks: Sequence[torch.Tensor], encode: Callable[[torch.Tensor], torch.Tensor]
     ) -> Callable[[], torch.Tensor]:
-        """Queue upload and encoding of a batch; the returned function waits for the result.
+        """Queue upload and encoding of a batch; return a function that waits for the result.
 
         Blocks in pinned memory are uploaded in place: do not change them until then.
         """

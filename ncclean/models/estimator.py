@@ -57,7 +57,7 @@ _REPEATS = 5  # of a measured batch: other work on the machine slows some of the
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """The model that scored, as recorded in the score table; `preprocessing` is JSON.
+    """The model that scored, as a score table records it; `preprocessing` is JSON.
 
     `dim` is the width of its embeddings, which is not recorded.
     """
@@ -216,7 +216,7 @@ class Estimator:
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Height and width of the images that the model takes, in pixels."""
+        """The height and width of the images that the model takes, in pixels."""
         return self.preprocessing.size
 
     def _check_tokens(self, label: str) -> None:
@@ -246,11 +246,11 @@ class Estimator:
     def start_image(
         self, pixels: torch.Tensor | Sequence[torch.Tensor]
     ) -> Callable[[], torch.Tensor]:
-        """Start to encode a batch, or blocks of one; the returned function waits for embeddings.
+        """Start to encode images; return a function that waits for the (N, d) embeddings.
 
-        On a GPU the images travel from pinned memory while earlier batches are computed. A batch
-        that is itself in such memory (`ncclean.models.devices.pin`) is read until the embeddings
-        are ready.
+        Takes a batch, or blocks of one. On a GPU the images travel from pinned memory while earlier
+        batches are computed. A batch that is itself in such memory (`ncclean.models.devices.pin`)
+        is read until the embeddings are ready.
         """
         blocks = [pixels] if isinstance(pixels, torch.Tensor) else list(pixels)
         if self._uploads is not None and any(len(block) for block in blocks):
@@ -304,7 +304,7 @@ class Estimator:
         return self.encode_tokenized(tokens, batch_size), counts
 
     def encode_tokenized(self, tokens: Tokens, batch_size: int = 256) -> torch.Tensor:
-        """Embed tokenized captions as (m, d), like `encode_text`."""
+        """Embed m tokenized captions as (m, d) L2-normalised float32, like `encode_text`."""
         if not len(tokens.ids):
             return torch.empty(0, self.embed_dim, device=self.device)
         ids = torch.from_numpy(tokens.ids)
@@ -347,7 +347,7 @@ class Estimator:
         return self.tokenize.counted(captions)[1]
 
     def cut(self, counts: Sequence[int | None]) -> dict[str, Any]:
-        """Return `captions_cut` and `context_length` for token counts of captions.
+        """Return `captions_cut` and `context_length` from the token counts of captions, by name.
 
         Returns nothing if the tokenizer cannot count; otherwise an unknown count is that of a
         caption too long to be read whole.
@@ -360,7 +360,7 @@ class Estimator:
 
     @property
     def embed_dim(self) -> int:
-        """Width of the embeddings, found by encoding a blank image once."""
+        """The width of the embeddings, found by encoding a blank image once."""
         if not hasattr(self, "_embed_dim"):
             blank = torch.zeros(1, 3, *self.image_size, dtype=torch.uint8)
             self._embed_dim = self.encode_image(blank).shape[1]
@@ -488,12 +488,12 @@ class Estimator:
             raise
 
     def normalized(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Normalise (N, 3, H, W) uint8 images to the image tower's float32 input, on the device."""
+        """Convert (N, 3, H, W) uint8 images to the image tower's float32 input, on the device."""
         values = pixels.to(self.device, non_blocking=True).float()
         return values.mul_(self._gain).add_(self._offset)
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
-        """The context in which the towers compute in the estimator's precision."""
+        """Return the context in which the towers compute in the estimator's precision."""
         if self.precision in LOW_PRECISION:
             return torch.autocast(self.device.type, dtype=LOW_PRECISION[self.precision])
         if self.device.type == "cuda":

@@ -38,7 +38,7 @@ SPACES = ("invariant", "exclusive", "joint")
 
 @dataclass(frozen=True, kw_only=True)
 class HeadsConfig:
-    """Sizes of the heads; `temperature` divides their cosines in a softmax."""
+    """Sizes of DisNCL's heads; `temperature` divides their cosines in a softmax."""
 
     feature_dim: int
     hidden_dim: int = 256
@@ -47,7 +47,7 @@ class HeadsConfig:
 
 
 class Heads(nn.Module):
-    """Four three-layer perceptrons on embeddings before normalisation."""
+    """DisNCL's heads: four three-layer perceptrons on embeddings before normalisation."""
 
     def __init__(self, config: HeadsConfig) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def check_space(space: str) -> None:
 
 
 class HeadedClip(nn.Module):
-    """A CLIP model and the heads of one space, with the interface of a CLIP model.
+    """A CLIP model that embeds in one space of DisNCL's heads, with a CLIP model's interface.
 
     Heads of the other spaces are omitted, so that a fingerprint of the weights identifies the
     space.
@@ -129,7 +129,7 @@ class HeadedClip(nn.Module):
 
 
 def has_heads(folder: Path) -> bool:
-    """Whether a model folder holds DisNCL heads."""
+    """Check whether a model folder holds DisNCL heads."""
     return (folder / CONFIG_NAME).is_file() and (folder / WEIGHTS_NAME).is_file()
 
 
@@ -182,7 +182,7 @@ _LAYER = re.compile(r"(?:(.*)\.)?(weight|bias)")
 
 @dataclass(frozen=True)
 class EmbeddingHead:
-    """Maps (n, d) image embeddings of length 1 to (n,) float32 values.
+    """A network that maps (n, d) image embeddings of length 1 to (n,) float32 values.
 
     `fingerprint` is a hash of the file's bytes.
     """
@@ -219,7 +219,7 @@ class EmbeddingHead:
 
     @property
     def dim(self) -> int:
-        """Width of the embeddings that the head takes."""
+        """The width of the embeddings that the head takes."""
         first = self.layers[0]
         assert isinstance(first, nn.Linear)
         return first.in_features

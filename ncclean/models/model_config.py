@@ -82,7 +82,7 @@ _MOST_LAYERS = 1000
 
 
 class ModelConfig(NamedTuple):
-    """A model's architecture, as open_clip's `model_cfg`, and its stated preprocessing."""
+    """The architecture of a model, as open_clip's `model_cfg`, and its stated preprocessing."""
 
     architecture: dict[str, Any]
     preprocessing: dict[str, Any]

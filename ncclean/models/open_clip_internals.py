@@ -23,7 +23,7 @@ _NEEDED = ("token_embedding", "positional_embedding", "transformer", "ln_final")
 
 
 class TextTower(Protocol):
-    """The attributes that open_clip's `CLIP` and `TextTransformer` share."""
+    """The attributes of a text tower that open_clip's `CLIP` and `TextTransformer` share."""
 
     token_embedding: nn.Embedding
     positional_embedding: torch.Tensor
@@ -83,7 +83,7 @@ def pooling(tower: object) -> tuple[str, int]:
 
 
 def shortened_context(tower: nn.Module, length: int) -> dict[str, torch.Tensor]:
-    """Return a text tower's tensors cut to a context of `length` tokens; none if it fits."""
+    """Return a text tower's tensors cut to a context of `length` tokens; empty if it has that."""
     positions = getattr(tower, "positional_embedding", None)
     # Towers with a class token (CoCa) have one position more than tokens.
     if positions is None or length >= getattr(tower, "context_length", len(positions)):

@@ -76,7 +76,7 @@ def choose_preprocessing(
 def preprocessing_of(
     config: Mapping[str, Any], owner: str, size: tuple[int, int] = (0, 0)
 ) -> Preprocessing:
-    """Convert open_clip's `preprocess_cfg`, filling in its defaults.
+    """Convert open_clip's `preprocess_cfg` to `Preprocessing`, filling in its defaults.
 
     Raises `ModelError`, naming the `owner`, for values that cannot preprocess images.
     """
@@ -103,7 +103,7 @@ def preprocessing_of(
 
 
 def as_config(preprocessing: Preprocessing) -> dict[str, Any]:
-    """Return the preprocessing as open_clip's `preprocess_cfg`, without the image size."""
+    """Return a `Preprocessing` as open_clip's `preprocess_cfg`, without the image size."""
     config: dict[str, Any] = {
         "mean": list(preprocessing.mean),
         "std": list(preprocessing.std),
@@ -114,7 +114,7 @@ def as_config(preprocessing: Preprocessing) -> dict[str, Any]:
 
 
 def describe(config: Mapping[str, Any]) -> str:
-    """Describe the preprocessing of a `preprocess_cfg` for people."""
+    """Describe the preprocessing of a `preprocess_cfg` in words."""
     values = [
         f"{name} {' '.join(dict.fromkeys(f'{value:.3g}' for value in config[name]))}"
         for name in ("mean", "std")

@@ -25,7 +25,7 @@ from ncclean.models.weights import write_tensors
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest:
-    """The arguments of `Estimator.load`."""
+    """A request to load a model: the arguments of `Estimator.load`."""
 
     model: str
     pretrained: str | None = None
@@ -59,10 +59,10 @@ class ModelRequest:
 
 
 def scale_of(scale: str | float | None, model: ModelRequest) -> float | ModelRequest:
-    """The logit scale of embeddings: a number, CLIP's by default, or a request for the model named
-    `scale`, which is loaded as `model` would be.
+    """Return the factor of the cosines of embeddings, or a request for the model that has it.
 
-    Raises `InputError` for weights without a model.
+    `scale` is a number, by default CLIP's, or the name of a model, which is loaded as `model` would
+    be. Raises `InputError` for weights without a model.
     """
     if isinstance(scale, str):
         return dataclasses.replace(model, model=scale, precision="auto")

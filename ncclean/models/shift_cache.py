@@ -28,7 +28,7 @@ FOLDER_VARIABLE = "NCCLEAN_CACHE"
 
 
 def cache_folder() -> Path | None:
-    """The folder of the user's cache, or None if the user turned it off or has no home."""
+    """Return the folder of the user's cache, or None if the user turned it off or has no home."""
     chosen = os.environ.get(FOLDER_VARIABLE)
     if chosen is not None:
         return Path(chosen) if chosen else None

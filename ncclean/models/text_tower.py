@@ -125,7 +125,7 @@ class _TextOf(nn.Module):
 
 
 class CompiledTowers:
-    """The towers of a model, each compiled for the shapes of its calls.
+    """The towers of a model, each compiled for the shapes of its inputs.
 
     `encode_text` has a function for each of the `lengths` in tokens.
     """

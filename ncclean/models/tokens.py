@@ -20,10 +20,10 @@ MAX_CAPTION_CHARACTERS = 10_000
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of m captions.
+    """The tokens of m captions, of which n are distinct.
 
-    `ids` are (n, context length) of the n distinct captions, `places` (m,) their indices among
-    these, and `counts` (n,) their tokens before truncation, see `tokens_before_cutting`.
+    `ids` are (n, context length) of the distinct captions, `places` (m,) their indices among these,
+    and `counts` (n,) their tokens before truncation, see `tokens_before_cutting`.
     """
 
     ids: np.ndarray
@@ -33,7 +33,7 @@ class Tokens:
 
 @dataclass
 class Tokenize:
-    """Tokenizes captions with a tokenizer of open_clip. Threads take turns."""
+    """Tokenizes captions with a tokenizer of open_clip; threads take turns."""
 
     tokenizer: Callable[[list[str]], torch.Tensor]
     # Fast tokenizers refuse two threads: "Already borrowed".
@@ -46,14 +46,14 @@ class Tokenize:
             return self.tokenizer(shortened)
 
     def counted(self, captions: Sequence[str]) -> tuple[torch.Tensor, list[int | None]]:
-        """Return (N, context length) ids, and N counts of tokens before truncation."""
+        """Return (N, context length) token ids, and N counts of tokens before truncation."""
         ids = self(captions)
         with self._turn:
             return ids, tokens_before_cutting(self.tokenizer, captions, ids)
 
     @property
     def is_portable(self) -> bool:
-        """Check whether a worker process can have the tokenizer.
+        """Whether the tokenizer can be sent to a worker process.
 
         A lambda cannot be pickled, and workers do not run the user's script, whose classes and
         functions are pickled by the name `__main__`.
@@ -72,7 +72,7 @@ class Tokenize:
 
 @dataclass(frozen=True)
 class BatchTokens:
-    """Tokenizes the captions of a batch; with `trims`, cuts their common padding."""
+    """Tokenizes a batch of captions; with `trims`, cuts their common padding."""
 
     tokenize: Tokenize
     trims: bool
@@ -84,7 +84,7 @@ class BatchTokens:
 
 
 class TokenCache:
-    """The tokens of captions that come in sequence, such as those of a shard."""
+    """Tokenizes captions that come in sequence, such as those of a shard, each once."""
 
     def __init__(self, tokenize: Tokenize) -> None:
         self._tokenize = tokenize
@@ -93,7 +93,7 @@ class TokenCache:
         self._counts: list[int | None] = []
 
     def add(self, captions: Iterable[str]) -> None:
-        """Tokenize the captions that have not come before."""
+        """Tokenize the captions that have not been added before."""
         new = [caption for caption in dict.fromkeys(captions) if caption not in self._places]
         if not new:
             return
@@ -103,7 +103,7 @@ class TokenCache:
         self._counts += counts
 
     def of(self, captions: Sequence[str]) -> Tokens:
-        """The tokens of these captions."""
+        """Return the tokens of these captions."""
         self.add(captions)
         distinct = {caption: number for number, caption in enumerate(dict.fromkeys(captions))}
         rows = [self._places[caption] for caption in distinct]
@@ -115,7 +115,7 @@ class TokenCache:
 def tokens_before_cutting(
     tokenizer: Callable[[list[str]], torch.Tensor], captions: Sequence[str], tokens: torch.Tensor
 ) -> list[int | None]:
-    """Count the tokens of each of N captions, including those that mark start and end.
+    """Return the number of tokens of each of N captions, with those that mark start and end.
 
     `tokens` (N, L) are the tokenizer's captions, cut at L: one has more than L tokens if and only
     if it was cut. None for captions that are too long to be read whole, and for tokenizers that

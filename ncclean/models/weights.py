@@ -64,7 +64,7 @@ def read_state_dict(checkpoint: Path) -> dict[str, torch.Tensor]:
 
 
 def write_tensors(module: nn.Module, path: Path) -> None:
-    """Write the parameters and buffers of a module as a safetensors file, published whole."""
+    """Write the parameters and buffers of a module as a safetensors file, whole or not at all."""
     from safetensors.torch import save_file
 
     state = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
@@ -101,7 +101,7 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def why(error: BaseException) -> str:
-    """Return in one line why a model cannot be loaded.
+    """Return on one line why a model cannot be loaded, from the error.
 
     torch advises reading pickles with `weights_only=False`, which runs their code.
     """
