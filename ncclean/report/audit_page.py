@@ -41,7 +41,7 @@ PAGE, SAMPLE = "audit.html", "sample.parquet"
 
 @dataclass(frozen=True, kw_only=True)
 class AuditPair(Pictured):
-    """A pair of the sample, as the page shows it."""
+    """A pair of an audit's sample, as the page shows it."""
 
     uid: str
     caption_number: int
@@ -66,7 +66,10 @@ class AuditPair(Pictured):
 def read_pictures(
     rows: pa.Table, shards: Iterable[ShardRef], say: Callable[[str], None] = lambda text: None
 ) -> Thumbnails:
-    """Read the images of a sample, larger than those of a report; `say` is for `ImageFetcher`."""
+    """Read the images of an audit's sample, larger than those of a report.
+
+    `say` is for `ImageFetcher`.
+    """
     pairs, fetcher = AuditPair.of(rows), ImageFetcher(say)
     return read_thumbnails(pairs, shards, places_of(rows), fetcher, _ALL_PICTURES, LARGE_SIZES)
 
@@ -128,7 +131,7 @@ def _name(pairs: Sequence[AuditPair], design: Design) -> str:
 
 @dataclass(frozen=True)
 class WrittenAudit:
-    """The drawn sample and its files; `strata` are low, high, pairs and drawn pairs of each."""
+    """A drawn sample and its files; `strata` has low, high, pairs and drawn pairs of each."""
 
     pairs: int
     pictures: int
@@ -160,7 +163,7 @@ def write_audit(
     memory_limit: str | None = None,
     progress: Progress = SILENT,
 ) -> WrittenAudit:
-    """Draw the sample, read its images, write the page and `sample.parquet`.
+    """Draw a sample to judge, read its images, and write the page and `sample.parquet`.
 
     With a `judge`, its answers guide the draw; pairs of the files `answered` are excluded.
 

@@ -17,7 +17,7 @@ _MOST_KINDS = 8
 
 @dataclass(frozen=True)
 class Failure:
-    """A kind of failure and its commonest explanation, found approximately in bounded memory."""
+    """A kind of failure and its commonest reason, found approximately in bounded memory."""
 
     status: str
     count: int
@@ -27,7 +27,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Pairs by status; `expected_mismatched` sums `noise_probability`, None without it."""
+    """The numbers of pairs by status; `expected_mismatched` is the sum of `noise_probability`.
+
+    It is None without noise probabilities.
+    """
 
     rows: int
     ok: int
@@ -60,7 +63,7 @@ def count_pairs(table: ScoreTable) -> PairCounts:
 
 @dataclass(frozen=True)
 class ShardRow:
-    """Pairs of a shard; `noise_rate` is the mean `noise_probability` of those that have one.
+    """The pairs of a shard; `noise_rate` is the mean `noise_probability` of those that have one.
 
     `unusual` is the distance of the noise rate, or of the share of failures, from the corpus's in
     standard errors, whichever is larger.
@@ -77,9 +80,9 @@ class ShardRow:
 
 @dataclass(frozen=True)
 class ShardTable:
-    """`rows` are all shards by name, or only the most unusual ones; `quantiles` are over all.
+    """The shards of a report: `rows` are all by name, or only the most unusual ones.
 
-    `quantiles` holds the noise rates below which 5, 25, 50, 75 and 95 % of the shards lie.
+    `quantiles` are the noise rates below which 5, 25, 50, 75 and 95 % of all shards lie.
     """
 
     total: int
@@ -128,7 +131,7 @@ def shard_table(table: ScoreTable, most: int = MOST_SHOWN) -> ShardTable:
 
 @dataclass(frozen=True)
 class Combination:
-    """The pairs that exactly these rules flag; bit i of `mask` stands for rule i."""
+    """The number of pairs that exactly these rules flag; bit i of `mask` stands for rule i."""
 
     mask: int
     pairs: int
@@ -137,7 +140,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class Detection:
-    """A rule against the truth; `by_kind` is the share of each kind of noise that it flags."""
+    """How well a rule finds noise, by the truth; `by_kind` is the share of each kind it flags."""
 
     rule: Rule
     counts: DetectionCounts
@@ -146,7 +149,7 @@ class Detection:
 
 @dataclass(frozen=True)
 class Truth:
-    """The pairs whose json says whether they are noisy, and the detection of every rule on them."""
+    """The pairs whose json says whether they are noisy, and how well every rule finds the noise."""
 
     noisy: int
     clean: int
@@ -157,7 +160,10 @@ class Truth:
 
 @dataclass(frozen=True)
 class RuleOverlap:
-    """`combinations` partition the scored pairs, the largest first."""
+    """How many pairs several rules flag together.
+
+    `combinations` partition the scored pairs, the largest first.
+    """
 
     rules: tuple[Rule, ...]
     combinations: tuple[Combination, ...]
@@ -168,12 +174,12 @@ class RuleOverlap:
         return sum(combination.pairs for combination in self.combinations)
 
     def both(self, first: int, second: int) -> int:
-        """Number of pairs that two rules both flag."""
+        """Return the number of pairs that two rules both flag."""
         wanted = 1 << first | 1 << second
         return sum(c.pairs for c in self.combinations if c.mask & wanted == wanted)
 
     def jaccard(self, first: int, second: int) -> float | None:
-        """Jaccard index of two rules: pairs that both flag over pairs that either flags."""
+        """Return the Jaccard index of two rules: pairs that both flag over pairs that any flags."""
         both = self.both(first, second)
         either = self.both(first, first) + self.both(second, second) - both
         return both / either if either else None

@@ -26,12 +26,13 @@ _STEPS = 1000
 
 @dataclass(frozen=True)
 class CosineDistribution:
-    """Pairs per bin of the cosine; all arrays have one value for each of K bins.
+    """A histogram of the cosines of scored pairs, with expected matched and mismatched pairs.
 
-    `edges` (K + 1,) are on a grid of 1/2048. `mismatched` is the expected number of mismatched
-    pairs: noise rate times the null or, in a table without the null, the sum of
-    `noise_probability`; `matched` is the rest, at least 0. Both are None if the table has neither.
-    `probability` is the mean `noise_probability` of the pairs in a bin, nan in an empty one.
+    All arrays have one value for each of K bins. `edges` (K + 1,) are on a grid of 1/2048.
+    `mismatched` is the expected number of mismatched pairs: noise rate times the null or, in a
+    table without the null, the sum of `noise_probability`; `matched` is the rest, at least 0. Both
+    are None if the table has neither. `probability` is the mean `noise_probability` of the pairs in
+    a bin, nan in an empty one.
     """
 
     edges: np.ndarray
@@ -46,7 +47,7 @@ class CosineDistribution:
 
     @property
     def width(self) -> float:
-        """Width of a bin, in cosine."""
+        """The width of a bin, in cosine."""
         return float(self.edges[1] - self.edges[0])
 
     @property
@@ -55,7 +56,7 @@ class CosineDistribution:
 
 
 def cosine_distribution(table: ScoreTable) -> CosineDistribution | None:
-    """The histogram of cosines of a table's scored pairs; None if there are none."""
+    """Return the histogram of cosines of a table's scored pairs; None if there are none."""
     counts, calibrated = np.zeros(BINS, dtype=np.int64), np.zeros(BINS, dtype=np.int64)
     expected = np.zeros(BINS)
     for index, pairs, wrong, with_probability in table.rows(
@@ -110,7 +111,7 @@ def bin_cosines(
 
 
 def histogram_median(counts: np.ndarray) -> float:
-    """Median of a histogram of (4096,) counts over [-1, 1], interpolated within its bin."""
+    """Return the median of a histogram of (4096,) counts over [-1, 1], interpolated in its bin."""
     cumulative = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
     above = int(np.searchsorted(cumulative, 0.5, side="left"))
     share = (0.5 - cumulative[above - 1]) / (cumulative[above] - cumulative[above - 1])
@@ -135,7 +136,7 @@ def _join(wanted: float) -> int:
 
 @dataclass(frozen=True)
 class Grid:
-    """Thresholds (first + k) * multiple / 10**digits for k = 0 .. steps."""
+    """Round thresholds (first + k) * multiple / 10**digits, for k = 0 .. steps."""
 
     first: int
     steps: int
@@ -144,8 +145,10 @@ class Grid:
 
     @classmethod
     def over(cls, low: float, high: float) -> Grid:
-        """About a thousand round thresholds over [low, high], from one that keeps all to one that
-        keeps none."""
+        """Return a grid of about a thousand round thresholds over [low, high].
+
+        The first keeps all scores, the last none.
+        """
         span = max(high - low, 1e-6)
         digits = math.ceil(-math.log10(span / _STEPS))
         multiple = next(m for m in (1, 2, 5, 10) if m * 10.0**-digits * _STEPS >= span)
@@ -161,21 +164,22 @@ class Grid:
 
     @property
     def thresholds(self) -> np.ndarray:
-        """(steps + 1,) float64 thresholds of the grid."""
+        """The (steps + 1,) float64 thresholds of the grid."""
         return np.array([self.threshold(index) for index in range(self.steps + 1)])
 
     def text(self, index: int) -> str:
-        """A threshold as SQL and the page write it."""
+        """Return a threshold of the grid as SQL and the page write it."""
         return f"{self.threshold(index):.{self.digits}f}"
 
 
 @dataclass(frozen=True)
 class ScoreCurve:
-    """Pairs per step of a score's grid; arrays of length `grid.steps`.
+    """The numbers of pairs per step of a grid of thresholds on a score.
 
-    `wrong` is the sum of `noise_probability` (None if the table has none), `noisy` the number of
-    pairs known to be noisy (None without ground truth), `lowest` the lowest cosine (nan in an
-    empty step). Step k holds the scores from threshold k up to, without, threshold k + 1.
+    Arrays have length `grid.steps`. `wrong` is the sum of `noise_probability` (None if the table
+    has none), `noisy` the number of pairs known to be noisy (None without ground truth), `lowest`
+    the lowest cosine (nan in an empty step). Step k holds the scores from threshold k up to,
+    without, threshold k + 1.
     """
 
     column: str
@@ -196,18 +200,18 @@ class ScoreCurve:
         return int(self.pairs.sum())
 
     def kept(self, per_step: np.ndarray) -> np.ndarray:
-        """(steps + 1,) sums of a quantity by step, over the pairs that each threshold keeps."""
+        """Return (steps + 1,) sums of a quantity by step, over the pairs each threshold keeps."""
         below = np.concatenate([[0], np.cumsum(per_step)])
         return below if self.keeps_below else below[-1] - below
 
     def condition(self, index: int) -> str:
-        """SQL that is true for the pairs that a threshold on this score keeps."""
+        """Return SQL that is true for the pairs that a threshold on this score keeps."""
         sign = "<" if self.keeps_below else ">="
         return f"{self.column} {sign} {self.grid.text(index)}"
 
     @property
     def start(self) -> int:
-        """First position of the slider: one half, or where as many pairs stay as should match."""
+        """The slider's first position: one half, or where as many pairs stay as should match."""
         if self.score.is_share:
             return self.grid.steps // 2
         wrong = self.total / 2 if self.wrong is None else float(self.wrong.sum())
@@ -216,7 +220,7 @@ class ScoreCurve:
 
 
 def score_curves(table: ScoreTable) -> tuple[ScoreCurve, ...]:
-    """The threshold curves of all scores in the table, the noise probability first."""
+    """Return the threshold curves of all scores in a table, the noise probability first."""
     return tuple(
         curve
         for relation, scores in (("pairs", _scores(table)), ("joined_pairs", table.joined_scores))

@@ -48,7 +48,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def cosine_distribution(numbers: Measurements, width: float = 5.5) -> Figure:
-    """Figure, `width` inches wide, of observed, mismatched and matched cosines.
+    """Draw a figure, `width` inches wide, of observed, mismatched and matched cosines.
 
     Raises `InputError` if no pair was scored.
     """
@@ -60,9 +60,9 @@ def cosine_distribution(numbers: Measurements, width: float = 5.5) -> Figure:
 def threshold_curve(
     numbers: Measurements, score: str = "noise_probability", width: float = 5.5
 ) -> Figure:
-    """Figure of the pairs that each threshold on a score keeps, by expected matches and mismatches.
+    """Draw a figure of the pairs that each threshold on a score keeps, matched and mismatched.
 
-    Raises `InputError` for a score that the table does not have.
+    Their numbers are expected ones. Raises `InputError` for a score that the table does not have.
     """
     curve = numbers.curve(score)
     if curve is None:
@@ -71,7 +71,7 @@ def threshold_curve(
 
 
 def rule_overlap(numbers: Measurements, width: float = 4.2) -> Figure:
-    """Figure of the Jaccard index of every two rules; the diagonal counts the pairs each flags.
+    """Draw a figure of the Jaccard index of every two rules; the diagonal counts flagged pairs.
 
     Raises `InputError` if the table has none of the rules' columns.
     """
@@ -100,7 +100,7 @@ def rule_overlap(numbers: Measurements, width: float = 4.2) -> Figure:
 
 
 def shard_noise_rates(numbers: Measurements, width: float = 5.5) -> Figure:
-    """Figure of the noise rate of the shards in the report's table, with the corpus's rate.
+    """Draw a figure of the noise rates of the shards in the report's table, and the corpus's.
 
     Raises `InputError` without noise probabilities.
     """

@@ -13,19 +13,19 @@ _SPACES = re.compile(r"[ \t\n]+")
 
 
 def count(value: float | None) -> str:
-    """A number for the page, such as 12,345."""
+    """Return a number as the page writes it, such as 12,345."""
     return NONE if value is None else f"{round(value):,}"
 
 
 def expected(value: float | None) -> str:
-    """An expected number of pairs as text, with one decimal below a thousand."""
+    """Return an expected number of pairs as text, with one decimal below a thousand."""
     if value is None:
         return NONE
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 
 def share(value: float | None) -> str:
-    """A share as text, such as 20.7%, with as many decimals as a small one needs."""
+    """Return a share as text, such as 20.7%, with as many decimals as a small one needs."""
     if value is None or not math.isfinite(value):
         return NONE
     percent = 100 * value
@@ -37,7 +37,7 @@ def share(value: float | None) -> str:
 
 
 def decimal(value: float | None, digits: int = 3) -> str:
-    """A number with three decimals and a true minus sign, such as −0.123."""
+    """Return a number with three decimals and a true minus sign, such as −0.123."""
     if value is None or not math.isfinite(value):
         return NONE
     return f"{value:.{digits}f}".replace("-", _MINUS)

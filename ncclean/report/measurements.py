@@ -29,9 +29,10 @@ _SHARES = ("precision", "recall", "f1", "clean_flagged")
 
 @dataclass(frozen=True)
 class Measurements:
-    """The measurements; each sentence of `missing` names something that the table lacks.
+    """The measurements of a score table that a report shows.
 
-    `joined_scores` and `partners` are those of `ScoreTable`.
+    Each sentence of `missing` names something that the table lacks. `joined_scores` and `partners`
+    are those of `ScoreTable`.
     """
 
     facts: RunFacts
@@ -46,11 +47,11 @@ class Measurements:
     partners: Mapping[str, int]
 
     def curve(self, column: str) -> ScoreCurve | None:
-        """The threshold curve of a score; None if the table lacks the score."""
+        """Return the threshold curve of a score; None if the table lacks the score."""
         return next((curve for curve in self.curves if curve.column == column), None)
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers that `ncclean report --json` prints."""
+        """Return the numbers that `ncclean report --json` prints."""
         facts, overlap, curve = self.facts, self.overlap, self.curve("noise_probability")
         pairs = curve.kept(curve.pairs)[curve.start] if curve else None
         wrong = None
@@ -108,7 +109,7 @@ def measure(paths: Sequence[str], memory_limit: str | None = None) -> Measuremen
 
 
 def measure_table(table: ScoreTable) -> Measurements:
-    """Measure an opened table by aggregation in DuckDB."""
+    """Measure an opened score table by aggregation in DuckDB."""
     counts = count_pairs(table)
     return Measurements(
         facts=table.facts,

@@ -42,7 +42,7 @@ _PLACEHOLDER = Thumbnail(reason="no pictures: the report was made without --shar
 
 @dataclass(frozen=True)
 class ReadyQuery:
-    """A query for tables that have the columns `needs`."""
+    """An example query, for tables that have the columns `needs`."""
 
     title: str
     sql: str
@@ -102,30 +102,31 @@ READY_QUERIES = (
 
 
 def threshold_query(condition: str, calibrated: bool) -> str:
-    """SQL that counts the pairs a condition keeps, as the report's threshold does."""
+    """Return SQL that counts the pairs a condition keeps, as the report's threshold does."""
     expected = ", round(sum(noise_probability), 1) AS expected_mismatched" if calibrated else ""
     return f"SELECT count(*) AS kept{expected}\nFROM scores WHERE {condition}"
 
 
 def ready_queries(columns: Collection[str]) -> tuple[ReadyQuery, ...]:
-    """Example queries that the table's columns can answer."""
+    """Return example queries that a table with these columns can answer."""
     return tuple(query for query in READY_QUERIES if set(query.needs) <= set(columns))
 
 
 def command(sql: str, paths: Sequence[str], join: Sequence[str] = ()) -> str:
-    """The shell command that runs a query; its SQL needs no escaping in double quotes."""
+    """Return the shell command that runs a query; its SQL needs no escaping in double quotes."""
     joins = [word for table in join for word in ("--join", table)]
     return f'ncclean query "{sql}" {shlex.join([*paths, *joins])}'
 
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a page besides the measurements. `thumbnails` is None without shards.
+    """The content of a report's page besides the measurements.
 
-    `join` are the joined tables, as for `ncclean query`, `audit` the measurements from answers,
-    `decided` the number of pairs by people's decision, and `decisions` those about pairs shown;
-    `decided_elsewhere` counts decisions about pairs that the table lacks. `causes` is None without
-    a table. `sources` are the files or folders of the shards, by their names.
+    `thumbnails` is None without shards. `join` are the joined tables, as for `ncclean query`,
+    `audit` the measurements from answers, `decided` the number of pairs by people's decision, and
+    `decisions` those about pairs shown; `decided_elsewhere` counts decisions about pairs that the
+    table lacks. `causes` is None without a table. `sources` are the files or folders of the shards,
+    by their names.
     """
 
     title: str
@@ -221,7 +222,10 @@ def render_page(
 
 
 def content_policy(style: str, script: str = "", images: str = "data:") -> str:
-    """The content security policy of a page with one inline style and script, and these images."""
+    """Return the content security policy of a page with one inline style and script.
+
+    `images` are the sources of images that it allows.
+    """
     scripts = f"script-src '{content_hash(script)}'; " if script else ""
     return (
         f"default-src 'none'; img-src {images}; style-src '{content_hash(style)}'; {scripts}"
@@ -230,7 +234,7 @@ def content_policy(style: str, script: str = "", images: str = "data:") -> str:
 
 
 def script_json(value: object) -> Markup:
-    """JSON for an HTML script element, escaped so that no text in it ends the element."""
+    """Return JSON for an HTML script element, escaped so that no text in it ends the element."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
@@ -268,7 +272,10 @@ def _data(numbers: Measurements, page: Page) -> dict[str, Any]:
 
 
 def original_of(pair: ShownPair, shard: ShardRef | None) -> str:
-    """Return where the original of a pair is, to copy: `FILE KEY`, or the files of a folder."""
+    """Return where the original of a pair is, to be copied.
+
+    It is `FILE KEY`, or the files of a folder.
+    """
     key = shown_text(pair.key, _LONGEST_KEY)[0]  # a pasted line break runs a command
     if shard is None:
         return f"{pair.shard} {key}"
@@ -339,5 +346,5 @@ def asset(name: str) -> str:
 
 
 def content_hash(text: str) -> str:
-    """The hash by which a content security policy allows an inline style or script."""
+    """Return the hash by which a content security policy allows an inline style or script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

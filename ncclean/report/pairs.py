@@ -91,7 +91,7 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShownPair(Pictured):
-    """One pair with its text made safe; `scores` are the columns that have a value.
+    """A pair as a page shows it, with its text made safe; `scores` are those with a value.
 
     `pieces` are the caption's parts, each with whether it is probably wrong.
     """
@@ -124,7 +124,7 @@ class ShownPair(Pictured):
 
     @property
     def truth(self) -> str | None:
-        """`clean`, or the pair's kind of noise, or `noisy` if that is unknown; None if unjudged."""
+        """The ground truth: `clean`, the kind of noise, or `noisy` if that is unknown, or None."""
         if "is_noisy" not in self.scores:
             return None
         kind = str(self.scores.get("noise_kind") or "noisy")
@@ -132,10 +132,10 @@ class ShownPair(Pictured):
 
 
 def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
-    """Choose at most `per_group` pairs of every group, no pair twice, the same ones every time.
+    """Choose at most `per_group` pairs of the worst, borderline and best, the same every time.
 
-    A noise probability of one half separates the worst from the best. Without noise probabilities,
-    the cosine orders the pairs and none is borderline.
+    No pair is chosen twice. A noise probability of one half separates the worst from the best.
+    Without noise probabilities, the cosine orders the pairs and none is borderline.
     """
     if per_group == 0:
         return ()
@@ -264,7 +264,7 @@ def _values(named: Iterable[tuple[str, object]]) -> dict[str, float | int | str 
 
 
 def proposed_words(row: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The probably wrong word of a caption, and a better one.
+    """Return the probably wrong word of a caption, and a better one; None without a proposal.
 
     None if the caption is wholly wrong, which one better word would not mend; if it is probably
     right; and if the model cannot tell words: `near_miss_probability` is null.
@@ -278,7 +278,7 @@ def proposed_words(row: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def caption_parts(starts: object, noise: object) -> tuple[list[int], list[bool]]:
-    """The starts of the parts of a caption, and whether each is probably wrong.
+    """Return the starts of the parts of a caption, and whether each is probably wrong.
 
     The table is untrusted: invalid parts become a single part.
     """
@@ -293,7 +293,10 @@ def caption_parts(starts: object, noise: object) -> tuple[list[int], list[bool]]
 def caption_pieces(
     text: str, starts: object, noise: object, most_bytes: int
 ) -> tuple[tuple[tuple[str, bool], ...], int]:
-    """The parts of a caption made safe, cut to about `most_bytes`; the number of characters cut."""
+    """Return the parts of a caption made safe, cut to about `most_bytes`, and the characters cut.
+
+    The second is their number.
+    """
     starts, wrong = caption_parts(starts, noise)
     pieces, left_out = [], 0
     for (start, end), is_wrong in zip(pairwise([*starts, len(text)]), wrong, strict=True):
@@ -309,7 +312,7 @@ def caption_pieces(
 
 @dataclass(frozen=True, kw_only=True)
 class ShownExample(Pictured):
-    """An example of a cause."""
+    """An example of a cause, as a report shows it."""
 
     caption: str
     left_out: int  # characters
@@ -317,7 +320,7 @@ class ShownExample(Pictured):
 
 @dataclass(frozen=True)
 class CauseCard:
-    """One cause; all text but the label and value of `cause` is made safe."""
+    """A cause as a report shows it; all text but the label and value of `cause` is made safe."""
 
     cause: Cause
     title: str

@@ -27,7 +27,7 @@ _SHARES = ((0.0, "0"), (0.5, "½"), (1.0, "1"))
 
 @dataclass(frozen=True)
 class Series:
-    """One curve; `role` is its meaning, for which each renderer has a colour.
+    """A curve of a plot; `role` is its meaning, for which each renderer has a colour.
 
     A `line` goes through the points `x` (K,) and `y` (K,); an `area` fills the space below it;
     `steps` are a histogram of heights `y` (K,) with the edges `x` (K + 1,). `note` explains the
@@ -44,7 +44,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Marker:
-    """A vertical line through all panels."""
+    """A vertical line through all panels of a plot."""
 
     role: str
     label: str
@@ -53,7 +53,7 @@ class Marker:
 
 @dataclass(frozen=True)
 class Panel:
-    """A vertical axis from 0 to `top`, and its series in the order in which they are painted.
+    """A panel of a plot: an axis from 0 to `top`, and its series in the order of painting.
 
     The axis has pairs, or a share from 0 to 1.
     """
@@ -66,7 +66,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Panels from top to bottom over one horizontal axis from `low` to `high`.
+    """The content of a plot: panels from top to bottom over one axis from `low` to `high`.
 
     The first panel is the largest.
     """
@@ -80,13 +80,16 @@ class Drawing:
 
     @property
     def legend(self) -> tuple[Series, ...]:
-        """Entries of the legend: the series of the upper panel, in drawing order."""
+        """The entries of the legend: the series of the upper panel, in drawing order."""
         series = self.panels[0].series
         return series[::-1] if series[0].form == "area" else series
 
 
 def cosine_drawing(cosines: CosineDistribution, facts: RunFacts) -> Drawing:
-    """Plot of the cosines of observed, mismatched and matched pairs over the noise probability."""
+    """Return a plot of the cosines of observed, mismatched and matched pairs.
+
+    The noise probability is in a panel below.
+    """
     observed = Series("observed", "steps", "observed", cosines.edges, cosines.observed)
     upper, highest = [observed], float(cosines.observed.max())
     if cosines.matched is not None and cosines.mismatched is not None:
@@ -131,7 +134,10 @@ def cosine_drawing(cosines: CosineDistribution, facts: RunFacts) -> Drawing:
 
 
 def threshold_drawing(curve: ScoreCurve) -> Drawing:
-    """Plot of the pairs that each threshold keeps, expected matches and mismatches stacked."""
+    """Return a plot of the pairs that each threshold keeps, expected matches and mismatches.
+
+    These are stacked.
+    """
     thresholds = curve.grid.thresholds
     remaining = curve.kept(curve.pairs)
     if curve.wrong is None:
@@ -154,7 +160,7 @@ def threshold_drawing(curve: ScoreCurve) -> Drawing:
 
 @dataclass(frozen=True)
 class Scale:
-    """Values from `low` to `high` onto pixels from `start` to `end`."""
+    """A linear map of values from `low` to `high` onto pixels from `start` to `end`."""
 
     low: float
     high: float
@@ -174,7 +180,10 @@ class Tick:
 
 @dataclass(frozen=True)
 class PlacedMarker:
-    """A vertical line with its label in line `row` above the panel; `style` is its class."""
+    """A vertical line of a plot with its label in line `row` above the panel.
+
+    `style` is its class.
+    """
 
     at: float
     label: str
@@ -185,7 +194,7 @@ class PlacedMarker:
 
 @dataclass(frozen=True)
 class Size:
-    """Size of a plot in pixels at scale 1: one for a desktop, one for a phone.
+    """The size of a plot in pixels at scale 1: one for a desktop, one for a phone.
 
     A plot of one panel has its own height.
     """
@@ -205,7 +214,7 @@ NARROW = Size("narrow", 344, 380, 260, 42, 10, 5)
 
 @dataclass(frozen=True)
 class Path:
-    """A series as an SVG path; `style` are its classes in the style sheet."""
+    """A series of a plot as an SVG path; `style` are its classes in the style sheet."""
 
     style: str
     d: str
@@ -213,7 +222,7 @@ class Path:
 
 @dataclass(frozen=True)
 class PlacedPanel:
-    """A panel from `top` to `bottom`; `areas` lie below the lines of the grid, `paths` above.
+    """A panel of a plot from pixel `top` to `bottom`; `areas` lie below the grid, `paths` above.
 
     `name` is its label where there are several.
     """
@@ -228,7 +237,10 @@ class PlacedPanel:
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawing laid out; `title` is that of the horizontal axis."""
+    """A plot whose panels, paths and labels have been placed.
+
+    `title` is that of the horizontal axis.
+    """
 
     width: int
     height: int
@@ -300,7 +312,7 @@ def _thinned(count: int) -> np.ndarray:
 
 
 def nice_ticks(low: float, high: float, count: int) -> list[float]:
-    """About `count` round axis ticks within [low, high]: 1, 2 or 5 times a power of ten."""
+    """Return about `count` round axis ticks within [low, high]: 1, 2 or 5 times a power of ten."""
     span = high - low
     if not span > 0:
         return [low]
@@ -320,7 +332,7 @@ def _counts(scale: Scale) -> list[Tick]:
 
 
 def compact(value: float) -> str:
-    """A count as an axis label: 950, 1.5k, 20M."""
+    """Return a count as an axis label: 950, 1.5k, 20M."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:g}{letter}"
@@ -328,7 +340,7 @@ def compact(value: float) -> str:
 
 
 def line(xs: np.ndarray, ys: np.ndarray, x: Scale, y: Scale) -> str:
-    """SVG path through points; NaN interrupts it."""
+    """Return the SVG path through points; NaN interrupts it."""
     points = [
         f"{x(float(horizontal)):g},{y(float(vertical)):g}"
         for horizontal, vertical in zip(xs, ys, strict=True)
@@ -338,13 +350,13 @@ def line(xs: np.ndarray, ys: np.ndarray, x: Scale, y: Scale) -> str:
 
 
 def area(xs: np.ndarray, ys: np.ndarray, x: Scale, y: Scale) -> str:
-    """SVG path of the area between points and the axis."""
+    """Return the SVG path of the area between points and the axis."""
     left, right, floor = x(float(xs[0])), x(float(xs[-1])), y(0.0)
     return f"{line(xs, ys, x, y)}L{right:g},{floor:g}L{left:g},{floor:g}Z"
 
 
 def steps(edges: np.ndarray, heights: np.ndarray, x: Scale, y: Scale) -> str:
-    """SVG path that outlines a histogram and closes along the axis."""
+    """Return the SVG path that outlines a histogram and closes along the axis."""
     corners = np.repeat(edges, 2)[1:-1]
     return area(corners, np.repeat(heights, 2), x, y)
 

@@ -39,12 +39,13 @@ _NEEDED = ("shard", "key", "row", "status", "similarity")
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """`connection` has the view `pairs`: places, and score columns with nulls for missing ones.
+    """A score table opened for a report, as the view `pairs` of `connection`.
 
-    The view `joined_pairs` has the scores of joined tables beside a few of those columns:
-    `joined_scores` by column. `partners` counts the rows with a match in each joined table. Only
-    aggregates leave DuckDB, so a table of any size takes bounded memory. `further` are columns
-    other than ncclean's scores: image signals, and users' columns.
+    The view has places, and score columns with nulls for missing ones. The view `joined_pairs` has
+    the scores of joined tables beside a few of those columns: `joined_scores` by column. `partners`
+    counts the rows with a match in each joined table. Only aggregates leave DuckDB, so a table of
+    any size takes bounded memory. `further` are columns other than ncclean's scores: image signals,
+    and users' columns.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -102,7 +103,7 @@ class ScoreTable:
         return cls(connection, facts_of_run, columns, joined, scores.partners, further)
 
     def places(self, pairs: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Place]:
-        """The places of samples, by shard and row."""
+        """Return where samples are in their shards, by shard and row."""
         values = self.rows(
             f"SELECT shard, row, {', '.join(PLACE_COLUMNS)} FROM pairs "
             "WHERE list_contains(?, shard) AND list_contains(?, row)",
@@ -111,7 +112,7 @@ class ScoreTable:
         return {(shard, row): Place.of(*place) for shard, row, *place in values}
 
     def rows(self, sql: str, parameters: object = None) -> list[tuple]:  # type: ignore[type-arg]
-        """The rows of an aggregate query. Raises `InputError` if a file cannot be read."""
+        """Return the rows of an aggregate query. Raises `InputError` if a file cannot be read."""
         try:
             return self.connection.execute(sql, parameters).fetchall()
         except duckdb.OutOfMemoryException as error:

@@ -42,7 +42,7 @@ _NOT_SHOWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pictured:
-    """A pair whose image is requested."""
+    """A pair whose image is to be shown."""
 
     shard: str
     key: str
@@ -53,7 +53,7 @@ class Pictured:
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A data URL and its size in pixels, or the reason why there is none."""
+    """The small image of a pair: a data URL with its size in pixels, or the reason why not."""
 
     url: str | None = None
     width: int = 0
@@ -66,7 +66,10 @@ Encode = Callable[[bytes | None], Thumbnail]
 
 @dataclass
 class Thumbnails:
-    """Thumbnails by shard and row. `failed_shards` could not be read up to a chosen pair."""
+    """The small images of pairs, by shard and row.
+
+    `failed_shards` could not be read up to a chosen pair.
+    """
 
     pictures: dict[Row, Thumbnail] = field(default_factory=dict)
     failed_shards: dict[str, str] = field(default_factory=dict)
@@ -126,7 +129,7 @@ def read_thumbnails(
 def encode_thumbnail(
     data: bytes | None, most_bytes: int, sizes: _Sizes = _SIZES, gate: PixelGate | None = None
 ) -> Thumbnail:
-    """The picture as a WebP data URL of at most `most_bytes` before base64, as large as fits.
+    """Encode an image as a WebP data URL of at most `most_bytes` before base64, as large as fits.
 
     All decoding threads share `gate`. Raises `ImageRejected` as the decoder does.
     """
@@ -138,7 +141,10 @@ def encode_thumbnail(
 def encode_webp(
     data: bytes | None, most_bytes: int, sizes: _Sizes = _SIZES, gate: PixelGate | None = None
 ) -> tuple[bytes, tuple[int, int]]:
-    """The picture as WebP of at most `most_bytes`, as large as fits, and its width and height."""
+    """Encode an image as WebP of at most `most_bytes`, as large as fits; also return its size.
+
+    The size is width and height in pixels.
+    """
     image = decode_whole(data, sizes[0][0], gate or PixelGate())
     for longest, quality in sizes:
         small = image.copy()
@@ -151,7 +157,7 @@ def encode_webp(
 
 
 def places_of(rows: pa.Table) -> dict[Row, Place]:
-    """The places of samples, from rows of a score table."""
+    """Return where samples are in their shards, from rows of a score table."""
     columns = (rows.column(name).to_pylist() for name in ("shard", "row", *PLACE_COLUMNS))
     return {(shard, row): Place.of(*place) for shard, row, *place in zip(*columns, strict=True)}
 

@@ -32,7 +32,7 @@ _FORMATS = ("pdf", "png", "svg")
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """A written report: its numbers and the other content of its page."""
+    """A written report: its measurements and the other content of its page."""
 
     numbers: Measurements
     page: Page
@@ -43,7 +43,7 @@ class WrittenReport:
 
     @property
     def failed_shards(self) -> dict[str, str]:
-        """Shards that could not be read up to a chosen pair, with the reason."""
+        """The shards that could not be read up to a chosen pair, with the reason."""
         return self.page.thumbnails.failed_shards if self.page.thumbnails is not None else {}
 
     def to_json(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def write_report(
     memory_limit: str | None = None,
     progress: Progress = SILENT,
 ) -> WrittenReport:
-    """Measure the table, choose pairs, read their images, write the page and the figures.
+    """Measure a score table, choose pairs, read their images, and write the page and figures.
 
     `pairs` of each group are shown, with images if there are `shards`; `figures` is the folder of
     the figures, `answers` the files of an audit, in addition to which a `judge` may have answered,
@@ -141,7 +141,7 @@ def write_report(
 
 
 def figure_paths(folder: str | None) -> list[str]:
-    """Paths of all figures that a report may write into a folder."""
+    """Return the paths of all figures that a report may write into a folder."""
     names = [f"{name}.{kind}" for name in FIGURES for kind in _FORMATS]
     return [str(stores.location(folder) / name) for name in names] if folder else []
 
