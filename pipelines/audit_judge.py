@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def plan_lines(plan: JudgePlan) -> Iterator[Shown]:
-    """Return lines on what a judge would be asked, and the cost."""
+    """Yield lines of text on what a judge would be asked, and on the cost."""
     yield facts(
         (
             ("pairs", f"{plan.pairs:,}"),
@@ -28,7 +28,7 @@ def plan_lines(plan: JudgePlan) -> Iterator[Shown]:
 
 
 def judged_lines(judged: Judged) -> Iterator[Shown]:
-    """Return lines on a judge's answers."""
+    """Yield lines of text on a judge's answers."""
     answers = ", ".join(f"{count:,} {kind}" for kind, count in judged.answers.items() if count)
     speed = judged.pairs_per_second
     pace = f", {speed:,.1f} pairs/s" if speed is not None else ""
@@ -52,7 +52,7 @@ def judged_lines(judged: Judged) -> Iterator[Shown]:
 
 
 def judged_figures(judged: Judged) -> dict[str, str]:
-    """The key figures of a judge's answers."""
+    """Return the key figures of a judge's answers, as text by name."""
     mismatches = judged.answers["mismatch"]
     return {
         "judged": f"{judged.judged:,}",

@@ -32,7 +32,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, repr=False)
 class Result(Generic[S]):
-    """The result of a command.
+    """The result of a command, for the command line and for Python.
 
     `summary` is the library's result, `values` all of it as `--json` prints it, `figures` the key
     ones as text, `made` the files and folders written, and `failures` what failed, with reasons.
@@ -82,7 +82,10 @@ class Result(Generic[S]):
 
 @dataclass(frozen=True, kw_only=True)
 class Command(Options):
-    """Base of the declarations. The docstring is the help, with an example at its end."""
+    """The base of all commands: the fields of a subclass are its options.
+
+    Its docstring is the help, with an example at its end.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for lists
@@ -145,12 +148,12 @@ class Command(Options):
         return dataclasses.replace(result, values=values, shown=[*result.shown, line])
 
     def table_columns(self) -> frozenset[str] | None:
-        """Columns of the table that the command writes; None if it writes none."""
+        """Return the columns of the table that the command writes; None if it writes none."""
         return None
 
 
 def lists_tables_once(run: Callable[[C, Progress], R]) -> Callable[..., R]:
-    """Decorate `run` of a command that reads tables: list each table in a store once."""
+    """Decorate `run` of a command that reads tables: list each table in a store only once."""
 
     @functools.wraps(run)
     def listing_once(self: C, progress: Progress = SILENT) -> R:
@@ -163,7 +166,7 @@ def lists_tables_once(run: Callable[[C, Progress], R]) -> Callable[..., R]:
 
 
 def help_text(kind: type[Command]) -> str:
-    """The command's docstring, unindented."""
+    """Return the docstring of a command, unindented."""
     return inspect.cleandoc(kind.__doc__ or "")
 
 

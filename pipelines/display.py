@@ -11,7 +11,7 @@ from ncclean.data.sample_groups import IMAGE_EXTENSIONS
 
 @dataclass(frozen=True)
 class Note:
-    """A line of text; `kind` is `warning`, `error`, `aside` or `strong`."""
+    """A line of text for a person; `kind` is `warning`, `error`, `aside` or `strong`."""
 
     text: str
     kind: str = "warning"
@@ -23,7 +23,7 @@ Shown = Table | Note | str
 def failure_notes(
     rows: int, ok: int, failures: Mapping[str, int], fields: Sequence[str] = ()
 ) -> Iterator[Note]:
-    """Notes on what to do about samples without scores; `fields` are those of the input."""
+    """Yield notes on what to do about samples without scores; `fields` are those of the input."""
     if rows and not ok:
         yield _none_scored(failures, fields)
     if count := failures.get("caption_not_text"):
@@ -54,5 +54,5 @@ def _none_scored(failures: Mapping[str, int], fields: Sequence[str] = ()) -> Not
 
 
 def partner_lines(joined: Mapping[str, int], rows: int) -> list[str]:
-    """Lines that say how many rows of the scores each joined table has."""
+    """Return lines that say how many rows of the scores each joined table has."""
     return [f"{name}: joined to {count:,} of {rows:,} rows" for name, count in joined.items()]

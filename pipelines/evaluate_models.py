@@ -33,7 +33,7 @@ LEADING_METRICS = ("acc1", "lp_acc1", "rsum")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(Command):
-    """Options that all evaluations of models share."""
+    """The options that all evaluations of models share."""
 
     model: Annotated[Sequence[str], Option("Model, as in `score`.", reads=Reads.MODEL)]
     data: Annotated[
@@ -112,7 +112,7 @@ class ModelOptions(Command):
         return one_each
 
     def requests(self) -> list[ModelRequest]:
-        """Requests to load the models, each with its tag."""
+        """Return requests to load the models, each with its tag."""
         from ncclean.models.request import ModelRequest
 
         return [
@@ -130,7 +130,7 @@ class ModelOptions(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelEvaluation(ModelOptions):
-    """An evaluation with clip_benchmark's result files."""
+    """An evaluation of models that writes clip_benchmark's result files."""
 
     title: ClassVar[str]
 

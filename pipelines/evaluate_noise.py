@@ -47,7 +47,7 @@ _TABLES = ("scores", "join")  # options that name the tables
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions(Options):
-    """Options of `--inject`: the pairs, and the model that scores them."""
+    """The options of `--inject`: the pairs to inject noise into, and the model that scores them."""
 
     in_recipes = False
 

@@ -29,7 +29,7 @@ FUNCTIONS: dict[str, type[Command]] = {
 
 
 def function(name: str) -> Callable[..., Any]:
-    """The Python function of a command by name. Raises `KeyError` for another name.
+    """Return the Python function of a command by name. Raises `KeyError` for another name.
 
     `progress` is an object with `say` and `advance`, or a function called with each `Report`, such
     as `print`; without one, a notebook shows a bar. Raises `InputError` for values that options do
@@ -110,7 +110,10 @@ def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]:
 
 
 def signature_of(kind: type[Command]) -> inspect.Signature:
-    """Signature of a command's function: inputs and `out` by position, other options by name."""
+    """Return the signature of a command's function.
+
+    Inputs and `out` are by position, other options by name.
+    """
     positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     needed, optional, others = [], [], []
     for parameter in parameters(kind).values():

@@ -21,7 +21,7 @@ _LINE_EVERY_SECONDS, _DRAWN_EVERY_SECONDS = 10.0, 0.2
 
 @dataclass(frozen=True)
 class Report:
-    """One report for a callable: `print` shows it as a line.
+    """A report of progress for a function: `print` shows it as a line.
 
     `text` is the message; if it is empty, `done` of `total` units are done.
     """
@@ -37,7 +37,7 @@ class Report:
 
 
 class Calls:
-    """Calls a function with a `Report` each time."""
+    """Progress that calls a function with a `Report` each time."""
 
     def __init__(self, function: Callable[[Report], object]) -> None:
         self._function = function
@@ -50,7 +50,7 @@ class Calls:
 
 
 class Lines:
-    """Lines for logs: messages and, every ten seconds, progress, speed and remaining time."""
+    """Progress as lines for logs: messages and, every ten seconds, speed and remaining time."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ def default_progress() -> Iterator[Progress]:
 
 
 class NotebookBar:
-    """A bar and the last message, in the output of a notebook's cell."""
+    """Progress as a bar and the last message, in the output of a notebook's cell."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._handle: Any = None
@@ -109,7 +109,7 @@ class NotebookBar:
             self._draw(line, f"<progress value='{done}' max='{total or 1}'></progress> ")
 
     def close(self) -> None:
-        """Leave the last message, without a bar."""
+        """Show the last message without a bar."""
         self._draw(self._said, "")
 
     def _draw(self, text: str, bar: str) -> None:
@@ -123,7 +123,7 @@ class NotebookBar:
 
 
 class Both:
-    """Passes the same reports to two."""
+    """Progress that passes each report to two receivers."""
 
     def __init__(self, first: Progress, second: Progress) -> None:
         self._receivers = first, second
@@ -138,7 +138,7 @@ class Both:
 
 
 class OfStage:
-    """Names the stage of a recipe in every report."""
+    """Progress that names the stage of a recipe in every report."""
 
     def __init__(self, receiver: Progress, name: str) -> None:
         self._receiver, self._name = receiver, name

@@ -60,7 +60,7 @@ class Query(Command):
 
 
 class QueryResult(Result["duckdb.DuckDBPyRelation"]):
-    """Rows that print as a table, with `to_arrow` and `to_pandas`."""
+    """The rows of a query, which print as a table, with `to_arrow` and `to_pandas`."""
 
     def to_arrow(self) -> pa.Table:
         return self.summary.fetch_arrow_table()

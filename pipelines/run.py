@@ -93,7 +93,7 @@ class Run(Command):
 
 
 def result_of(command: Command, summary: RunSummary) -> Result[RunSummary]:
-    """The result of a command that ran a recipe."""
+    """Return the result of a command that ran a recipe."""
     failures = {
         f"{stage}: {name}": reason
         for stage, failed in summary.failures.items()

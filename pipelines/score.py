@@ -227,7 +227,7 @@ class Score(Command):
         return EmbeddingRequest.of(shards, parse_keys(self.embedding_keys), scale, self.device)
 
     def table_columns(self) -> frozenset[str] | None:
-        """Columns of the score table under these options; None with `--columns`."""
+        """Return the columns of the score table under these options; None with `--columns`."""
         from ncclean.base import schema
         from ncclean.data import image_signals, languages, text_signals
 
@@ -247,7 +247,7 @@ class Score(Command):
 def score_result(
     command: Command, scored: ScoreSummary, embeddings: str | None = None
 ) -> Result[ScoreSummary]:
-    """The result of a command that makes a score table."""
+    """Return the result of a command that writes a score table."""
     figures = {"rows": f"{scored.rows:,}", "ok": f"{scored.ok:,}"}
     if scored.noise_rate.is_known:
         figures["noise rate"] = short_rate(scored.noise_rate)
@@ -318,7 +318,10 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
 def within_captions(
     fields: Mapping[str, Any], words: Estimate, parts: Estimate
 ) -> Iterator[tuple[str, str]]:
-    """Return how many captions have a wrong word or sentence, from a summary's fields or JSON."""
+    """Yield lines, as name and text, on how many captions have a wrong word or sentence.
+
+    `fields` are those of a summary, or its JSON.
+    """
     from ncclean.scoring.vague_rate import is_usable
 
     for name, rate, of_which, is_asked in (
@@ -337,7 +340,10 @@ def within_captions(
 
 
 def noticed(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Report what scoring did to captions and images, or skipped, from the same fields."""
+    """Yield lines, as name and text, on what scoring did to captions and images, or skipped.
+
+    `fields` are those of a summary, or its JSON.
+    """
     if cut := fields["captions_cut"]:
         length = fields["context_length"]
         yield "captions cut", f"{cut:,} ({share(cut / fields['ok'])}), at {length} tokens"

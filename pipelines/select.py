@@ -183,12 +183,12 @@ def _summary(selected: SelectionSummary, method: str | None) -> Iterator[Shown]:
 
 
 def mended_line(captions: int, dropped: int, parts: int) -> str:
-    """Say how many captions lost how many of their sentences."""
+    """Return a line on how many captions lost how many of their sentences."""
     return f"{counted(captions, 'caption')} lost {dropped:,} of {counted(parts, 'sentence')}"
 
 
 def decision_lines(selected: SelectionSummary) -> Iterator[Shown]:
-    """Say how many pairs people decided about, and on which they differ."""
+    """Yield lines on how many pairs people decided about, and on which they differ."""
     counts = selected.decided or {}
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     yield f"{counted(sum(counts.values()), 'pair')} decided by people" + (kinds and f": {kinds}")

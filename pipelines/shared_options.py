@@ -148,7 +148,7 @@ Overwrite = Annotated[
 
 
 def sources_option(metavar: str, typed_default: Sequence[str] | None = None) -> Option:
-    """The option for a command's sources: images or embeddings in any layout."""
+    """Return the option for a command's sources: images or embeddings in any layout."""
     return Option(
         "Images or embeddings: shards, tables, folders, globs, brace ranges "
         "`{0000..0099}.tar`, `@list.txt` or URLs.",
@@ -160,12 +160,15 @@ def sources_option(metavar: str, typed_default: Sequence[str] | None = None) -> 
 
 
 def json_option(inside: str) -> Option:
-    """The option for a JSON file of the result; `inside` is its place in a stage's folder."""
+    """Return the option for a JSON file of the result.
+
+    `inside` is its place in a stage's folder.
+    """
     return Option("JSON file of the result.", inside=inside, endings=(".json",))
 
 
 def plot_option(inside: str | None = None) -> Option:
-    """The option for the file of a figure; `inside` is its place in a stage's folder."""
+    """Return the option for the file of a figure; `inside` is its place in a stage's folder."""
     return Option(
         "Draw the figure to this `.png`, `.svg` or `.pdf`.",
         metavar="PATH",

@@ -56,7 +56,7 @@ class Synth(Command):
 
     @property
     def options(self) -> CorpusOptions:
-        """Options of the rendered corpus, with its noise and seed."""
+        """Return the options of the rendered corpus, with its noise and seed."""
         noise = {self.kind: self.noise, "hard": self.hard, "junk": self.junk}
         return dataclasses.replace(self.corpus, noise=noise, seed=self.seed)
 

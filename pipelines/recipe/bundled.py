@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent.parent / "recipes"
 
 
 def bundled_recipes() -> dict[str, str]:
-    """A description of each bundled recipe, with its choices, by name."""
+    """Return a description of each bundled recipe, with its choices, by name."""
     recipes = {}
     for path in sorted(FOLDER.glob("*.yaml")):
         content = yaml.safe_load(path.read_text("utf-8"))

@@ -30,7 +30,7 @@ from .load import Recipe, Stage
 
 
 def check_inputs(recipe: Recipe) -> None:
-    """Raise `RecipeError`, with the line, for a missing input."""
+    """Raise `RecipeError`, with the line, for an input of a stage that does not exist."""
     for stage in recipe.stages.values():
         is_random = isinstance(stage.command, Finetune) and stage.command.is_from_scratch
         for option, reads, value in inputs_of(stage):
@@ -41,7 +41,7 @@ def check_inputs(recipe: Recipe) -> None:
 
 
 def check_columns(recipe: Recipe, *, look: bool = True) -> None:
-    """Raise `RecipeError`, with the line, for a column that no stage produces.
+    """Raise `RecipeError`, with the line, for a column that a stage reads but none produces.
 
     External tables are inspected unless `look` is false; then what is read from them is not
     checked.
@@ -63,7 +63,7 @@ def check_columns(recipe: Recipe, *, look: bool = True) -> None:
 
 
 def inputs_of(stage: Stage) -> Iterator[tuple[str, Reads, str]]:
-    """Return the external inputs: option, kind, and path or name."""
+    """Return the inputs of a stage from outside the recipe: option, kind, and path or name."""
     for name, parameter in parameters(type(stage.command)).items():
         if parameter.option.reads is None:
             continue

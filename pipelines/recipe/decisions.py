@@ -15,7 +15,7 @@ from .load import Recipe, Stage
 
 
 class Start(Enum):
-    """How a stage starts."""
+    """Why a stage of a recipe runs, which decides whether it resumes or starts anew."""
 
     NEW = "new"  # this run has not begun it before
     RESUME = "resume"  # it was interrupted, and is still the same
@@ -24,14 +24,16 @@ class Start(Enum):
 
     @property
     def is_anew(self) -> bool:
-        """Whether existing results are useless."""
+        """Whether existing results of the stage are useless."""
         return self in (Start.CHANGED, Start.AGAIN)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision about a stage: `start` is None if it is skipped. `identity` is None as long as a
-    stage that it uses has yet to run."""
+    """The decision about a stage of a recipe: `start` says how it starts, None if it is skipped.
+
+    `identity` is None as long as a stage that it uses has yet to run.
+    """
 
     stage: Stage
     start: Start | None
@@ -47,7 +49,10 @@ class Decision:
 def decide(
     stage: Stage, folder: RunFolder, upstream: Mapping[str, str | None], is_forced: bool
 ) -> Decision:
-    """Decide about a stage; `upstream` has the run ids of earlier ones, None if yet to run."""
+    """Decide whether and how a stage runs, from the records of earlier runs.
+
+    `upstream` has the run ids of the stages that it uses, None if yet to run.
+    """
     record = folder.record(stage.name)
     waiting = [name for name in stage.uses if upstream[name] is None]
     now = None
@@ -77,7 +82,7 @@ def decide(
 
 
 def decide_all(recipe: Recipe, folder: RunFolder, start_from: str | None) -> list[Decision]:
-    """Plan a run in advance: a stage that runs makes those that use it run."""
+    """Decide about all stages in advance: a stage that runs makes those that use it run."""
     upstream: dict[str, str | None] = {}
     decisions = []
     forced = recipe.forced_from(start_from)

@@ -31,7 +31,7 @@ from ..stages import STAGES
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(StageFacts):
-    """A stage: its command, ready to run, and its options as text that names other stages.
+    """A stage of a recipe: its command, ready to run, and its options.
 
     `values` are the given options, `symbolic` the same with references to stages kept. `uses` are
     the earlier stages that it refers to, `elsewhere` the places outside the run's folder that it
@@ -57,7 +57,7 @@ class Stage(StageFacts):
 
 @dataclass(frozen=True)
 class Recipe:
-    """A checked recipe; `folder` is that of its run."""
+    """A recipe that has been read and checked; `folder` is that of its run."""
 
     name: str
     about: str | None
@@ -67,7 +67,7 @@ class Recipe:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether stages are repeated."""
+        """Whether stages are repeated for several values."""
         return any(stage.cell for stage in self.stages.values())
 
     def forced_from(self, start_from: str | None) -> frozenset[str]:
@@ -90,7 +90,7 @@ class Recipe:
         return frozenset(name for name, stage in self.stages.items() if stage.base in again)
 
     def resolved(self) -> dict[str, Any]:
-        """The recipe with every variable and default path filled in, as the run records it."""
+        """Return the recipe as the run records it, with all variables and paths filled in."""
         return {
             "about": self.about,
             "stages": {
@@ -128,7 +128,7 @@ def run_name(path: Path, changes: Sequence[str]) -> str:
 
 
 def resolve(source: Source, name: str, folder: Path) -> Recipe:
-    """See `load_recipe`."""
+    """Fill in a recipe for a run in a folder; see `load_recipe`."""
     check_recipe(source)
     choose(source, {})
     write_out(source, _required)

@@ -44,7 +44,7 @@ _COMPARED_WITH = ("reference", "donors")
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage of a plan.
+    """A stage in the plan of a recipe's run.
 
     `action` is `run`, `resume` or `skip`; `pairs` and `hours` are None if unknown; `basis` says
     where the hours come from, or why there are none. `elsewhere` are its outputs outside the run's
@@ -72,9 +72,10 @@ class _Amount(NamedTuple):
 def plan(
     recipe: Recipe, start_from: str | None = None, *, probe: bool = True
 ) -> list[PlannedStage]:
-    """Plan a run. Without `probe` only stated speeds are used, and no model is loaded.
+    """Plan the run of a recipe: what each stage does, and how long it takes.
 
-    Raises what `run` raises before starting anything.
+    Without `probe` only stated speeds are used, and no model is loaded. Raises what `run` raises
+    before starting anything.
     """
     check(recipe, start_from)
     amounts: dict[str, _Amount] = {}
@@ -88,7 +89,7 @@ def plan(
 
 
 def budget(recipe: Recipe, stages: list[PlannedStage]) -> str:
-    """A line for a run of repeated stages: how many of each command, passes, and hours.
+    """Return a line on a run of repeated stages: how many of each command, passes, and hours.
 
     Hours are those of the stages whose speed is stated.
     """

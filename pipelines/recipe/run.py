@@ -38,7 +38,7 @@ from .load import Recipe
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The records of all stages, those that `ran` in this start, and the result tables."""
+    """The result of running a recipe: records of all stages, those that `ran` now, and tables."""
 
     recipe: str
     folder: str
@@ -67,14 +67,14 @@ class RunSummary:
 
 
 def check(recipe: Recipe, start_from: str | None = None) -> None:
-    """Raise `RecipeError` for a missing input or a column that nothing produces."""
+    """Raise `RecipeError` for a missing input of a recipe, or a column that nothing produces."""
     recipe.forced_from(start_from)  # refuses a stage that is not there
     check_inputs(recipe)
     check_columns(recipe)
 
 
 def run(recipe: Recipe, progress: Progress = SILENT, start_from: str | None = None) -> RunSummary:
-    """Run what has to be run, in the folder of the recipe.
+    """Run the stages of a recipe that have to be run, in its folder.
 
     `start_from` runs that stage and all after it again. Raises `InputError` before anything starts
     if the recipe or its inputs are wrong, and whatever a stage raises, with its name; the same call
