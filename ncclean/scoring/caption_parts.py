@@ -292,7 +292,8 @@ def with_part_probabilities(table: pa.Table, foreign: ForeignParts | None) -> pa
     """Fill the probabilities of foreign caption parts into a table that has `noise_probability`.
 
     For part j it is 1 - (1 - p)(1 - q_j), with p and q_j of `any_foreign`. A caption of one part
-    gets the noise probability of its pair. Null if `foreign` is None or cannot tell.
+    gets the noise probability of its pair. The parts of others are null if `foreign` is None or
+    cannot tell.
     """
     lists = table.column("part_log_odds").combine_chunks()
     counts = np.asarray(lists.value_lengths().fill_null(0))
