@@ -62,8 +62,12 @@ def check_columns(recipe: Recipe, *, look: bool = True) -> None:
                 _check_named(recipe, stage, parameter, named, names)
 
 
-def inputs_of(stage: Stage) -> Iterator[tuple[str, Reads, str]]:
-    """Return the inputs of a stage from outside the recipe: option, kind, and path or name."""
+def inputs_of(stage: Stage, *, in_run: bool = False) -> Iterator[tuple[str, Reads, str]]:
+    """Return the inputs of a stage from outside the recipe: option, kind, and path or name.
+
+    With `in_run`, those that the recipe names in the run's folder instead, by people or by stages.
+    """
+    references = {RUN} if in_run else set()
     for name, parameter in parameters(type(stage.command)).items():
         if parameter.option.reads is None:
             continue
@@ -72,7 +76,7 @@ def inputs_of(stage: Stage) -> Iterator[tuple[str, Reads, str]]:
         if len(symbolic) != len(values):  # a default, or a list that a reference stands for
             symbolic = values if not names_in(stage.symbolic.get(name)) else []
         for text, value in zip(symbolic, values, strict=False):
-            if not names_in(text):
+            if {*names_in(text)} == references:
                 yield name, parameter.option.reads, str(value)
 
 

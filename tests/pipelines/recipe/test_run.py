@@ -146,6 +146,32 @@ stages:
     assert identities(text.replace("model: demo", "model: demo\n    format: images")) != before
 
 
+def test_files_that_options_name_in_the_folder_of_the_run_are_inputs(scored, tmp_path):
+    """Decisions that were added to a file there changed no selection."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    uids = pq.read_table(scored / "scores.parquet")["uid"].to_pylist()
+    text = f"""
+stages:
+  clean:
+    command: select
+    scores: {scored}/scores.parquet
+    score: similarity
+    keep_fraction: 1.0
+    decisions: ${{run}}/decisions.jsonl
+"""
+
+    def drop(count):
+        drops = ({"uid": uid, "decision": "drop", "time": "2026-11-28"} for uid in uids[:count])
+        (folder / "decisions.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in drops))
+        summary = run(made(text, folder))
+        return summary.ran, summary.records["clean"].result["kept"]
+
+    first, kept = drop(1)
+    assert (first, drop(3)) == (("clean",), (("clean",), kept - 2))
+    assert run(made(text, folder.rename(tmp_path / "moved"))).ran == ()
+
+
 def test_an_output_that_is_gone_is_made_again(shards, copied):
     (copied / "clean" / "selection.parquet").unlink()
     again = run(made(whole(shards, only=4), copied))
