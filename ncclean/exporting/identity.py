@@ -17,7 +17,7 @@ from ncclean.exporting.plan import ExportTask
 from ncclean.exporting.task import ExportOptions
 from ncclean.storage.column_names import JoinedFile
 from ncclean.storage.differences import differences
-from ncclean.storage.file_digests import content_digest, footer_digest
+from ncclean.storage.file_digests import content_digest
 
 SIZES = "sizes.json"
 SCORES = "_scores.parquet"  # joined, for the workers of a cluster
@@ -67,13 +67,13 @@ def export_identity(
 def _contents(options: ExportOptions, join: Sequence[str]) -> dict[str, str]:
     """Digest the exported tables: a corrected caption, or values in another order, change no size.
 
-    Score files are large, and have the facts of their run: their footers are digested.
+    Nor do they change the footers, which would be read sooner.
     """
     joined = [JoinedFile.parse(one).path for one in join]
     return {
         "selection": content_digest([options.selection]),
         **({"fixes": content_digest([options.fixes])} if options.fixes else {}),
-        **({"scores": footer_digest(options.scores)} if options.scores else {}),
+        **({"scores": content_digest(options.scores)} if options.scores else {}),
         **({"join": content_digest(joined)} if joined else {}),
     }
 

@@ -379,17 +379,19 @@ def test_an_export_of_another_selection_of_as_many_bytes_is_refused(tmp_path, re
 
 
 def test_an_export_with_other_scores_of_the_same_name_is_refused(tmp_path, refused):
+    """The footer of a table is the same if two values change places."""
     (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
     shards = resolve_shards([str(tmp_path / "s.tar")])
     selection, scores = _selected(tmp_path, ["a"]), tmp_path / "scores.parquet"
 
-    def export_with(score):
-        pq.write_table(pa.table({"shard": ["s"], "key": ["a"], "row": [0], "q": [score]}), scores)
+    def export_with(*values):
+        rows = {"shard": ["s"] * 4, "key": [*"abcd"], "row": range(4), "q": [*values, 0.0, 1.0]}
+        pq.write_table(pa.table(rows), scores)
         export_shards(selection, shards, UPath(tmp_path / "x"), scores=[str(scores)], columns=["q"])
 
-    export_with(0.5)
-    export_with(0.5)
-    refused(export_with, 0.25)
+    export_with(0.5, 0.25)
+    export_with(0.5, 0.25)
+    refused(export_with, 0.25, 0.5)
 
 
 def test_added_columns_of_any_type_keep_their_values(tmp_path):
