@@ -96,10 +96,10 @@ class RunFolder:
         return self.path / "logs" / f"{stage}.log"
 
     def record(self, stage: str) -> StageRecord | None:
-        """The record of a stage, None if it was never begun. Raises `InputError`."""
+        """The record of a stage, None if it was never begun, or just so. Raises `InputError`."""
         path = self._record_path(stage)
         recorded = RunRecord.load(path, _COMMAND, base=UPath(self.path))
-        if recorded is None:
+        if recorded is None or not recorded.entries:
             return None
         fields: dict[str, Any] = {}
         for entry in recorded.entries:

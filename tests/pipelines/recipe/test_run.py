@@ -276,6 +276,16 @@ def test_a_record_that_is_none_is_refused(shards, copied, refused):
     refused(run, made(whole(shards, only=1), copied))
 
 
+def test_a_start_that_was_killed_before_its_first_entry_is_repeated(scored, tmp_path):
+    """Its record was said to be none, by every later start."""
+    recipe = made(
+        f"stages: {{select: {{scores: {scored}/scores.parquet, method: osa}}}}", tmp_path / "run"
+    )
+    run(recipe)
+    shutil.rmtree(tmp_path / "run/stages/select.entries")
+    assert run(recipe).ran == ("select",)
+
+
 def test_places_outside_of_the_run_are_named_before_anything_starts(shards, tmp_path):
     said = []
 
