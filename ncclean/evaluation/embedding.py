@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ import torch
 from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.decoding import decoded_shard
 from ncclean.data.samples import Sample, SkipReason
-from ncclean.data.shards import WEBDATASET, ShardRef
+from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions
 from ncclean.models.weights import finite_embeddings
@@ -95,31 +95,26 @@ def embed_dataset(
     shards: Sequence[ShardRef],
     options: EmbeddingOptions,
     captions_per_image: int | None = None,
+    by_line: Container[ShardRef] = (),
 ) -> EmbeddedPairs:
-    """Embed the images of a retrieval set and their captions; in tars, each line is a caption.
+    """Embed the images of shards and their captions.
 
-    Only the first `captions_per_image` captions count.
+    Only the first `captions_per_image` captions count. The texts of shards `by_line` have a caption
+    per line, as in clip_benchmark's retrieval sets; elsewhere a caption may have several lines.
 
     Raises `InputError` if a shard cannot be read or has no usable image, `ModelError` if the
     embeddings are not finite.
     """
-    embedded = embed_images(space, shards, options)
+    embedded = embed_images(space, shards, options, by_line=by_line)
     texts_of: dict[int, list[str]] = {}
     for number, stated in zip(embedded.same, embedded.captions, strict=True):
         texts_of.setdefault(number, []).extend(stated)
-    # clip_benchmark's tars have a caption a line; a caption of a table may have several lines.
-    is_by_line = any(shard.layout == WEBDATASET for shard in shards)
     captions = [
-        [
-            line.strip()
-            for text in texts
-            for line in (text.split("\n") if is_by_line else [text])
-            if line.strip()
-        ][:captions_per_image]
+        [text.strip() for text in texts if text.strip()][:captions_per_image]
         for texts in texts_of.values()
     ]
-    owners = [number for number, lines in enumerate(captions) for _ in lines]
-    text = space.encode_text([line for lines in captions for line in lines], options.batch_size)
+    owners = [number for number, texts in enumerate(captions) for _ in texts]
+    text = space.encode_text([text for texts in captions for text in texts], options.batch_size)
     return EmbeddedPairs(
         keys=[embedded.keys[number] for number in texts_of],
         image=embedded.image[list(texts_of)],
@@ -173,10 +168,12 @@ def embed_images(
     options: EmbeddingOptions,
     annotation: str | None = None,
     keep: Callable[[ShardRef, Sample], bool] | None = None,
+    by_line: Container[ShardRef] = (),
 ) -> EmbeddedImages:
     """Embed every usable image of the shards; return its caption or member `annotation`, too.
 
-    `keep` selects samples; the others are skipped and not counted.
+    `keep` selects samples; the others are skipped and not counted. In shards `by_line`, each line
+    of a text is a caption.
 
     Raises what `embed_dataset` raises, and `InputError` for an image without `annotation`. A
     missing label is an error in the data set; an image without a caption is skipped.
@@ -210,7 +207,10 @@ def embed_images(
             keys.append(key)
             notes.append(sample.caption or "")
             sample_keys.append(sample.key)
-            captions.append([c.text for c in sample.captions if c.text is not None])
+            texts = [c.text for c in sample.captions if c.text is not None]
+            if shard in by_line:
+                texts = [line for text in texts for line in text.split("\n")]
+            captions.append(texts)
             pixels.append(decoded.pixels)
             if len(pixels) == options.batch_size:
                 begun.append(space.start_image(torch.stack(pixels)))
