@@ -19,8 +19,8 @@ STATEMENTS = {
     "ncclean": 80,
     "ncclean/auditing": 1130,
     "ncclean/base": 1610,
-    "ncclean/data": 7620,
-    "ncclean/evaluation": 1870,
+    "ncclean/data": 7630,
+    "ncclean/evaluation": 1880,
     "ncclean/execution": 2950,
     "ncclean/explaining": 1570,
     "ncclean/exporting": 1860,
@@ -37,8 +37,8 @@ STATEMENTS = {
     "ncclean/training": 2540,
     "ncclean/webdataset": 300,
     "ncclean/workers": 410,
-    "pipelines": 3290,
-    "tests": 36980,
+    "pipelines": 3300,
+    "tests": 37030,
     "tests/benchmarks": 6270,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
