@@ -113,10 +113,14 @@ def journal_of(out: UPath) -> UPath:
     return out.parent / WORKING_FOLDER / f"{out.name}.json"
 
 
+def entries_of(out: UPath) -> UPath:
+    """Return the folder of the entries of a review's journal."""
+    return journal_of(out).with_suffix(".entries")
+
+
 def records_of(out: UPath) -> list[dict[str, Any]]:
     """Return the entries of the journal of a review of `out`, if it was killed."""
-    journal = journal_of(out)
-    return [*earlier_lines(journal), *Entries(journal.with_suffix(".entries"))]
+    return [*earlier_lines(journal_of(out)), *Entries(entries_of(out))]
 
 
 def record_of(batch: int, decisions: Sequence[Decision]) -> dict[str, Any]:

@@ -83,6 +83,7 @@ def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
     The name of a model is returned unchanged.
     """
     from ncclean.base import stores
+    from ncclean.storage.decisions import entries_of
     from ncclean.storage.tables import listed_files
 
     if reads in (Reads.SHARDS, Reads.SOURCE):
@@ -98,15 +99,19 @@ def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
         # A folder that happens to be called `demo` is not the model of that name.
         may_be_name = reads in (Reads.MODEL, Reads.NAME_OR_FILE)
         is_name = may_be_name and "/" not in str(path) and not path.is_file()
-        if stores.is_url(value) or not path.exists() or (is_name and str(path) == value):
-            yield without_secrets(value), 0, ""
+        if stores.is_url(value):
+            yield file_stamp(value)
+        elif not path.exists() or (is_name and str(path) == value):
+            yield value, 0, ""
         elif path.is_file():
             yield file_stamp(str(path))
+            # Decisions of a review that has not ended are read with those in the file.
+            yield from map(file_stamp, _files_below(str(entries_of(stores.location(str(path))))))
         else:
-            yield from map(file_stamp, _files_below(path))
+            yield from map(file_stamp, _files_below(str(path)))
 
 
-def _files_below(path: Path) -> Iterator[str]:
+def _files_below(path: str) -> Iterator[str]:
     """Yield the files of a folder and of those that links in it lead to, each folder once."""
     walked = set()
     for folder, folders, names in os.walk(path, followlinks=True):

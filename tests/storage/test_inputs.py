@@ -6,11 +6,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ncclean.base import stores
 from ncclean.base.options import Reads
 from ncclean.errors import InputError
+from ncclean.storage.decisions import entries_of
+from ncclean.storage.entries import Entries
 from ncclean.storage.file_digests import content_digest, footer_digest
 from ncclean.storage.inputs import stamps
 from ncclean.storage.tables import check_apart
+from tests import object_store
 
 
 @pytest.mark.parametrize(
@@ -35,6 +39,27 @@ def test_a_file_that_is_written_again_has_another_stamp(tmp_path, reads, value, 
         os.utime(place, ns=(second, second + later))
         found.append(list(stamps(reads, value.format(tmp_path))))
     assert found == [[(str(place), 12, str(second + later))] for later in (0, 1_000_000)]
+
+
+def test_a_file_in_a_store_that_is_written_again_has_another_stamp():
+    """Decisions that were added to one changed no selection."""
+    versions = []
+    with object_store.s3():
+        for data in (b"drop", b"keep"):
+            object_store.filesystem().pipe_file("corpus/decisions.jsonl", data)
+            ((path, size, version),) = stamps(Reads.PATH, "s3://corpus/decisions.jsonl")
+            assert (path, size) == ("s3://corpus/decisions.jsonl", 4)
+            versions.append(version)
+    assert versions[0] != versions[1]
+
+
+def test_decisions_of_a_review_that_has_not_ended_are_stamped(tmp_path):
+    """They are read with those in its file, which does not change before the end."""
+    path = tmp_path / "decisions.parquet"
+    path.write_bytes(b"PAR1")
+    ((_, size, _),) = stamps(Reads.PATH, str(path))
+    Entries(entries_of(stores.location(str(path)))).add({"batch": 0})
+    assert [size for _, size, _ in stamps(Reads.PATH, str(path))] == [size, 12]
 
 
 def test_a_function_is_the_file_of_its_module_in_the_working_folder(tmp_path, monkeypatch):
