@@ -30,9 +30,7 @@ class Means:
     def add(self, name: str, cell: Mapping[str, Any], column: str, value: float | None) -> None:
         """Add one value of a run; the cell's values except seed and repeat distinguish rows."""
         row = self.rows.setdefault((name, tuple(of_cell(cell))), {})
-        values = row.setdefault(column, [])
-        if value is not None:
-            values.append(value)
+        row.setdefault(column, []).append(math.nan if value is None else value)
 
     def table(self, first: str, digits: int) -> Table:
         """A row for each cell and name, a column for each figure.
@@ -46,13 +44,13 @@ class Means:
         for name, cell in ordered:
             values = self.rows[name, cell]
             variable_values = dict(cell)
-            counts = {len(values.get(column, ())) for column in columns} - {0}
+            runs = max(map(len, values.values()))
             rows.append(
                 (
                     *(str(variable_values.get(variable, "")) for variable in variables),
                     name,
-                    str(max(counts, default=0)),
-                    *(_spread(values.get(column, ()), digits) for column in columns),
+                    str(runs),
+                    *(_spread(values.get(column, ()), runs, digits) for column in columns),
                 )
             )
         heads = (*variables, first, "runs", *columns)
@@ -103,13 +101,14 @@ def _place(cell: _Cell, rows: Iterable[tuple[str, _Cell]]) -> int:
     return list(dict.fromkeys(other for _, other in rows)).index(cell)
 
 
-def _spread(values: Iterable[float], digits: int) -> str:
-    """`73.1 ± 0.4`, with the deviation of the sample."""
+def _spread(values: Iterable[float], runs: int, digits: int) -> str:
+    """`73.1 ± 0.4`, with the deviation of the sample; `(2)` runs if not all have a value."""
     measured = [value for value in values if not math.isnan(value)]
     if not measured:
         return "-"
     text = f"{mean(measured):.{digits}f}"
-    return f"{text} ± {stdev(measured):.{digits}f}" if len(measured) > 1 else text
+    text = f"{text} ± {stdev(measured):.{digits}f}" if len(measured) > 1 else text
+    return text if len(measured) == runs else f"{text} ({len(measured)})"
 
 
 def _short(metric: str) -> str:

@@ -1,5 +1,6 @@
 """The page of a run and its tables."""
 
+import math
 import re
 from datetime import datetime, timezone
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ncclean.recipes.folder import RunFolder, StageRecord
-from ncclean.recipes.matrix_tables import DETECTION, tables_of
+from ncclean.recipes.matrix_tables import DETECTION, Means, tables_of
 from ncclean.recipes.page import write_page
 from ncclean.recipes.tables import result_tables
 from tests.pipelines.recipe.recipes import made
@@ -117,6 +118,17 @@ def test_noise_is_shown_by_kind_and_what_is_flagged_of_the_clean_pairs(tmp_path)
     percent = [float(cell.rstrip(" %")) for cell in (first[1], first[2], first[4])]
     assert percent == [50.0, 75.0, 10.0]
     assert second[4] == first[3]  # nothing is known of either
+
+
+def test_a_figure_that_some_runs_lack_says_how_many_have_it():
+    """Precision where nothing is flagged: the mean of two of three runs was said to be of three."""
+    means = Means("")
+    for seed, precision in enumerate((0.5, math.nan, 0.7)):
+        means.add("osa", {"seed": seed}, "recall", 0.5)
+        means.add("osa", {"seed": seed}, "precision", precision)
+        means.add("osa", {"seed": seed}, "rate", None)
+    ((*_, runs, recall, precision, rate),) = means.table("score", 1).rows
+    assert (runs, recall, precision, rate) == ("3", "0.5 ± 0.0", "0.6 ± 0.1 (2)", "-")
 
 
 def test_repeated_stages_have_a_row_for_each_score_and_the_spread_of_each_figure(tmp_path):
