@@ -124,8 +124,9 @@ def _tables(summary: RunSummary) -> Iterator[Shown]:
     rows = []
     for name, record in summary.records.items():
         figures = ", ".join(f"{key} {value}" for key, value in record.figures.items())
-        skipped = "" if name in summary.ran else " (unchanged)"
-        rows.append((name, f"{record.seconds:,.1f}{skipped}", figures))
+        notes = ["unchanged"] * (name not in summary.ran) + ["resumed"] * record.resumed
+        noted = f" ({', '.join(notes)})" if notes else ""
+        rows.append((name, f"{record.seconds:,.1f}{noted}", figures))
     yield Table("Stages", ("stage", "seconds", ""), tuple(rows), left=1, last_left=True)
     yield f"\nthe page of the run: {summary.page}"
 

@@ -52,6 +52,7 @@ class StageRecord:
     done: bool = False
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     seconds: float = 0.0
+    resumed: bool = False  # the seconds are those since then
     finished: str | None = None
     figures: dict[str, str] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)

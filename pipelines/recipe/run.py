@@ -173,6 +173,7 @@ def _run_stage(
             record,
             finished=datetime.now(timezone.utc).isoformat(),
             seconds=round(time.monotonic() - begin, 2),
+            resumed=start is Start.RESUME and stage.command.has_record,
             figures=dict(result.figures),
             result=result.to_json(),
             made=list(result.made),

@@ -286,6 +286,18 @@ def test_a_start_that_was_killed_before_its_first_entry_is_repeated(scored, tmp_
     assert run(recipe).ran == ("select",)
 
 
+def test_the_time_of_a_resumed_stage_is_said_to_be_that_of_its_last_start(scored, tmp_path):
+    """The table of a paper's times takes it from the page."""
+    text = f"stages: {{score: {{shards: {scored}/embeddings, scale: 20, shift: 0.2}}}}"
+    recipe = made(text, tmp_path / "run")
+    assert not run(recipe).records["score"].resumed
+    *_, done = sorted((tmp_path / "run/stages/score.entries").iterdir())
+    done.unlink()
+    for _ in range(2):
+        assert run(recipe).records["score"].resumed
+        assert "since it resumed" in (tmp_path / "run/index.html").read_text()
+
+
 def test_places_outside_of_the_run_are_named_before_anything_starts(shards, tmp_path):
     said = []
 
