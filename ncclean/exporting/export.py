@@ -199,6 +199,8 @@ def _check_visible(path: UPath) -> None:
 
 def _names(table: JoinedScores, columns: Sequence[str]) -> list[str]:
     """Return columns under the table's names. Raises `InputError` for a missing one."""
+    if "row" not in table.names.types:  # tells which of a key's samples is exported
+        raise InputError("--scores has no column row: is it a score table? Others go to --join")
     names = []
     for column in columns:
         name = table.names.named(column)

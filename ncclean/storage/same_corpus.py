@@ -29,14 +29,18 @@ def as_scored(
     """Return shards with the names and the `image_key` under which they were scored in `tables`.
 
     Raises `InputError` if tables and shards differ in the uids of a few samples, or name other
-    images. Samples missing from the tables are skipped, as are unreadable shards: later steps
-    report them. A corpus whose json has no uids cannot be distinguished from another with the same
-    names and keys; `say` is called if shards have changed since they were scored.
+    images, and for tables without shards and keys. Samples missing from the tables are skipped, as
+    are unreadable shards: later steps report them. A corpus whose json has no uids cannot be
+    distinguished from another with the same names and keys; `say` is called if shards have changed
+    since they were scored.
     """
     shards = _with_pictures(tables, shards)
     said = tables[0] if len(tables) == 1 else f"each of {' and '.join(tables[:3])}"
     connection = connect(tables)
     try:
+        columns = columns_of(connection, "scores")
+        if missing := next((one for one in ("shard", "key") if one not in columns), None):
+            raise InputError(f"{said} is not about samples of shards: it has no column {missing}")
         names = connection.execute("SELECT DISTINCT shard FROM scores WHERE shard IS NOT NULL")
         scored = shards_by_name([name for (name,) in names.fetchall()], shards)
         called = {shard.name: name for name, shard in scored.items()}
@@ -49,12 +53,12 @@ def as_scored(
                 "scores are of what was there"
             )
         # Whoever reads a selection compares every sample; pages show the images of a score table.
-        is_selection = "status" not in columns_of(connection, "scores")
+        is_selection = "status" not in columns
         first = "" if is_selection else "AND status <> 'duplicate_key'"
         for number in sorted({0, len(shards) // 2, len(shards) - 1}) if shards else ():
             shard = shards[number]
             here = _uids(shard)
-            if not here:
+            if not here or "uid" not in columns:
                 continue  # no need to search the tables
             rows = connection.execute(
                 f"SELECT key, uid FROM scores WHERE list_contains($1, key) AND shard = $2 {first}",

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from ncclean_pipelines.export import Export
 from upath import UPath
 
 from ncclean.data.shards import resolve_shards
@@ -392,6 +393,17 @@ def test_an_export_with_other_scores_of_the_same_name_is_refused(tmp_path, refus
     export_with(0.5, 0.25)
     export_with(0.5, 0.25)
     refused(export_with, 0.25, 0.5)
+
+
+@pytest.mark.parametrize("names", [["uid"], ["uid", "shard", "key"]])
+def test_a_table_that_is_no_score_table_is_refused(tmp_path, refused, names):
+    """DuckDB's error about a column was unexpected, of a table that belongs to --join."""
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
+    rows = {"uid": ["0" * 32], "shard": ["s"], "key": ["a"]}
+    pq.write_table(pa.table({n: rows[n] for n in names} | {"q": [0.5]}), tmp_path / "own.parquet")
+    selection, out = _selected(tmp_path, ["a"]), str(tmp_path / "x")
+    shards, scores = [str(tmp_path / "s.tar")], [str(tmp_path / "own.parquet")]
+    refused(Export(selection=selection, shards=shards, out=out, scores=scores, columns=["q"]).run)
 
 
 def test_added_columns_of_any_type_keep_their_values(tmp_path):
