@@ -107,13 +107,13 @@ class Problem:
         weight = np.where(n > 1, self.pairs**2 * self._of_people[0], 0.0)
         slopes = np.zeros_like(self.pairs)
         for number in np.unique(self.side):
-            mine = self.side == number
-            above, below = ((weight * part)[:, mine].sum(axis=1) for part in (together, spread))
+            is_own = self.side == number
+            above, below = ((weight * part)[:, is_own].sum(axis=1) for part in (together, spread))
             slope = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
-            wrong = mismatched[:, mine].sum(axis=(1, 2))
-            fewer = np.minimum(wrong, n[:, mine].sum(axis=1) - wrong)
+            wrong = mismatched[:, is_own].sum(axis=(1, 2))
+            fewer = np.minimum(wrong, n[:, is_own].sum(axis=1) - wrong)
             slope = np.clip(slope, 0, 1) * fewer / (fewer + _SHRINKAGE)
-            slopes[:, mine] = slope[:, None]
+            slopes[:, is_own] = slope[:, None]
         return slopes
 
     def _mean_of(self, values: np.ndarray) -> np.ndarray:
@@ -155,9 +155,9 @@ class Problem:
         step = (np.abs(weights) / answers * parts).sum(axis=1)
         per_answer = (parts**2 / answers).sum(axis=1)
         correction = np.minimum(_LASTING + _CORRECTED_ANSWERS * per_answer, 1.0)
-        without = np.where(np.abs(difference) < _TINY, 0.5, (difference > 0).astype(float))
+        if_certain = np.where(np.abs(difference) < _TINY, 0.5, (difference > 0).astype(float))
         z = (difference + correction * step / 2) / deviation
-        return np.where(doubtful, _pearson(z, side * third / deviation**3), without)
+        return np.where(doubtful, _pearson(z, side * third / deviation**3), if_certain)
 
     def _cumulants(
         self, weights: np.ndarray, theta: np.ndarray

@@ -98,8 +98,10 @@ def with_added_detail(caption: str, other: str, rng: random.Random) -> tuple[str
 
 def _drawn_sentence(caption: str, other: str, rng: random.Random) -> str | None:
     """Draw a sentence of another caption that this caption lacks."""
-    own, theirs = (parts_of(text, sentence_starts(text)) for text in (caption, other))
-    foreign = [sentence for sentence in theirs if sentence not in own]
+    sentences, other_sentences = (
+        parts_of(text, sentence_starts(text)) for text in (caption, other)
+    )
+    foreign = [sentence for sentence in other_sentences if sentence not in sentences]
     return foreign[int(rng.random() * len(foreign))] if foreign else None
 
 

@@ -70,7 +70,7 @@ class Contents(Group):
     def further_captions(self) -> list[str]:
         """Extensions of members that look like captions but are not read.
 
-        None if a caption key is given.
+        Empty if a caption key is given.
         """
         if self._caption_keys:
             return []

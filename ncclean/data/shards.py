@@ -297,10 +297,10 @@ def sizes_and_versions(urls: Sequence[str]) -> list[tuple[int, str]]:
             return 0, ""
 
     with ThreadPoolExecutor(_QUESTIONS) as pool:
-        found = list(pool.map(facts, urls))
+        results = list(pool.map(facts, urls))
     if len(refused) == len(urls):
         raise refused[0]
-    return found
+    return results
 
 
 def _listed(urls: Sequence[str]) -> dict[str, tuple[int, str]]:

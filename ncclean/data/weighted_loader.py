@@ -194,15 +194,15 @@ class WeightedLoader:
             spares = self._source.rng(epoch, 2, chunk.number, start).permutation(usable)
             seeds = self._source.rng(epoch, 3, chunk.number, start).integers(1 << 62, size=size)
             of_batch = places[start : start + size]
-            mine = self._mine(len(of_batch))
+            own_rows = self._mine(len(of_batch))
             futures = [
                 pool.submit(self._decode, chunk.samples[index], int(seed))
-                for index, seed in zip(of_batch[mine], seeds[mine], strict=False)
+                for index, seed in zip(of_batch[own_rows], seeds[own_rows], strict=False)
             ]
 
             def collect(
                 futures: list[Future[_Decoded | Unusable | None]] = futures,
-                first: int = mine.start,
+                first: int = own_rows.start,
                 spares: np.ndarray = spares,
                 seed: int = int(seeds[0]),
             ) -> TrainBatch:

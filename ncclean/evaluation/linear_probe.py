@@ -187,14 +187,14 @@ def choose_c(
 
     The fifth is stratified if every class has two images and the fifth can hold one of each.
     """
-    held = round(_VALIDATION_SHARE * len(y))
+    held_out = round(_VALIDATION_SHARE * len(y))
     counts = np.unique(y, return_counts=True)[1]
-    stratify = y if counts.min() >= 2 and held >= len(counts) else None
-    if held < 1 or len(counts) < 2:
+    stratify = y if counts.min() >= 2 and held_out >= len(counts) else None
+    if held_out < 1 or len(counts) < 2:
         return 1.0
     w = np.ones(len(y)) if weights is None else weights
     train, validation, train_y, validation_y, train_w, validation_w = train_test_split(
-        x, y, w, test_size=held, random_state=seed, stratify=stratify
+        x, y, w, test_size=held_out, random_state=seed, stratify=stratify
     )
     if len(np.unique(train_y)) < 2:
         return 1.0

@@ -158,9 +158,9 @@ def fold_recall(
     recalls = []
     for start in range(0, folds * fold_images, fold_images):
         inside = (text_to_image >= start) & (text_to_image < start + fold_images)
-        here = image[start : start + fold_images]
+        fold_image = image[start : start + fold_images]
         captions = text[inside.to(text.device)]
-        recalls.append(recall_at_k(here, captions, text_to_image[inside] - start, ks, chunk))
+        recalls.append(recall_at_k(fold_image, captions, text_to_image[inside] - start, ks, chunk))
     return {name: sum(fold[name] for fold in recalls) / folds for name in recalls[0]}
 
 

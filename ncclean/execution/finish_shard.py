@@ -74,8 +74,8 @@ class ShardScoring:
         if self.options.calibrate_by is not None:
             metadata = dict(zip(shard.metadata.column_names, shard.metadata.columns, strict=True))
             # For a place column, a corpus field of the same name takes precedence.
-            own = {name for name in schema.PLACE_COLUMNS if name in metadata}
-            columns = {name: fact for name, fact in facts.items() if name not in own}
+            stated = {name for name in schema.PLACE_COLUMNS if name in metadata}
+            columns = {name: fact for name, fact in facts.items() if name not in stated}
             groupable = {**metadata, **columns, **self._rows(values, shard.ok)}
             labels = group_labels(self.options.calibrate_by, pa.table(groupable))
             facts["calibration_group"] = labels
@@ -122,11 +122,11 @@ class ShardScoring:
         pool, samples = self.encoder.corpus.pool, np.empty(0, np.uint64)
         if pool is not None:
             samples = sample_numbers(shard.of_pairs("uid"))
-        every = BlockScores(len(of_shard))
+        all_scores = BlockScores(len(of_shard))
         for number, name in enumerate(names.dictionary.to_pylist()):
             rows = np.flatnonzero(of_shard == number)
             index = slice(None) if len(rows) == len(of_shard) else torch.from_numpy(rows)
-            every.put(
+            all_scores.put(
                 rows,
                 score_pairs(
                     shard.image[index].to(self.device),
@@ -143,7 +143,7 @@ class ShardScoring:
                     each_block=self.each_block,
                 ),
             )
-        return every
+        return all_scores
 
     def failed(self, reason: str) -> ShardResult:
         """Return the result of a shard in which no pair could be scored."""

@@ -131,11 +131,11 @@ def _load_function(name: str) -> _Function:
 
 def _imported(module: str) -> Any:
     """Import a module, also from the working folder, as `python -m` does."""
-    here = os.getcwd()
-    if here in sys.path or "" in sys.path:
+    folder = os.getcwd()
+    if folder in sys.path or "" in sys.path:
         return importlib.import_module(module)
-    sys.path.insert(0, here)
+    sys.path.insert(0, folder)
     try:
         return importlib.import_module(module)
     finally:
-        sys.path.remove(here)
+        sys.path.remove(folder)

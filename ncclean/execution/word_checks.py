@@ -146,12 +146,12 @@ class WordChecks(ColumnSource):
         expected = ExpectedSimilarity.fit(text, similarity)
         residual = expected.residual[rows].cpu().numpy()
         residual_after = expected.residual_of(encoded[last], cosines[last], rows).cpu().numpy()
-        own = similarity[rows].cpu().numpy()
+        pair_cos = similarity[rows].cpu().numpy()
         pieces = np.split(cosines.cpu().numpy(), np.cumsum(counts)[:-1])
         by_row: dict[str, dict[int, object]] = {name: {} for name in schema.WORD_TYPES}
         margins, margins_after = np.empty(len(checked)), np.full(len(checked), np.nan)
         for number, (check, piece) in enumerate(zip(checked, pieces, strict=True)):
-            margin = word_margin(own[number], piece[:-1])
+            margin = word_margin(pair_cos[number], piece[:-1])
             margins[number] = margin + residual[number]
             by_row["word_margin"][check.row] = margin
             by_row["near_miss_score"][check.row] = margins[number]
@@ -160,14 +160,14 @@ class WordChecks(ColumnSource):
                 by_row["suspect_word"][check.row] = check.places[best].word
                 by_row["better_word"][check.row] = cased(check.words[best], check.places[best])
             after = margin_after(
-                check.exchanges, check.drawn, check.tried, piece[:-1], own[number], piece[-1],
+                check.exchanges, check.drawn, check.tried, piece[:-1], pair_cos[number], piece[-1],
                 self.per_caption,
             )  # fmt: skip
             if after is not None:
                 margins_after[number] = after + residual_after[number]
         drawn = np.array([piece[-1] for piece in pieces])
         enough = _quantile(scores.distributions.mismatched, MISMATCHES_BELOW)
-        counted = (own >= enough) & ~np.isnan(margins_after)
+        counted = (pair_cos >= enough) & ~np.isnan(margins_after)
         scores.distributions.scores["near_miss_score"] = Distributions(
             matched=_histogram(margins[counted]),
             mismatched=_histogram(margins_after[counted & (drawn >= enough)]),

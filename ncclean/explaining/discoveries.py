@@ -30,11 +30,11 @@ FEWEST_GROUPS = 10  # enough to estimate a spread
 
 
 def heterogeneity(excess: np.ndarray, variance: np.ndarray) -> float:
-    """Return tau^2 >= 0: the variance of groups' means that their pairs' chance does not explain.
+    """Return tau^2 >= 0: the variance of groups' means beyond their sampling variance.
 
-    `excess` (G,) is the mean of a group minus the expected mean, `variance` (G,) the variance of a
-    group's mean. 0 for fewer than 10 groups. If a group has a cause, all others are below the mean
-    of the pairs outside them, which is not spread, so the median is subtracted.
+    `excess` (G,) is the mean of a group minus the expected mean, `variance` (G,) the sampling
+    variance of a group's mean. 0 for fewer than 10 groups. If a group has a cause, all others are
+    below the mean of the pairs outside them, which is not spread, so the median is subtracted.
     """
     if len(excess) < FEWEST_GROUPS:
         return 0.0

@@ -170,7 +170,7 @@ def _run(shift: Shift) -> pa.Table:
 
 
 def read_fixes(causes: str) -> tuple[str, int]:
-    """Return the path of the decisions beside a table of causes, and their number of captions.
+    """Return the decisions file of a table of causes, and how many captions it corrects.
 
     Raises `InputError` if `ncclean explain` wrote the table without decisions.
     """

@@ -70,7 +70,7 @@ class Patterns:
         return counts, sums
 
     def without(self, left: np.ndarray) -> Totals:
-        """Return the totals of all pairs except those of patterns that are not in `left` (P,)."""
+        """Return the totals without the pairs of patterns outside `left` (P,) bool."""
         gone = ~left
         pairs = np.bincount(self.strata[gone], self.pairs[gone], STRATA)
         sums = np.stack([np.bincount(self.strata[gone], row[gone], STRATA) for row in self.sums])

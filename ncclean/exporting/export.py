@@ -214,8 +214,8 @@ def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> Export
     """Write the output made from all tasks, and sum up their statistics."""
     out, layout = str(targets.out), targets.layout.name
     summary = ExportSummary(shards=len(tasks), samples=0, bytes=0, out=out, layout=layout)
-    every = [json.loads(stores.read_bytes(targets.stats(task.number))) for task in tasks]
-    for stats in every:
+    reports = [json.loads(stores.read_bytes(targets.stats(task.number))) for task in tasks]
+    for stats in reports:
         summary.samples += stats["successes"]
         summary.bytes += stats["bytes"]
         summary.further_images += stats.get("further_images", 0)
@@ -230,13 +230,13 @@ def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> Export
         remove_leftovers(folder, names)
     stores.remove_files([targets.work / SCORES])
     if layout == TARS.name:
-        sizes = {path.name: one["successes"] for path, one in zip(written, every, strict=True)}
+        sizes = {path.name: one["successes"] for path, one in zip(written, reports, strict=True)}
         with published(targets.out / SIZES) as aside:
             aside.write_text(json.dumps(sizes, indent=2) + "\n")
     elif targets.has_images:
-        _join_rows(targets, tasks, every, summary)
+        _join_rows(targets, tasks, reports, summary)
     else:
-        _join_files(targets, tasks, every, runner)
+        _join_files(targets, tasks, reports, runner)
     if targets.tables:
         summary.shards = 1
     if not targets.is_file:
@@ -247,17 +247,17 @@ def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> Export
 def _join_rows(
     targets: Targets,
     tasks: Sequence[ExportTask],
-    every: Sequence[Mapping[str, Any]],
+    reports: Sequence[Mapping[str, Any]],
     summary: ExportSummary,
 ) -> None:
     """Write the tables of images, without rows of images that another task replaced."""
     columns: dict[int, dict[str, None]] = {}
-    for stats in every:
+    for stats in reports:
         for table, names in stats.get("columns", {}).items():
             columns.setdefault(int(table), {}).update(dict.fromkeys(names))
     replaced = replaced_images(targets)
-    batches = {number: stats.get("batches", 0) for number, stats in enumerate(every)}
-    left_out = {number: stats.get("left_out", ()) for number, stats in enumerate(every)}
+    batches = {number: stats.get("batches", 0) for number, stats in enumerate(reports)}
+    left_out = {number: stats.get("left_out", ()) for number, stats in enumerate(reports)}
     join_lists(targets, batches, left_out, replaced, {n: [*one] for n, one in columns.items()})
     for number, paths in replaced.items():
         summary.samples -= sum(paths.values())
@@ -268,12 +268,12 @@ def _join_rows(
 def _join_files(
     targets: Targets,
     tasks: Sequence[ExportTask],
-    every: Sequence[Mapping[str, Any]],
+    reports: Sequence[Mapping[str, Any]],
     runner: Runner,
 ) -> None:
     """Give Parquet files that are loaded together one schema, or join them."""
     configs: dict[str, list[tuple[ExportTask, pa.Schema]]] = {}
-    for task, stats in zip(tasks, every, strict=True):
+    for task, stats in zip(tasks, reports, strict=True):
         if "schema" in stats:
             schema = pa.ipc.read_schema(pa.py_buffer(b64decode(stats["schema"])))
             configs.setdefault(config_of(task.group), []).append((task, schema))

@@ -174,8 +174,10 @@ class Targets:
     def of_json(cls, out: UPath, identity: Mapping[str, Any]) -> Targets:
         """Return the paths of an export's files from its record."""
         groups = identity.get("groups") or {"": identity["written_shards"]}
-        every = tuple(group for group, count in groups.items() for _ in range(count))
-        return cls(OutLayout.of_json(identity.get("layout")), out, identity["digits"], every)
+        group_of_task = tuple(group for group, count in groups.items() for _ in range(count))
+        return cls(
+            OutLayout.of_json(identity.get("layout")), out, identity["digits"], group_of_task
+        )
 
     @property
     def work(self) -> UPath:

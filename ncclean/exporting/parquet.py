@@ -139,16 +139,16 @@ def schema_of(file: Path | UPath) -> pa.Schema:
 
 def unified(schemas: Iterable[pa.Schema]) -> pa.Schema:
     """Return one schema for several: every column, with a type that holds its values, or text."""
-    every = list(schemas)
+    all_schemas = list(schemas)
     fields: dict[str, pa.Field] = {}
     metadata: dict[bytes, bytes] = {}
-    for schema in every:
+    for schema in all_schemas:
         for one in schema:
             field = fields.setdefault(one.name, one)
             fields[one.name] = field.with_type(_common(field.type, one.type))
         metadata = {**(schema.metadata or {}), **metadata}
     made = pa.schema(
-        field.with_nullable(any(name not in s.names or s.field(name).nullable for s in every))
+        field.with_nullable(any(name not in s.names or s.field(name).nullable for s in all_schemas))
         for name, field in fields.items()
     )
     return made.with_metadata(_with_images(metadata, made))

@@ -200,19 +200,19 @@ def plan_export(
 
 
 def _cut(segments: Iterator[Segment], samples_per_shard: int) -> Iterator[tuple[Segment, ...]]:
-    held: list[Segment] = []
+    pending: list[Segment] = []
     room = samples_per_shard
     for segment in segments:
         first, left = segment.first, segment.count
         while left:
             taken = min(left, room)
-            held.append(Segment(segment.shard, segment.name, first, taken))
+            pending.append(Segment(segment.shard, segment.name, first, taken))
             first, left, room = first + taken, left - taken, room - taken
             if not room:
-                yield tuple(held)
-                held, room = [], samples_per_shard
-    if held:
-        yield tuple(held)
+                yield tuple(pending)
+                pending, room = [], samples_per_shard
+    if pending:
+        yield tuple(pending)
 
 
 def _uniform(uid: object) -> float:

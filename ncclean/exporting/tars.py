@@ -196,8 +196,8 @@ class TarWriter(Writer):
             record = captions.record(record, sample.metadata, self.options.caption_key)
             named = caption_keys(self.options.caption_key) if captions.is_only else ()
             names = dict.fromkeys((*caption_members(sample.picture), *named))
-            there = [name for name in names if name in places]
-            changed = dict.fromkeys(there or ["txt"], captions.best.encode())
+            present = [name for name in names if name in places]
+            changed = dict.fromkeys(present or ["txt"], captions.best.encode())
         changed["json"] = json_text(record).encode()
         return changed
 

@@ -94,7 +94,10 @@ def inner_knn(queries: np.ndarray, vectors: np.ndarray, k: int) -> tuple[np.ndar
 
 
 def nlist_for(vectors: int) -> int:
-    """Return a number of inverted lists: a power of two near 2 sqrt(n), with 32 vectors a list."""
+    """Return a number of inverted lists: a power of two near 2 sqrt(n).
+
+    It is smaller where lists would have fewer than about 32 vectors.
+    """
     wanted = min(2 * vectors**0.5, vectors / 32)
     return int(2 ** max(0, round(np.log2(max(wanted, 1)))))
 

@@ -307,8 +307,8 @@ def _path(series: Series, x: Scale, y: Scale) -> Path:
 
 def _thinned(count: int) -> np.ndarray:
     """The indices of about `_CURVE_POINTS` of `count` points, with the first and the last."""
-    every = max(1, (count - 1) // _CURVE_POINTS)
-    return np.unique(np.append(np.arange(0, count, every), count - 1))
+    step = max(1, (count - 1) // _CURVE_POINTS)
+    return np.unique(np.append(np.arange(0, count, step), count - 1))
 
 
 def nice_ticks(low: float, high: float, count: int) -> list[float]:

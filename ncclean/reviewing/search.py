@@ -190,11 +190,11 @@ def proposed(
 
     `rows` are in the order of preference, `cosines` by their places, and `own` is the row.
     """
-    without, captions = {_folded(own["text"])}, []
+    excluded, captions = {_folded(own["text"])}, []
     for row in rows:
         text = row["text"]
-        if isinstance(text, str) and row["uid"] != own["uid"] and _folded(text) not in without:
-            without.add(_folded(text))
+        if isinstance(text, str) and row["uid"] != own["uid"] and _folded(text) not in excluded:
+            excluded.add(_folded(text))
             captions.append((text, round(cosines[row["place"]], 4)))
     return captions[:PROPOSED]
 

@@ -171,8 +171,8 @@ def _mismatches(
     left_out: _LeftOut,
 ) -> Distributions:
     """Count known mismatches from all S_ij in bins, and from the sums of the rows and columns."""
-    own = cosines.diagonal().contiguous()
-    others = torch.full_like(own, len(own) - 1)
+    pair_cosines = cosines.diagonal().contiguous()
+    others = torch.full_like(pair_cosines, len(pair_cosines) - 1)
     for excluded in (left_out.of_one_image, left_out.of_equal_captions):
         if excluded is None:
             continue
@@ -181,13 +181,13 @@ def _mismatches(
         of_image, of_caption = of_image - dropped.sum(dim=1), of_caption - dropped.sum(dim=0)
         others = others - excluded.sum(dim=1)
     distributions = Distributions(mismatched=Histogram.with_sums(counts, of_image))
-    distributions.mismatched -= Histogram.of(own)
+    distributions.mismatched -= Histogram.of(pair_cosines)
     with_others = others > 0
     # An image counts once, however many captions it has, as does a text: see `null._median_doubt`.
     for_image = with_others & left_out.is_first_image
     for_caption = with_others & left_out.is_first_caption
-    distributions.image_means = Histogram.of(((of_image - own) / others)[for_image])
-    distributions.caption_means = Histogram.of(((of_caption - own) / others)[for_caption])
+    distributions.image_means = Histogram.of(((of_image - pair_cosines) / others)[for_image])
+    distributions.caption_means = Histogram.of(((of_caption - pair_cosines) / others)[for_caption])
     return distributions
 
 

@@ -51,8 +51,8 @@ class Moments:
         """Add n pairs, (n, d) embeddings each, and the same pairs with permuted captions."""
         order = rng.permutation(len(image))
         for at in range(0, len(image), _PIECE_ROWS):
-            here = slice(at, at + _PIECE_ROWS)
-            sides = image[here], text[here], text[order[here]]
+            rows = slice(at, at + _PIECE_ROWS)
+            sides = image[rows], text[rows], text[order[rows]]
             v, t, other = (side.astype(np.float32) for side in sides)
             for name, product in (
                 ("image", v.sum(0)), ("text", t.sum(0)), ("images", v.T @ v), ("texts", t.T @ t),
@@ -95,24 +95,24 @@ class Projection:
             whiten_v @ (arrays["both"] - np.outer(v, t)) @ whiten_t
         )
         by_chance = whiten_v @ (arrays["permuted"] - np.outer(v, t)) @ whiten_t
-        kept = strength > np.linalg.svd(by_chance, compute_uv=False)[0]
+        is_shared = strength > np.linalg.svd(by_chance, compute_uv=False)[0]
         return cls(
             image_mean=v,
             text_mean=t,
-            image_basis=whiten_v @ left[:, kept] * strength[kept],
-            text_basis=whiten_t @ right.T[:, kept] * strength[kept],
+            image_basis=whiten_v @ left[:, is_shared] * strength[is_shared],
+            text_basis=whiten_t @ right.T[:, is_shared] * strength[is_shared],
         )
 
     def cosines(self, image: np.ndarray, text: np.ndarray) -> np.ndarray:
         """Return (n,) float32 cosines of (n, d) images and captions in the shared directions."""
         out = np.zeros(len(image), np.float32)
         for at in range(0, len(image), _PIECE_ROWS):
-            here = slice(at, at + _PIECE_ROWS)
-            x = (image[here] - self.image_mean) @ self.image_basis
-            y = (text[here] - self.text_mean) @ self.text_basis
+            rows = slice(at, at + _PIECE_ROWS)
+            x = (image[rows] - self.image_mean) @ self.image_basis
+            y = (text[rows] - self.text_mean) @ self.text_basis
             norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
             products = np.einsum("nk,nk->n", x, y)
-            out[here] = np.divide(products, norms, out=np.zeros_like(norms), where=norms > 0)
+            out[rows] = np.divide(products, norms, out=np.zeros_like(norms), where=norms > 0)
         return out
 
 

@@ -139,8 +139,8 @@ class Parts:
         """Return (P,) whether no caption of the image has a part like the drawn one."""
         image = self.images[self.caption]
         texts = self.text.max(initial=0) + 1
-        theirs = image * texts + self.text
-        return ~np.isin(image * texts + self.text[drawn], theirs)
+        own_parts = image * texts + self.text
+        return ~np.isin(image * texts + self.text[drawn], own_parts)
 
     def _features(self, drawn: np.ndarray) -> np.ndarray:
         """Return (P, 6) features of part `drawn[i]` in the place of part i."""

@@ -146,30 +146,30 @@ def _score_block(
         return known_mismatches(binned(scores), *shared.among(rows))
 
     out.distributions = block.mismatches
-    own = binned(normalised)
-    of_score = Distributions(matched=Histogram.of(own))
+    own_scores = binned(normalised)
+    of_score = Distributions(matched=Histogram.of(own_scores))
     step = max(1, round(len(image) / _TILE_ROWS))
     for first in range(min(step, len(image))):
         of_score += scored_between(slice(first, None, step))
     out.distributions.scores["neg_clip_loss"] = of_score
     if groups is not None:
         _add_groups(out.distributions, groups, similarity, between)
-        _add_groups(of_score, groups, own, scored_between)
+        _add_groups(of_score, groups, own_scores, scored_between)
     return out
 
 
 def _add_groups(
     distributions: Distributions,
     groups: np.ndarray,
-    own: torch.Tensor,
+    pair_scores: torch.Tensor,
     between: Callable[[Rows], Distributions],
 ) -> None:
     """Add the scores of each group's pairs, and of mismatches `between` them."""
     for name in dict.fromkeys(groups.tolist()):
-        rows = torch.from_numpy(np.flatnonzero(np.equal(groups, name))).to(own.device)
+        rows = torch.from_numpy(np.flatnonzero(np.equal(groups, name))).to(pair_scores.device)
         group = distributions.group(name)
         group += between(rows)
-        group.matched += Histogram.of(own[rows])
+        group.matched += Histogram.of(pair_scores[rows])
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,8 @@ def may_be_told_apart(fit: np.ndarray, word: np.ndarray, meaning: np.ndarray) ->
     the own word fits best in 60 % of the comparisons, weighted by frequency, or if there are too
     few captions to tell. False if all captions have the same word or synonyms of it.
     """
-    own = np.take_along_axis(fit, word[:, None], axis=1)
-    wins = (own > fit) + (own == fit) / 2
+    own_fit = np.take_along_axis(fit, word[:, None], axis=1)
+    wins = (own_fit > fit) + (own_fit == fit) / 2
     weights = np.bincount(word, minlength=fit.shape[1]) * (meaning[word][:, None] != meaning)
     if not weights.any():
         return False

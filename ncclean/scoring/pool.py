@@ -80,14 +80,20 @@ def _same(samples: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _logsumexp(
-    mine: torch.Tensor, theirs: torch.Tensor, rows: np.ndarray, places: np.ndarray, scale: float
+    queries: torch.Tensor,
+    candidates: torch.Tensor,
+    rows: np.ndarray,
+    places: np.ndarray,
+    scale: float,
 ) -> torch.Tensor:
     """Return (n,) logsumexp_l(scale <mine_i, theirs_l>) without the (rows, places)."""
-    partitions = mine.new_empty(len(mine))
-    step = max(1, _CHUNK_CELLS // max(1, len(theirs)))
-    for start in range(0, len(mine), step):
-        logits = scale * (mine[start : start + step] @ theirs.T)
-        here = (rows >= start) & (rows < start + step)
-        logits[torch.from_numpy(rows[here] - start), torch.from_numpy(places[here])] = -math.inf
+    partitions = queries.new_empty(len(queries))
+    step = max(1, _CHUNK_CELLS // max(1, len(candidates)))
+    for start in range(0, len(queries), step):
+        logits = scale * (queries[start : start + step] @ candidates.T)
+        is_in_chunk = (rows >= start) & (rows < start + step)
+        logits[
+            torch.from_numpy(rows[is_in_chunk] - start), torch.from_numpy(places[is_in_chunk])
+        ] = -math.inf
         partitions[start : start + step] = logits.logsumexp(dim=1)
     return partitions

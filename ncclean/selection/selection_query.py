@@ -107,16 +107,16 @@ class SelectionQuery:
         if self._policy.drop_parts or self._decisions is not None:
             columns += f", caption AS {MENDED}"
         columns += self._places
-        kept = f"SELECT * FROM ({self._chain()}) WHERE reason IS NULL"
+        query = f"SELECT * FROM ({self._chain()}) WHERE reason IS NULL"
         if self._has_captions:
             columns += f", number AS {CAPTION_NUMBER}, {CAPTION_RANK}"
-            kept = f"""SELECT *, (row_number() OVER (PARTITION BY {image_of()}
+            query = f"""SELECT *, (row_number() OVER (PARTITION BY {image_of()}
                 ORDER BY goodness DESC NULLS LAST, number) - 1)::SMALLINT AS {CAPTION_RANK}
-                FROM ({kept})"""
+                FROM ({query})"""
         drawn = ""
         if self._drawn is not None:
             drawn = "JOIN draws USING (place), range(draws.count) AS copies"
-        rows = f"SELECT {columns} FROM ({kept}) {drawn}"
+        rows = f"SELECT {columns} FROM ({query}) {drawn}"
         order = "" if _is_one_pass(self._connection, rows) else "ORDER BY place"
         self._connection.execute(
             f"COPY ({rows} {order}) TO {quoted(str(aside))} "

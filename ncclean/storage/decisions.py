@@ -119,7 +119,7 @@ def entries_of(out: UPath) -> UPath:
 
 
 def records_of(out: UPath) -> list[dict[str, Any]]:
-    """Return the entries of the journal of a review of `out`, if it was killed."""
+    """Return the entries of the journal that a killed review of `out` left."""
     return [*earlier_lines(journal_of(out)), *Entries(entries_of(out))]
 
 

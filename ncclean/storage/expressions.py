@@ -212,9 +212,9 @@ def missing_column_hint(text: str, columns: Iterable[str]) -> str | None:
     return None
 
 
-def missing_column(name: str, there: Iterable[str]) -> str:
+def missing_column(name: str, existing: Iterable[str]) -> str:
     """Return a message about a missing column: the command that adds it, or similar names."""
-    columns = list(there)
+    columns = list(existing)
     close = difflib.get_close_matches(name, columns, n=1)
     meant = f" (did you mean {close[0]}?)" if close else ""
     sentence = f"there is no column {name!r}{meant}; there are {', '.join(columns)}"

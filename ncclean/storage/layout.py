@@ -83,7 +83,7 @@ class ScoreLayout:
     def own_files(self, names: Iterable[str]) -> list[UPath]:
         """Return the paths of a score table's files from recorded names, which are not trusted.
 
-        None for a table of a single file, which may have been renamed since.
+        The list is empty for a table of a single file, which may have been renamed since.
         """
         if self.is_single_file:
             return []

@@ -66,23 +66,25 @@ class Lease:
         self._renewal.join()
         _held_here.discard(str(self._own["id"]))
         with contextlib.suppress(InputError):  # the store is unreachable: the lease will expire
-            held = self._read()
-            if held is not None and held["id"] == self._own["id"]:
+            holder = self._read()
+            if holder is not None and holder["id"] == self._own["id"]:
                 stores.remove_files([self._path])
 
     def _take(self) -> None:
         first, since = None, time.monotonic()
         while not create(self._path, self._content()):
-            held = self._read()
-            if held is None:
+            holder = self._read()
+            if holder is None:
                 continue  # it was just released
-            first = first or held
-            is_here = held["host"] == self._own["host"]
-            if time.monotonic() - since > self._patience(held) or (is_here and not _is_alive(held)):
+            first = first or holder
+            is_here = holder["host"] == self._own["host"]
+            if time.monotonic() - since > self._patience(holder) or (
+                is_here and not _is_alive(holder)
+            ):
                 self._take_over()
                 return
-            if held != first or (is_here and not self._has_run_out(held)):
-                raise self._refusal(held)
+            if holder != first or (is_here and not self._has_run_out(holder)):
+                raise self._refusal(holder)
             time.sleep(_TICK_SECONDS)
 
     def _take_over(self) -> None:
@@ -91,19 +93,19 @@ class Lease:
         if (now := self._read()) is not None and now["id"] != self._own["id"]:
             raise self._refusal(now)
 
-    def _patience(self, held: dict[str, Any]) -> float:
+    def _patience(self, holder: dict[str, Any]) -> float:
         """Return the seconds to watch for a renewal, at least some: clocks differ."""
-        return 2 * RENEW_SECONDS if self._has_run_out(held) else LEASE_SECONDS
+        return 2 * RENEW_SECONDS if self._has_run_out(holder) else LEASE_SECONDS
 
-    def _has_run_out(self, held: dict[str, Any]) -> bool:
-        return bool(time.time() - held["renewed"] > LEASE_SECONDS)
+    def _has_run_out(self, holder: dict[str, Any]) -> bool:
+        return bool(time.time() - holder["renewed"] > LEASE_SECONDS)
 
     def _renew(self) -> None:
         while not self._released.wait(RENEW_SECONDS):
             try:
-                held = self._read()
-                if held is not None and held["id"] != self._own["id"]:
-                    self._lost = self._refusal(held)
+                holder = self._read()
+                if holder is not None and holder["id"] != self._own["id"]:
+                    self._lost = self._refusal(holder)
                     return
                 self._write()
             except Exception as error:  # a longer outage of the store ends the run elsewhere
@@ -119,30 +121,30 @@ class Lease:
     def _read(self) -> dict[str, Any] | None:
         """Return the holder, or None. Raises `InputError` for another kind of file."""
         try:
-            held: dict[str, Any] = json.loads(stores.read_bytes(self._path))
-            int(held["pid"]), float(held["renewed"]), str(held["id"]), str(held["host"])
+            holder: dict[str, Any] = json.loads(stores.read_bytes(self._path))
+            int(holder["pid"]), float(holder["renewed"]), str(holder["id"]), str(holder["host"])
         except FileNotFoundError:
             return None
         except OSError as error:
             raise InputError(explain(self._path, error, "read")) from error
         except (ValueError, LookupError, TypeError) as error:
             raise InputError(f"{self._path} is in the way: remove it") from error
-        return held
+        return holder
 
-    def _refusal(self, held: dict[str, Any]) -> InputError:
-        when = datetime.datetime.fromtimestamp(held["renewed"], datetime.timezone.utc)
+    def _refusal(self, holder: dict[str, Any]) -> InputError:
+        when = datetime.datetime.fromtimestamp(holder["renewed"], datetime.timezone.utc)
         return InputError(
-            f"another run is writing to {self._path.parent} (process {held['pid']} on "
-            f"{held['host']}, last seen {when:%Y-%m-%d %H:%M:%S} UTC): {self._advice}"
+            f"another run is writing to {self._path.parent} (process {holder['pid']} on "
+            f"{holder['host']}, last seen {when:%Y-%m-%d %H:%M:%S} UTC): {self._advice}"
         )
 
 
-def _is_alive(held: dict[str, Any]) -> bool:
-    if held["pid"] == os.getpid():
-        return held["id"] in _held_here
+def _is_alive(holder: dict[str, Any]) -> bool:
+    if holder["pid"] == os.getpid():
+        return holder["id"] in _held_here
     with contextlib.suppress(PermissionError):
         try:
-            os.kill(held["pid"], 0)
+            os.kill(holder["pid"], 0)
         except ProcessLookupError:
             return False
     return True

@@ -20,9 +20,9 @@ def identifier(name: str) -> str:
 
 
 def natural_order(text: str) -> str:
-    """Return SQL that orders a text as file managers do: numbers by value, letters in any case.
+    """Return SQL to sort a text like file managers do: numbers by value, letters in any case.
 
-    `sql` is that of the text.
+    `text` is SQL for the text.
     """
     padded = f"regexp_replace(lower({text}), '([0-9]+)', '{_ZEROS}\\1', 'g')"
     return f"regexp_replace({padded}, '0*([0-9]{{{len(_ZEROS)}}})', '\\1', 'g'), {text}"

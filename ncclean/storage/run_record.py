@@ -52,7 +52,7 @@ def no_files(identity: Identity) -> Iterable[UPath]:
 
 @dataclass
 class RunRecord:
-    """The record of one run of `command`.
+    """The record of one run of `command`, from which the same call resumes.
 
     `entries` are its steps in order, except those of the record itself; `resumed` says whether an
     earlier run wrote the record. File names are relative to `base` (the output, a folder or a
@@ -277,11 +277,11 @@ class RunRecord:
         return json.dumps(run).encode()
 
     def _remove(self, identity: Identity, says: bool = True) -> None:
-        own = list(self._listed(identity))
+        own_files = list(self._listed(identity))
         with reported(None), published(self.path) as aside:
             # A run killed from here on leaves nothing to resume.
             aside.write_bytes(self._run(identity, cleared=True))
-        count = remove_with_leftovers(own)
+        count = remove_with_leftovers(own_files)
         self._steps.clear()
         stores.remove_files([self.path])
         if count and says:
@@ -321,8 +321,8 @@ class RunRecord:
     ) -> None:
         present = stores.present_files(self.files(self.identity))
         if present and before is not None:
-            own = set(map(absolute, self._listed(before)))
-            present = [path for path in present if absolute(path) not in own]
+            own_files = set(map(absolute, self._listed(before)))
+            present = [path for path in present if absolute(path) not in own_files]
         in_the_way = next(iter(present), None) or (taken() if taken else None)
         if in_the_way is not None:
             raise refusal(in_the_way, self.command)

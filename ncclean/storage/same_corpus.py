@@ -57,27 +57,27 @@ def as_scored(
         first = "" if is_selection else "AND status <> 'duplicate_key'"
         for number in sorted({0, len(shards) // 2, len(shards) - 1}) if shards else ():
             shard = shards[number]
-            here = _uids(shard)
-            if not here or "uid" not in columns:
+            uids = _uids(shard)
+            if not uids or "uid" not in columns:
                 continue  # no need to search the tables
             rows = connection.execute(
                 f"SELECT key, uid FROM scores WHERE list_contains($1, key) AND shard = $2 {first}",
-                [list(here), shard.name],
+                [list(uids), shard.name],
             ).fetchall()
-            others = [(key, uid) for key, uid in rows if here[key] != uid]
+            others = [(key, uid) for key, uid in rows if uids[key] != uid]
             if others and not (is_selection and len(others) < len(rows)):
                 key, uid = others[0]
-                raise another_shard(shard.url, said, key, here[key], uid)
+                raise another_shard(shard.url, said, key, uids[key], uid)
     finally:
         connection.close()
     return shards
 
 
-def another_shard(url: str, table: str, key: str, here: str, there: str) -> InputError:
+def another_shard(url: str, table: str, key: str, uid: str, scored_uid: str) -> InputError:
     """Return the error for a shard that is not the one in the table, by a sample's uid."""
     return InputError(
-        f"{url} is not the shard that {table} is about: sample {key} has the uid {here} in it, "
-        f"and {there} there"
+        f"{url} is not the shard that {table} is about: sample {key} has the uid {uid} in it, "
+        f"and {scored_uid} there"
     )
 
 

@@ -181,10 +181,10 @@ class ScoreRun:
     @property
     def distributions(self) -> Distributions:
         """The histograms of scores, summed over all scored shards."""
-        every = Distributions()
+        total = Distributions()
         for one in (self._sums, *self._broken.values()):
-            every += one
-        return every
+            total += one
+        return total
 
     def commit(self, shard: ShardRef, stats: ShardStats, distributions: Distributions) -> None:
         """Record a shard whose part is complete. Raises `InputError` if the lease is lost."""

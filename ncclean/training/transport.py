@@ -176,7 +176,7 @@ def _check_sets(
     by_rank = behind.nan_to_num(nan=-torch.inf).argsort(descending=True)
     order = by_rank.cpu().numpy()
     # In NumPy, since not every device has float64.
-    held = rows.cpu().numpy().astype(np.float64)[order].cumsum()
+    mass = rows.cpu().numpy().astype(np.float64)[order].cumsum()
     # A column counts from the first row on that may use it.
     first, used = np.zeros(len(columns), dtype=np.int64), np.zeros(len(columns), dtype=bool)
     for block in row_blocks(*allowed.shape):
@@ -185,16 +185,16 @@ def _check_sets(
         first[new] = (block.start or 0) + ordered.argmax(axis=0)[new]
         used |= new
     joins = np.bincount(
-        first[used], columns.cpu().numpy().astype(np.float64)[used], minlength=len(held)
+        first[used], columns.cpu().numpy().astype(np.float64)[used], minlength=len(mass)
     )
-    excess = held - joins.cumsum()
+    excess = mass - joins.cumsum()
     most = int(excess.argmax())
-    if excess[most] > _PROOF * held[-1]:
+    if excess[most] > _PROOF * mass[-1]:
         names = sorted(order[: most + 1].tolist())
         listed = ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
         raise InfeasibleError(
-            f"no transport plan exists: {len(names)} rows ({listed}) hold {held[most]:.6g}, but "
-            f"the columns that the mask leaves them hold {held[most] - excess[most]:.6g}"
+            f"no transport plan exists: {len(names)} rows ({listed}) hold {mass[most]:.6g}, but "
+            f"the columns that the mask leaves them hold {mass[most] - excess[most]:.6g}"
         )
 
 
