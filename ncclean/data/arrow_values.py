@@ -10,10 +10,11 @@ _TOO_FAR = "<value out of range"  # Arrow's text for it
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column; times too fine for Python become text, invalid text bytes.
+    """Return the values of an Arrow column as Python objects, with substitutes for some.
 
-    Times too far for Python become None, those of an unknown time zone UTC. Values inside lists and
-    structs are treated alike.
+    Times too fine for Python become text, invalid text becomes bytes. Times too far for Python
+    become None, those of an unknown time zone UTC. Values inside lists and structs are treated
+    alike.
     """
     try:
         values: list[Any] = column.to_pylist()

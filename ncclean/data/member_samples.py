@@ -53,7 +53,7 @@ class Contents(Group):
         self._parsed: tuple[bytes, dict[str, Any]] | None = None
 
     def hand_over(self, extension: str, other: Group, name: str) -> None:
-        """Move a member to another sample, with its location."""
+        """Move a member of this sample to another one, with its byte position."""
         super().hand_over(extension, other, name)
         if extension in self.located and isinstance(other, Contents):
             other.located[name] = self.located[extension]

@@ -30,7 +30,7 @@ _DECL = CODES.index("decl")
 
 @dataclass(frozen=True)
 class MovedPairs:
-    """Captions of the K pairs that an edit needs, and the L images that move.
+    """The captions and images of other pairs that injected noise needs to edit a corpus.
 
     `starts` (S + 1,) is the number of images before each shard; `own_first` (I + 1,) the number of
     captions before each image in the corpus, and `first` (I + 1,) in the plan; `changes` (I,) bool

@@ -55,7 +55,7 @@ class NoisePlan:
 
     @functools.cached_property
     def images_moved(self) -> np.ndarray:
-        """Return (L,) sorted numbers of the images that are to appear with another sample."""
+        """Return (L,) sorted numbers of the images that change places among samples (`decl`)."""
         return np.asarray(np.unique(self.images[self.code == CODES.index("decl")]))
 
     @functools.cached_property

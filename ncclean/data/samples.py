@@ -61,9 +61,10 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, path: Any, *numbers: Any) -> Place:
-        """Return a sample's place from a table, possibly a stranger's; None for other types.
+        """Return a sample's place from the values of a table's row; None for other types.
 
-        The numbers are unchecked: reading at a place verifies what is there.
+        The table may be untrusted and the numbers are unchecked: reading at a place verifies what
+        is there.
         """
         is_place = isinstance(path, str | None) and all(isinstance(n, int | None) for n in numbers)
         return cls(path, *numbers) if is_place else NO_PLACE
@@ -101,7 +102,7 @@ class FurtherMembers:
     turned: int = 0
 
     def add(self, counts: Counter[str], name: str, count: int = 1) -> None:
-        """Count a member in `images` or in `captions`; names come from strangers' tars."""
+        """Count a member in `images` or in `captions`, by its name, which is not trusted."""
         name = name if name.isprintable() and len(name) <= _LONGEST_NAME else OTHER_NAMES
         counts[name if name in counts or len(counts) < _MOST_NAMES else OTHER_NAMES] += count
 

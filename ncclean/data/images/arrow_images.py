@@ -102,7 +102,7 @@ def _stated_files(source: Source) -> list[str]:
 
 
 def batch_rows(url: str) -> Iterator[int]:
-    """Return the number of rows in each batch of an Arrow file, which must be unpacked for it."""
+    """Yield the number of rows in each batch of an Arrow file, which must be unpacked for it."""
     with _opened(url) as (_, batches):
         for batch in batches:
             yield batch.num_rows
@@ -110,13 +110,13 @@ def batch_rows(url: str) -> Iterator[int]:
 
 def read_pieces(url: str, first: int, last: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an Arrow file in pieces of bounded size."""
-    begin = 0
+    batch_end = 0
     with _opened(url) as (_, batches):
         for batch in batches:
-            begin, end = begin + batch.num_rows, begin
-            if last is not None and end >= last:
+            batch_end, batch_start = batch_end + batch.num_rows, batch_end
+            if last is not None and batch_start >= last:
                 break
-            for piece in _pieces(batch, first - end, (last or begin) - end):
+            for piece in _pieces(batch, first - batch_start, (last or batch_end) - batch_start):
                 yield from pieces(piece, BATCH_BYTES)
 
 

@@ -45,7 +45,7 @@ def class_caption(template: str, folder: str) -> str:
 
 
 class ClassFolders(RowLayout):
-    """Folders of classes, `classes:a photo of a {}`; each unit has images of all classes."""
+    """Images in folders of classes, `classes:a photo of a {}`; a shard has some of each class."""
 
     name = "classes"
     takes_image_key = False

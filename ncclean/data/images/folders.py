@@ -47,7 +47,10 @@ class Folder(ImageLayout):
         return "folder"
 
     def units(self, file: SourceFile, name: str, options: SourceOptions) -> list[ShardRef]:
-        """Cut a folder into shards of equally many keys; an added file leaves others unchanged."""
+        """Cut a folder into shards of equally many consecutive keys.
+
+        A file added to a key leaves the other shards unchanged; so does a new key at the end.
+        """
         units: list[ShardRef] = []
         entries = entries_of(file.url, image_key=options.image_key)
         by_key = itertools.groupby(entries, key=lambda entry: entry.key)
@@ -76,9 +79,10 @@ class Folder(ImageLayout):
 
 
 class FolderSamples(MemberSamples):
-    """Iterates once over the samples of a folder's unit: files that differ only in their ending.
+    """Iterates once over the samples in a shard of a folder.
 
-    Raises `ShardError` if the folder cannot be listed.
+    A sample has the files that differ only in their ending. Raises `ShardError` if the folder
+    cannot be listed.
     """
 
     def __init__(
@@ -181,7 +185,10 @@ def is_image_name(place: str) -> bool:
 
 
 def has_captioned_images(folder: str) -> bool:
-    """Check whether an image directly in the folder has its caption beside it. Raises as above."""
+    """Check whether an image directly in the folder has its caption beside it.
+
+    Raises `ShardError` if the folder cannot be listed.
+    """
     names = [file.name for file in _files(folder)]
     images, captions = (
         {_split(name)[0] for name in names if _is_meant(name, extensions)}
@@ -191,7 +198,10 @@ def has_captioned_images(folder: str) -> bool:
 
 
 def unread_image(folder: str) -> str | None:
-    """Return an image, directly in the folder, of an unsupported format. Raises as above."""
+    """Return an image, directly in the folder, of an unsupported format; None without one.
+
+    Raises `ShardError` if the folder cannot be listed.
+    """
     names = (file.name for file in _files(folder) if _is_meant(file.name, UNREAD_EXTENSIONS))
     return next(names, None)
 

@@ -131,7 +131,7 @@ class JsonTable(JsonLayout):
 
 
 class RedCaps(JsonLayout):
-    """Annotations of RedCaps; its downloader puts images into a folder for each subreddit."""
+    """RedCaps' layout: annotations, and a folder of images for each subreddit."""
 
     name = "redcaps"
     list_name = "annotations"
@@ -157,7 +157,10 @@ SPLITS = ("train", "restval", "val", "test")
 
 
 class Karpathy(JsonLayout):
-    """Captions of COCO and Flickr; `karpathy:train:restval` means those of two splits."""
+    """Karpathy's layout: captions of COCO and Flickr in one JSON file, by split.
+
+    `karpathy:train:restval` means those of two splits.
+    """
 
     name = "karpathy"
     list_name = "images"
@@ -193,7 +196,7 @@ _MOST_HELD = 1 << 28  # characters; COCO has 40 million
 
 
 class Coco(JsonLayout):
-    """Captions of COCO and of files in its format.
+    """COCO's layout: captions in a JSON file, by the images' ids.
 
     Images of `annotations/captions_train2017.json` are in `train2017` or `images` beside it.
     """

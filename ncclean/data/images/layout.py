@@ -35,7 +35,7 @@ OutForm = Literal["webdataset", "folder", "csv", "parquet"]
 
 @dataclass(frozen=True)
 class Reading:
-    """The parts of a shard to read; see `ncclean.data.reader.read_samples`."""
+    """What to read of a shard; see `ncclean.data.reader.read_samples`."""
 
     caption_key: CaptionKeys = None
     opened: Callable[[], BinaryIO] | None = None
@@ -88,7 +88,7 @@ class ImageLayout(Layout):
 
     @abstractmethod
     def samples(self, shard: ShardRef, reading: Reading) -> Samples:
-        """Return the samples of a shard."""
+        """Return the samples of a shard in this layout."""
 
     def written_as(self, urls: Collection[str]) -> OutForm:
         """Return the layout of exports that is closest to these files."""
@@ -96,7 +96,7 @@ class ImageLayout(Layout):
 
 
 class RowLayout(ImageLayout):
-    """A layout of rows that hold or name their images."""
+    """A layout of tables or lists, whose rows hold or name their images."""
 
     @abstractmethod
     def rows(self, shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
@@ -107,7 +107,7 @@ class RowLayout(ImageLayout):
         """
 
     def columns(self, url: str) -> pa.Schema | list[str]:
-        """Return the columns of a file: only names for text. Raises `ShardError`."""
+        """Return the columns of a file, with their types unless it is text. Raises `ShardError`."""
         raise ShardError(f"{url} has no columns")
 
     def written_names(self, shard: ShardRef) -> dict[str, str]:

@@ -108,7 +108,7 @@ class ParquetImages(TableLayout):
 def read_group(
     url: str, group: int, columns: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, dict[str, LeftOut]]]:
-    """Read the rows of a row group in pieces, with reasons for omitted columns.
+    """Read the rows of a Parquet row group in pieces; omitted columns have a reason.
 
     If memory does not suffice, rows are read one by one, without texts that do not fit.
     """

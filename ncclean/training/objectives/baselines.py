@@ -48,7 +48,7 @@ def make_cyclip(options: ObjectiveOptions, tokenizer: Tokenizer | None = None) -
 def cyclip_terms(
     image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, batch: GlobalBatch
 ) -> Terms:
-    """CyCLIP's loss terms: the CLIP loss, and both consistencies, a quarter each."""
+    """Return CyCLIP's loss terms: the CLIP loss, and both consistencies, a quarter each."""
     return {
         "contrastive": clip_loss(image, text, scale),
         "in_modal": 0.25 * in_modal_consistency(image, text),
@@ -57,7 +57,10 @@ def cyclip_terms(
 
 
 def in_modal_consistency(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
-    """CyCLIP's in-modal term, (1/N) sum_jk (<v_j, v_k> - <t_j, t_k>)^2."""
+    """Return CyCLIP's in-modal term, (1/N) sum_jk (<v_j, v_k> - <t_j, t_k>)^2, a scalar.
+
+    v are the (N, d) L2-normalised embeddings of the images, t those of their captions.
+    """
 
     def squares(rows: slice) -> torch.Tensor:
         difference = row_cosines(image, image, rows) - row_cosines(text, text, rows)
@@ -67,7 +70,10 @@ def in_modal_consistency(image: torch.Tensor, text: torch.Tensor) -> torch.Tenso
 
 
 def cross_modal_consistency(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
-    """CyCLIP's cross-modal term, (1/N) sum_jk (<v_j, t_k> - <v_k, t_j>)^2."""
+    """Return CyCLIP's cross-modal term, (1/N) sum_jk (<v_j, t_k> - <v_k, t_j>)^2, a scalar.
+
+    v are the (N, d) L2-normalised embeddings of the images, t those of their captions.
+    """
 
     def squares(rows: slice) -> torch.Tensor:
         first, second = both_ways(image, text, rows)
@@ -95,7 +101,7 @@ def softclip_loss(
     softness: float = 0.5,
     temperature: float = 0.07,
 ) -> torch.Tensor:
-    """SoftCLIP loss: mean of both cross-entropies to softened targets, a scalar.
+    """Return the SoftCLIP loss: mean of both cross-entropies to softened targets, a scalar.
 
     `image` and `text` are (N, d) L2-normalised. The targets of images are `softened_targets` of the
     images, those of captions of the captions; they are not trained through.

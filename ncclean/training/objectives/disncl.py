@@ -242,7 +242,7 @@ def warm_up_terms(similarity: torch.Tensor, options: DisnclOptions) -> Terms:
 
 
 def warm_up(embeddings: Mapping[str, torch.Tensor], options: DisnclOptions) -> Terms:
-    """Loss terms of DisNCL's warm-up, from the invariant halves V_S and T_S."""
+    """Return the loss terms of DisNCL's warm-up, from the invariant halves V_S and T_S."""
     image, text = _invariant(embeddings)
     n = len(image)
 

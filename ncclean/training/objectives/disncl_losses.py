@@ -46,10 +46,11 @@ def soft_margin(similarity: torch.Tensor, alpha: float = 0.2, m: float = 10) -> 
 def ranking_loss(
     similarity: torch.Tensor, clean: torch.Tensor, margin: torch.Tensor | float
 ) -> torch.Tensor:
-    """Hinge loss with the hardest negative of both directions (Eq. 3), mean over clean pairs.
+    """Return the hinge loss with the hardest negative of both directions (Eq. 3), a scalar.
 
-    `similarity` (N, N) are cosines, `clean` (N,) bool, `margin` (N,) or a scalar: pair i's own in
-    both directions. Negatives come from the whole batch, including noisy pairs.
+    It is the mean over clean pairs. `similarity` (N, N) are cosines, `clean` (N,) bool, `margin`
+    (N,) or a scalar: pair i's own in both directions. Negatives come from the whole batch,
+    including noisy pairs.
     """
     others = without_own(similarity)
     return mean_over(hinges(similarity.diagonal(), (others, others.T), margin), clean)
@@ -252,10 +253,10 @@ class Discriminators(nn.ModuleDict):
 
 
 def seen(embedding: torch.Tensor, form: str) -> torch.Tensor:
-    """Return the (N, d) features that a discriminator sees: raw, or scaled to unit directions.
+    """Return the (N, d) features that a discriminator sees: raw, or scaled to length sqrt(d).
 
     A cosine sees only directions. A raw half could grow to be seen through a discriminator of
-    bounded slope. Directions have entries near 1.
+    bounded slope. At this length, entries are near 1.
     """
     precise = embedding.to(torch.promote_types(embedding.dtype, torch.float32))
     if form == "raw":
