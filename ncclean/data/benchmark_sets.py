@@ -240,6 +240,12 @@ def read_set(folder: UPath) -> EvaluationSet | None:
     return BenchmarkSet(folder, kind)
 
 
+def is_retrieval_set(folder: UPath) -> bool:
+    """Check whether a folder states that it is a retrieval set."""
+    typed = folder / _TYPE_FILE
+    return _exists(typed) and _read(typed).strip().lower() == RETRIEVAL
+
+
 def _labelled_splits(folder: UPath) -> dict[str, UPath]:
     """Return folders with a label table, by split; a root with its own table is a test split."""
     splits = {}

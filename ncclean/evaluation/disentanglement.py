@@ -74,13 +74,13 @@ def measure_disentanglement(
 
     Raises `InputError` if the pairs are too few, and `ModelError` for a model without heads.
     """
-    shards, by_line = captioned_shards(sources)
+    shards = [shard for source in sources for shard in captioned_shards(source)]
     for model in models:
         pairs = {}
         for half in HALVES:
             progress.say(f"{model.model}: embedding in the {half} space")
             estimator = dataclasses.replace(model, space=half).load()
-            pairs[half] = embed_dataset(estimator, shards, embedding, by_line=by_line)
+            pairs[half] = embed_dataset(estimator, shards, embedding)
         invariant, exclusive = pairs.values()
         images = len(invariant.keys)
         if images < FEWEST:

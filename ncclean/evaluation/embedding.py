@@ -14,10 +14,12 @@ from typing import Protocol
 
 import torch
 
+from ncclean.base import stores
+from ncclean.data.benchmark_sets import is_retrieval_set
 from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.decoding import decoded_shard
 from ncclean.data.samples import Sample, SkipReason
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions
 from ncclean.models.weights import finite_embeddings
@@ -95,16 +97,17 @@ def embed_dataset(
     shards: Sequence[ShardRef],
     options: EmbeddingOptions,
     captions_per_image: int | None = None,
-    by_line: Container[ShardRef] = (),
 ) -> EmbeddedPairs:
-    """Embed the images of shards and their captions.
+    """Embed images and captions; in tars of retrieval sets, each line of a text is a caption.
 
-    Only the first `captions_per_image` captions count. The texts of shards `by_line` have a caption
-    per line, as in clip_benchmark's retrieval sets; elsewhere a caption may have several lines.
+    Only the first `captions_per_image` captions count. Elsewhere a caption may have several lines.
 
     Raises `InputError` if a shard cannot be read or has no usable image, `ModelError` if the
     embeddings are not finite.
     """
+    folders = {stores.location(shard.url).parent for shard in shards if shard.layout == WEBDATASET}
+    of_sets = {folder for folder in folders if is_retrieval_set(folder.parent)}
+    by_line = {shard for shard in shards if stores.location(shard.url).parent in of_sets}
     embedded = embed_images(space, shards, options, by_line=by_line)
     texts_of: dict[int, list[str]] = {}
     for number, stated in zip(embedded.same, embedded.captions, strict=True):

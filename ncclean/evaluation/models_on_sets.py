@@ -15,7 +15,7 @@ import torch
 
 from ncclean.base.progress import SILENT, Progress
 from ncclean.data import benchmark_sets
-from ncclean.data.benchmark_sets import BenchmarkSet, EvaluationSet, find_sets
+from ncclean.data.benchmark_sets import EvaluationSet, find_sets
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.evaluation.embedding import EmbeddingSpace, embed_classes, embed_dataset
@@ -79,9 +79,7 @@ def retrieval_of(
     Also MS-COCO's 1K protocol if there are enough images. `space` is the estimator itself or an
     embedding space on top of it.
     """
-    shards = dataset.shards("test")
-    by_line = shards if isinstance(dataset, BenchmarkSet) else ()
-    test = embed_dataset(space, shards, options, captions_per_image, by_line)
+    test = embed_dataset(space, dataset.shards("test"), options, captions_per_image)
     depths = retrieval_depths(test.image, test.text, test.text_to_image)
     table = retrieval_outcomes(test, depths)
     result = _evaluation(

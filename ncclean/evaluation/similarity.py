@@ -164,12 +164,12 @@ def measure_similarity(
     A source is a retrieval set in clip_benchmark's layout, whose test split is used, or shards.
     Raises `InputError` if it cannot be read or holds fewer than two images.
     """
-    shards, by_line = captioned_shards(sources)
+    shards = [shard for source in sources for shard in captioned_shards(source)]
     for model in models:
         progress.say(f"{model.model}: loading")
         estimator = model.load()
         progress.say(f"{model.model}: embedding")
-        pairs = embed_dataset(estimator, shards, embedding, by_line=by_line)
+        pairs = embed_dataset(estimator, shards, embedding)
         if len(pairs.keys) < 2:
             raise InputError("similarities need at least two images: a single one has no negatives")
         cosines = similarities(pairs.image, pairs.text, pairs.text_to_image)
@@ -183,25 +183,14 @@ def measure_similarity(
         )
 
 
-def captioned_shards(sources: Sequence[str]) -> tuple[list[ShardRef], list[ShardRef]]:
-    """Return the shards of retrieval sets' test splits and of any sources for `score`.
-
-    The second list has only those of the sets, whose texts have a caption per line.
-    """
-    shards: list[ShardRef] = []
-    by_line: list[ShardRef] = []
-    for source in sources:
-        folder = stores.location(source.rstrip("/") or source)
-        is_pattern = source.startswith("@") or "{" in source or "*" in source
-        dataset = None if is_pattern else read_set(folder)
-        if dataset is None:
-            shards += resolve_shards([source])
-            continue
-        if dataset.kind != RETRIEVAL:
-            raise InputError(
-                f"{source} is a {dataset.kind} set, whose images have no captions: name a "
-                "retrieval set"
-            )
-        of_set = dataset.shards("test")
-        shards, by_line = shards + of_set, by_line + of_set
-    return shards, by_line
+def captioned_shards(source: str) -> list[ShardRef]:
+    """Return the shards of a retrieval set's test split, or of any source for `score`."""
+    folder = stores.location(source.rstrip("/") or source)
+    dataset = None if source.startswith("@") or "{" in source or "*" in source else read_set(folder)
+    if dataset is None:
+        return resolve_shards([source])
+    if dataset.kind != RETRIEVAL:
+        raise InputError(
+            f"{source} is a {dataset.kind} set, whose images have no captions: name a retrieval set"
+        )
+    return dataset.shards("test")

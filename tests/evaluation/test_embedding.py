@@ -12,12 +12,11 @@ from ncclean.data.images.resolve import resolve_images
 from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError, ModelError
 from ncclean.evaluation.embedding import EmbeddingOptions, embed_classes, embed_dataset
-from ncclean.evaluation.similarity import captioned_shards
 from tests import hostile
 
 
 def shards(folder, *members):
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     data = hostile.tar_bytes(members)
     (folder / "0.tar").write_bytes(data)
     return resolve_shards([str(folder)])
@@ -27,15 +26,24 @@ def jpeg(seed):
     return hostile.encoded(hostile.photo(seed=seed))
 
 
+def retrieval_set(folder, *members):
+    folder.mkdir()
+    (folder / "dataset_type.txt").write_text("retrieval\n")
+    return shards(folder / "test", *members)
+
+
 def test_several_captions_an_image(demo_estimator, tmp_path):
-    refs = shards(
-        tmp_path / "s",
-        *(("a.jpg", jpeg(1)), ("a.txt", b"one\n two \n\nthree\n")),
-        *(("b.jpg", b"no image"), ("b.txt", b"never encoded")),
-        *(("c.jpg", jpeg(2)), ("c.txt", b"two")),
-        *(("d.jpg", jpeg(3)), ("d.txt", b"\n")),
+    embedded = embed_dataset(
+        demo_estimator,
+        retrieval_set(
+            tmp_path / "s",
+            *(("a.jpg", jpeg(1)), ("a.txt", b"one\n two \n\nthree\n")),
+            *(("b.jpg", b"no image"), ("b.txt", b"never encoded")),
+            *(("c.jpg", jpeg(2)), ("c.txt", b"two")),
+            *(("d.jpg", jpeg(3)), ("d.txt", b"\n")),
+        ),
+        EmbeddingOptions(),
     )
-    embedded = embed_dataset(demo_estimator, refs, EmbeddingOptions(), by_line=refs)
     assert embedded.keys == ["0/a", "0/c"]
     assert embedded.text_to_image.tolist() == [0, 0, 0, 1]
     assert embedded.skipped == {"image_corrupt": 1, "caption_missing": 1}
@@ -54,14 +62,11 @@ def test_a_caption_of_a_table_may_have_several_lines(demo_estimator, tmp_path):
     assert len(embed_dataset(demo_estimator, table, EmbeddingOptions()).text) == 4
 
 
-def test_only_the_texts_of_a_retrieval_set_have_a_caption_a_line(demo_estimator, tmp_path):
-    """Shards like those of `score` have one caption, whatever its lines."""
+def test_a_caption_of_other_shards_may_have_several_lines(demo_estimator, tmp_path):
+    """As for `score`; a set's own shards have a caption a line, also without the set."""
     members = [("a.jpg", jpeg(1)), ("a.txt", b"one\ntwo"), ("b.jpg", jpeg(2)), ("b.txt", b"three")]
-    shards(tmp_path / "plain", *members)
-    shards(tmp_path / "set" / "test", *members)
-    (tmp_path / "set" / "dataset_type.txt").write_text("retrieval")
-    refs, by_line = captioned_shards([str(tmp_path / "plain"), str(tmp_path / "set")])
-    pairs = embed_dataset(demo_estimator, refs, EmbeddingOptions(), by_line=by_line)
+    plain, of_set = shards(tmp_path / "plain", *members), retrieval_set(tmp_path / "set", *members)
+    pairs = embed_dataset(demo_estimator, [*plain, *of_set], EmbeddingOptions())
     assert pairs.text_to_image.tolist() == [0, 1, 2, 2, 3]
     assert torch.equal(pairs.text[0], demo_estimator.encode_text(["one\ntwo"], 1)[0])
 
