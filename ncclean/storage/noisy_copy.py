@@ -54,9 +54,10 @@ def write_noisy_copy(
     """Write a sample of a corpus twice below `folder`: as it is, and with wrong captions.
 
     Captions of `share` of the pairs are permuted among them or, with `donors`, replaced by theirs:
-    the kinds `ncr` and `donor` of `ncclean.data.noise`. A pair that gets an equal caption is clean.
-    Shards are kept whole, so blocks are those of a scoring run. Raises `InputError` if fewer than
-    two pairs can be exchanged, or donors come from another model.
+    the kinds `ncr` and `donor` of `ncclean.data.noise`. A pair that gets an equal caption, or
+    another one of its own image, is clean. Shards are kept whole, so blocks are those of a scoring
+    run. Raises `InputError` if fewer than two pairs can be exchanged, or donors come from another
+    model.
     """
     chosen = _read(shards, keys, pairs)
     kind = "donor" if donors else "ncr"
@@ -83,6 +84,9 @@ def write_noisy_copy(
     captions = facts.column("text").combine_chunks()
     after = captions.take(pa.array(plan.caption_source))
     is_same = pc.fill_null(pc.equal(after, captions.slice(0, total)), False)
+    if not donors:
+        uids = facts.column("uid").combine_chunks()
+        is_same = pc.or_(is_same, pc.equal(uids.take(pa.array(plan.caption_source)), uids))
     is_noisy = plan.is_noisy & ~is_same.to_numpy(zero_copy_only=False)
     digits = len(str(len(chosen)))
     start = 0

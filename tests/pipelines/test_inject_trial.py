@@ -131,6 +131,22 @@ def test_the_permuted_copy(scored, tmp_path):
     assert made.moved == pytest.approx(moved / made.pairs)
 
 
+def test_another_caption_of_its_own_image_is_clean(tmp_path):
+    vectors = np.eye(4, dtype=np.float32).repeat(3, axis=0)
+    texts = [f"{image} {number}" for image in range(4) for number in range(3)]
+    pairs = {"uid": [text[0] for text in texts], "caption": texts}
+    columns = {"l14_img": list(vectors), "l14_txt": list(vectors), **pairs}
+    pq.write_table(pa.table(columns), tmp_path / "e.parquet")
+    shards = resolve_embeddings([str(tmp_path / "e.parquet")])
+    copy = write_noisy_copy(
+        shards, ("l14_img", "l14_txt"), UPath(tmp_path), share=1.0, pairs=1000, seed=0
+    )
+    table = pq.read_table(f"{copy.noisy}/metadata/metadata_0.parquet").to_pydict()
+    is_own = [text[0] == uid for text, uid in zip(table["caption"], pairs["uid"], strict=True)]
+    assert table["is_noisy"] == [not own for own in is_own]
+    assert sum(is_own) > sum(map(str.__eq__, table["caption"], texts))
+
+
 @pytest.mark.parametrize(
     "options",
     [
