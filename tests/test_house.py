@@ -23,7 +23,7 @@ STATEMENTS = {
     "ncclean/evaluation": 1880,
     "ncclean/execution": 2950,
     "ncclean/explaining": 1570,
-    "ncclean/exporting": 1860,
+    "ncclean/exporting": 1870,
     "ncclean/judging": 880,
     "ncclean/models": 1520,
     "ncclean/neighbour_search": 1420,
@@ -33,12 +33,12 @@ STATEMENTS = {
     "ncclean/runners": 330,
     "ncclean/scoring": 1470,
     "ncclean/selection": 620,
-    "ncclean/storage": 3190,
+    "ncclean/storage": 3200,
     "ncclean/training": 2540,
     "ncclean/webdataset": 300,
     "ncclean/workers": 410,
     "pipelines": 3300,
-    "tests": 37030,
+    "tests": 37080,
     "tests/benchmarks": 6270,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
