@@ -117,8 +117,8 @@ def may_be_told_apart(fit: np.ndarray, word: np.ndarray, meaning: np.ndarray) ->
 
     `fit` (m, c) is how well each of c words fits the images of m captions, centred over these.
     `word` (m,) is the index of each caption's word, `meaning` (c,) is equal for synonyms. True if
-    the own word fits best in 60 % of the comparisons, weighted by frequency, or if there are too
-    few captions to tell. False if all captions have the same word or synonyms of it.
+    the own word fits better in 60 % of the comparisons with others, weighted by frequency, or if
+    there are too few captions to tell. False if all captions have the same word or synonyms of it.
     """
     own_fit = np.take_along_axis(fit, word[:, None], axis=1)
     wins = (own_fit > fit) + (own_fit == fit) / 2
@@ -150,8 +150,9 @@ def margin_after(
 
     `tried` are the exchanges that were encoded, and `cosines` their cosines with the image;
     `similarity` is the cosine before `drawn`, `similarity_after` the one after. An exchange of
-    another word is assumed to change the cosine by as much after the draw as before. None if none
-    of the `count` exchanges of largest estimated gain was encoded.
+    another word is assumed to change the cosine by as much after the draw as before. Only the
+    `count` exchanges of largest estimated gain count, if encoded or the reversal of `drawn`; None
+    if there is no such one.
     """
     after, numbers, undone = exchanges.after(drawn)
     cosine_of = dict(zip(tried.tolist(), cosines.tolist(), strict=True))
