@@ -86,7 +86,7 @@ def _logsumexp(
     places: np.ndarray,
     scale: float,
 ) -> torch.Tensor:
-    """Return (n,) logsumexp_l(scale <mine_i, theirs_l>) without the (rows, places)."""
+    """Return (n,) logsumexp_l(scale <query_i, candidate_l>) without the (rows, places)."""
     partitions = queries.new_empty(len(queries))
     step = max(1, _CHUNK_CELLS // max(1, len(candidates)))
     for start in range(0, len(queries), step):
