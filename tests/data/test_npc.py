@@ -68,9 +68,12 @@ def test_units_and_what_makes_them_new(tmp_path, monkeypatch):
     assert resolve_sources([source])[0].version != first.version
 
 
-@pytest.mark.parametrize("file", ["train_ids.txt", "train_caps.txt", "0.2_noise_train_caps.txt"])
+@pytest.mark.parametrize(
+    "file", ["train_ids.txt", "train_caps.txt", "0.2_noise_train_caps.txt", "image_name.txt"]
+)
 def test_a_file_that_changes_in_a_run_fails_its_units(tmp_path, monkeypatch, file):
     place = dataset(tmp_path)
+    (place / "image_name.txt").write_text("".join(f"{number}.jpg\n" for number in range(10)))
     monkeypatch.setattr("ncclean.data.images.layout.ImageLayout.unit_rows", 2)
     first, second = resolve_sources([str(place / "0.2_noise_train_caps.txt")])
     assert len(list(read_samples(first))) == 2

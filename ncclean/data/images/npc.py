@@ -113,7 +113,7 @@ def _caption_files(place: str) -> list[str]:
 
 def _version_of(url: str) -> str:
     """Return a version of all files that the rows of a file of captions depend on."""
-    files = [url, *(file for file in (_ids_of(url), _plain_of(url)) if _has(file))]
+    files = [url, *filter(_has, (_ids_of(url), _plain_of(url), _names_beside(url)))]
     return ":".join(version for _, version in sizes_and_versions(files))
 
 
@@ -159,7 +159,7 @@ class _Names:
     """Image paths by number: listed in `image_name.txt`, or derived from the folder."""
 
     def __init__(self, url: str, root: str) -> None:
-        listed = f"{posixpath.dirname(url) or '.'}/{_NAMES}"
+        listed = _names_beside(url)
         self._listed: list[str] = []
         held = 0
         for name in _lines(listed) if _has(listed) else ():
@@ -195,6 +195,10 @@ def _ids_of(url: str) -> str:
 
 def _plain_of(url: str) -> str:
     return f"{posixpath.dirname(url) or '.'}/{_stem(url)}{ENDING}"
+
+
+def _names_beside(url: str) -> str:
+    return f"{posixpath.dirname(url) or '.'}/{_NAMES}"
 
 
 def _has(file: str) -> bool:
