@@ -98,6 +98,19 @@ def test_a_file_more_changes_one_unit(tmp_path, monkeypatch):
     assert before[2].version != after[2].version
 
 
+def test_a_file_of_any_ending_beside_an_image_changes_its_unit_alone(tmp_path, monkeypatch):
+    """Captions of `--caption-key alt` that were edited passed as those that were scored."""
+    monkeypatch.setattr(ImageLayout, "unit_rows", 2)
+    write_files(PAIRS[:4], tmp_path)
+    (tmp_path / "c/00001.alt").write_text("a dog")
+    before = resolve_sources([str(tmp_path)])
+    (tmp_path / "c/00001.alt").write_text("another dog")
+    (tmp_path / "c/notes.alt").write_text("of no image")
+    after = resolve_sources([str(tmp_path)])
+    assert [one.version == now.version for one, now in zip(before, after, strict=True)] == [0, 1]
+    assert [one.size for one in before] == [one.size for one in after]
+
+
 def test_a_struct_of_bytes_and_path_is_an_image_whatever_its_name(tmp_path, refused):
     source = LAYOUTS["Hugging Face"](PAIRS, tmp_path / "source") / "c.parquet"
     table = pq.read_table(source)

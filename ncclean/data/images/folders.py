@@ -49,12 +49,14 @@ class Folder(ImageLayout):
     def units(self, file: SourceFile, name: str, options: SourceOptions) -> list[ShardRef]:
         """Cut a folder into shards of equally many consecutive keys.
 
-        A file added to a key leaves the other shards unchanged; so does a new key at the end.
+        A file added to a key leaves the other shards unchanged; so does a new key at the end. Files
+        of any ending may be captions (`--caption-key`), and count for the version.
         """
         units: list[ShardRef] = []
-        entries = entries_of(file.url, image_key=options.image_key)
+        entries = entries_of(file.url, image_key=options.image_key, all_files=True)
         by_key = itertools.groupby(entries, key=lambda entry: entry.key)
-        keys = ((key, list(files)) for key, files in by_key)
+        groups = ((key, list(files)) for key, files in by_key)
+        keys = (one for one in groups if any(entry.is_read for entry in one[1]))
         while chunk := list(itertools.islice(keys, self.unit_rows)):
             files = [entry for _, entries in chunk for entry in entries]
             facts = "".join(f"{file.name}\0{file.size}\0{file.version}\0" for file in files)
@@ -63,7 +65,7 @@ class Folder(ImageLayout):
                 ShardRef(
                     f"{name}-{len(units):05d}",
                     file.url,
-                    sum(file.size for file in files),
+                    sum(file.size for file in files if file.is_read),
                     digest.hexdigest(),
                     self.name,
                     file.files,
@@ -127,13 +129,17 @@ _EXTENSIONS = IMAGE_EXTENSIONS | UNREAD_EXTENSIONS | _CAPTIONS
 
 
 class Entry(NamedTuple):
-    """A file that belongs to the sample `key`. `version` changes when its bytes do."""
+    """A file that belongs to the sample `key`. `version` changes when its bytes do.
+
+    `is_read` is false for an ending that only options make a caption or an image.
+    """
 
     key: str
     extension: str
     name: str
     size: int
     version: str
+    is_read: bool = True
 
 
 def entries_of(
@@ -141,17 +147,21 @@ def entries_of(
     span: tuple[str, str] | None = None,
     caption_keys: Sequence[str] = (),
     image_key: str | None = None,
+    all_files: bool = False,
 ) -> Iterator[Entry]:
     """Return the files directly in a folder that make samples, by key, from the first to last key.
 
     A key is a name up to its last dot; files with the endings `caption_keys` and `image_key`, which
-    may contain dots, are captions and images, too. Raises `ShardError` if the folder cannot be
-    listed.
+    may contain dots, are captions and images, too. `all_files` adds files of other endings. Raises
+    `ShardError` if the folder cannot be listed.
     """
     named = (*caption_keys, *([image_key] if image_key is not None else []))
     extensions, longer = _EXTENSIONS.union(named), tuple(name for name in named if "." in name)
-    files = (entry for entry in _files(folder) if _is_meant(entry.name, extensions, longer))
+    files = [file for file in _files(folder) if not file.name.startswith(".")]
+    read = {file.name for file in files if _is_meant(file.name, extensions, longer)}
     for file in sorted(files, key=lambda file: _split(file.name, longer)):
+        if not all_files and file.name not in read:
+            continue
         key, extension = _split(file.name, longer)
         if span is not None and not span[0] <= key <= span[1]:
             continue
@@ -159,7 +169,8 @@ def entries_of(
         if size is None:
             size, version = _facts(f"{folder}/{file.name}")
         if size is not None:
-            yield Entry(key, extension.lower(), file.name, size, version or "")
+            is_read = file.name in read
+            yield Entry(key, extension.lower(), file.name, size, version or "", is_read)
 
 
 def image_files(folder: str) -> Iterator[Entry]:
