@@ -278,13 +278,14 @@ def write_shard(
     pairs = pairs_of(index)["row"].to_numpy()
     rows = pairs[is_first(pairs)].tolist()
     try:
-        with (
-            published(stores.location(target)) as aside,
-            _local(shard, caption_key) as source,
-            aside.open("wb") as file,
-            _compressing(file, target) as sink,
-        ):
-            rewritten = write_noisy(source, shard, rows, edits, sink, caption_key)
+        with published(stores.location(target)) as aside:
+            with (
+                _local(shard, caption_key) as source,
+                aside.open("wb") as file,
+                _compressing(file, target) as sink,
+            ):
+                rewritten = write_noisy(source, shard, rows, edits, sink, caption_key)
+            size = aside.stat().st_size
     except ShardError as error:
         return str(error)
     return ShardRecord(
@@ -293,6 +294,7 @@ def write_shard(
         noisy=dict(Counter(kind for edit in edits.values() for kind in edit.kinds if kind)),
         unchanged=unchanged,
         error=error_of(index),
+        bytes=size,
         **dataclasses.asdict(rewritten),
     )
 

@@ -23,7 +23,7 @@ from ncclean.base import stores
 from ncclean.base.atomic import published, remove_leftovers
 from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.data.noise import PERMUTING, noise_count
-from ncclean.data.shards import SUFFIXES, ShardRef
+from ncclean.data.shards import SUFFIXES, ShardRef, sizes_and_versions
 from ncclean.storage.differences import differences
 from ncclean.storage.run_record import RUN, RunRecord
 
@@ -58,7 +58,8 @@ class ShardRecord:
 
     `unchanged` counts pairs, by kind, that got an equal caption or image; `already_noisy` those
     noisy in the input. `json_added` counts samples without a json before, `json_replaced` those
-    whose json could not be parsed. `error` is why the shard is cut short, or "".
+    whose json could not be parsed. `error` is why the shard is cut short, or "". `bytes` is the
+    size of its file, None in records of earlier versions.
     """
 
     samples: int
@@ -69,6 +70,7 @@ class ShardRecord:
     json_added: int
     json_replaced: int
     error: str
+    bytes: int | None = None
 
 
 @dataclass
@@ -118,11 +120,22 @@ class Injection:
         return self.out / (shard.name + suffix)
 
     def pending(self) -> list[int]:
-        """Return the numbers of the shards still to be written, in input order."""
+        """Return the numbers of the shards still to be written, in input order.
+
+        A shard of another size than was written is one.
+        """
         shards = self.identity.shards
-        targets = {shard.name: self.shard(shard) for shard in shards if shard.name in self.done}
-        present = set(map(str, stores.present_files(targets.values())))
-        finished = {name for name, target in targets.items() if str(target) in present}
+        targets = {
+            str(self.shard(shard)): shard.name for shard in shards if shard.name in self.done
+        }
+        files = stores.present_files(map(stores.location, targets))
+        present = [str(file) for file in files if stores.is_url(file) or file.exists()]
+        sizes = [size for size, _ in sizes_and_versions(present)]
+        finished = {
+            targets[target]
+            for target, size in zip(present, sizes, strict=True)
+            if self.done[targets[target]].bytes in (None, size)
+        }
         return [number for number, shard in enumerate(shards) if shard.name not in finished]
 
     def sources(self, name: str) -> list[ShardRef]:

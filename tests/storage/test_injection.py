@@ -72,6 +72,15 @@ def test_a_finished_shard_that_went_missing_is_pending(tmp_path):
     run.close()
 
 
+def test_a_finished_shard_of_another_size_is_pending(tmp_path):
+    run = open_run(tmp_path)
+    for number, size in enumerate((5, 4, None)):  # None: written by an earlier version
+        write(run, number)
+        run.commit(SHARDS[number], dataclasses.replace(RECORD, bytes=size))
+    run.close()
+    assert reopen(tmp_path).pending() == [1]
+
+
 def test_a_shard_whose_line_was_cut_is_pending_though_it_is_in_place(tmp_path):
     run = open_run(tmp_path)
     write(run, 0)
