@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from braceexpand import braceexpand
+from upath import UPath
 
 from ncclean.base import stores
 from ncclean.base.file_names import short_name
@@ -301,6 +302,12 @@ def sizes_and_versions(urls: Sequence[str]) -> list[tuple[int, str]]:
     if len(refused) == len(urls):
         raise refused[0]
     return results
+
+
+def file_sizes(paths: Iterable[UPath]) -> dict[str, int]:
+    """Return the sizes of those paths that are files."""
+    files = [str(p) for p in stores.present_files(paths) if stores.is_url(p) or p.exists()]
+    return {file: size for file, (size, _) in zip(files, sizes_and_versions(files), strict=True)}
 
 
 def _listed(urls: Sequence[str]) -> dict[str, tuple[int, str]]:

@@ -20,7 +20,7 @@ from ncclean.base.atomic import published, remove_leftovers
 from ncclean.base.formats import file_size
 from ncclean.base.progress import SILENT, Progress
 from ncclean.data.samples import CaptionKeys
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import ShardRef, file_sizes
 from ncclean.errors import InputError
 from ncclean.exporting.card import write_card
 from ncclean.exporting.identity import SCORES, SIZES, compare_exports, export_identity, files_of
@@ -151,7 +151,7 @@ def export_shards(
 
 
 def _done(targets: Targets, tasks: Sequence[ExportTask]) -> set[int]:
-    """Return the numbers of finished tasks whose output, or the table of it, exists.
+    """Return the numbers of finished tasks whose output is as written, or whose table exists.
 
     Statistics are published last.
     """
@@ -161,14 +161,18 @@ def _done(targets: Targets, tasks: Sequence[ExportTask]) -> set[int]:
     if tables and len(stores.present_files(tables)) == len(tables):
         return {task.number for task in ended}
     files = [stores.location(task.file) for task in ended if task.file]
-    present = {str(path) for path in (*stores.present_files(files), *lists_in(targets.work))}
+    sizes, lists = file_sizes(files), set(map(str, lists_in(targets.work)))
+    is_tar = targets.layout.name == TARS.name
     done = set()
     for task in ended:
         stats = json.loads(stores.read_bytes(targets.stats(task.number)))
-        written = [task.file] * bool(task.file and stats["successes"])
         batches = range(stats.get("batches", 0))
-        written += [str(list_path(targets, task.number, batch)) for batch in batches]
-        if present.issuperset(written):
+        written = [str(list_path(targets, task.number, batch)) for batch in batches]
+        size = sizes.get(task.file or "")
+        # Parquet files may since have got the schema of all.
+        is_whole = size == stats["bytes"] if is_tar else size is not None
+        has_file = task.file and stats["successes"]
+        if (is_whole or not has_file) and lists.issuperset(written):
             done.add(task.number)
     return done
 

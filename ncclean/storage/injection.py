@@ -23,7 +23,7 @@ from ncclean.base import stores
 from ncclean.base.atomic import published, remove_leftovers
 from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.data.noise import PERMUTING, noise_count
-from ncclean.data.shards import SUFFIXES, ShardRef, sizes_and_versions
+from ncclean.data.shards import SUFFIXES, ShardRef, file_sizes
 from ncclean.storage.differences import differences
 from ncclean.storage.run_record import RUN, RunRecord
 
@@ -128,12 +128,9 @@ class Injection:
         targets = {
             str(self.shard(shard)): shard.name for shard in shards if shard.name in self.done
         }
-        files = stores.present_files(map(stores.location, targets))
-        present = [str(file) for file in files if stores.is_url(file) or file.exists()]
-        sizes = [size for size, _ in sizes_and_versions(present)]
         finished = {
             targets[target]
-            for target, size in zip(present, sizes, strict=True)
+            for target, size in file_sizes(map(stores.location, targets)).items()
             if self.done[targets[target]].bytes in (None, size)
         }
         return [number for number, shard in enumerate(shards) if shard.name not in finished]

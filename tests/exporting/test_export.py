@@ -202,6 +202,17 @@ def test_killed_and_started_again(corpus, selected, exported, tmp_path):
     assert not list(out.rglob(".*.tmp"))
 
 
+def test_a_shard_that_was_cut_is_written_again(corpus, selected, exported, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(exported[0], out)
+    (shard, *_) = sorted(out.glob("*.tar"))
+    os.truncate(shard, shard.stat().st_size // 1024 * 512)
+    written = {path: path.stat().st_mtime_ns for path in out.glob("*.tar") if path != shard}
+    export(corpus, selected / "clean.parquet", out, samples_per_shard=160)
+    assert members(out) == members(exported[0])
+    assert all(path.stat().st_mtime_ns == before for path, before in written.items())
+
+
 def test_another_export_in_the_same_place_is_refused(corpus, selected, exported, tmp_path, refused):
     refused(export, corpus, selected / "clean.parquet", exported[0], samples_per_shard=200)
     (tmp_path / "00000.tar").write_bytes(b"mine")
