@@ -19,7 +19,7 @@ STATEMENTS = {
     "ncclean": 80,
     "ncclean/auditing": 1130,
     "ncclean/base": 1610,
-    "ncclean/data": 7630,
+    "ncclean/data": 7650,
     "ncclean/evaluation": 1880,
     "ncclean/execution": 2950,
     "ncclean/explaining": 1570,
@@ -38,7 +38,7 @@ STATEMENTS = {
     "ncclean/webdataset": 300,
     "ncclean/workers": 410,
     "pipelines": 3300,
-    "tests": 37080,
+    "tests": 37110,
     "tests/benchmarks": 6270,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered
