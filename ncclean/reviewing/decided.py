@@ -102,15 +102,16 @@ class Decided:
         captions: Sequence[str | None] | None = None,
         notes: Sequence[str | None] | None = None,
         *,
-        continues: bool = False,
-    ) -> None:
-        """Decide about pairs in one batch, which `undo` reverts.
+        batch: int | None = None,
+    ) -> int | None:
+        """Decide about pairs, in one batch, which `undo` reverts; return the batch's number.
 
-        On return the decisions are on disk. `continues` adds them to the previous batch. Raises
+        On return the decisions are on disk. They are added to `batch`, whatever else was decided
+        meanwhile; if it has been undone, nothing is decided, and the result is 0. Raises
         `ValueError` for a caption number out of range.
         """
         if not pairs:
-            return
+            return batch
         now = datetime.datetime.now(datetime.timezone.utc)
         none = [None] * len(pairs)
         rows = [
@@ -120,12 +121,16 @@ class Decided:
             )
         ]
         with self._lock:
+            if batch is not None and batch not in self._undone:
+                return 0
             self._to_redo.clear()
-            if not continues or not self._undone:
+            if batch is None:
                 self._batch += 1
-                self._undone.append(self._batch)
-            self._entries.add(record_of(self._batch, rows))
-            self._insert(self._batch, rows)
+                batch = self._batch
+                self._undone.append(batch)
+            self._entries.add(record_of(batch, rows))
+            self._insert(batch, rows)
+            return batch
 
     def undo(self) -> list[Pair]:
         """Revert the last batch of this session; return its pairs, none if there is none."""
@@ -151,11 +156,12 @@ class Decided:
             if not self._to_redo:
                 return []
             *further, rows = self._to_redo
+            batch = None
             for decision in dict.fromkeys(row[2] for row in rows):
                 alike = [row for row in rows if row[2] == decision]
                 pairs = [(uid, number) for uid, number, *_ in alike]
                 captions, notes = [row[3] for row in alike], [row[4] for row in alike]
-                self.decide(pairs, decision, captions, notes, continues=alike[0] != rows[0])
+                batch = self.decide(pairs, decision, captions, notes, batch=batch)
             self._to_redo = further
             return [(uid, number) for uid, number, *_ in rows]
 

@@ -235,7 +235,7 @@ class Server:
         ranking = await self._ranking(request, wanted, matches)
 
         def decide() -> int:
-            changed = 0
+            changed, batch = 0, None
             view = self._table.view(wanted, matches, ranking=ranking)
             for rows in self._table.batches(view):
                 captions = [mended_caption(row) for row in rows] if kind == CORRECT else None
@@ -245,7 +245,9 @@ class Server:
                     ]
                     rows, captions = [r for r, _ in proposals], [c for _, c in proposals]
                 pairs = [(row["uid"], row["caption_number"]) for row in rows]
-                self._decided.decide(pairs, kind, captions, continues=changed > 0)
+                batch = self._decided.decide(pairs, kind, captions, batch=batch)
+                if batch == 0:  # undone from another window
+                    return 0
                 changed += len(pairs)
             return changed
 

@@ -125,10 +125,21 @@ def test_what_was_undone_is_done_again_until_something_else_is_decided(tmp_path)
 
 def test_pieces_of_one_batch_are_undone_together(tmp_path):
     decided = opened(tmp_path)
-    decided.decide([("a", 0)], DROP)
-    decided.decide([("b", 0)], DROP, continues=True)
-    decided.decide([], DROP)
+    batch = decided.decide([("a", 0)], DROP)
+    assert decided.decide([("b", 0)], DROP, batch=batch) == batch
+    assert decided.decide([], DROP, batch=batch) == batch
     assert sorted(decided.undo()) == [("a", 0), ("b", 0)]
+    assert on_disk_is_empty(tmp_path)
+
+
+def test_a_batch_goes_on_around_decisions_of_another_window(tmp_path):
+    decided = opened(tmp_path)
+    batch = decided.decide([("a", 0)], DROP)
+    decided.decide([("x", 0)], KEEP)
+    decided.decide([("b", 0)], DROP, batch=batch)
+    assert decided.undo() == [("x", 0)]
+    assert sorted(decided.undo()) == [("a", 0), ("b", 0)]
+    assert decided.decide([("c", 0)], DROP, batch=batch) == 0  # it was undone
     assert on_disk_is_empty(tmp_path)
 
 
@@ -221,17 +232,17 @@ def test_of_earlier_decisions_the_latest_counts_whatever_file_it_is_in(tmp_path)
 
 def test_a_continued_batch_is_whole_after_a_kill(tmp_path):
     decided = opened(tmp_path)
-    decided.decide([("a", 0)], DROP)
-    decided.decide([("b", 0)], DROP, continues=True)
+    batch = decided.decide([("a", 0)], DROP)
+    decided.decide([("b", 0)], DROP, batch=batch)
     assert set(on_disk(tmp_path)) == {("a", 0), ("b", 0)}
 
 
-def test_what_goes_on_without_a_batch_of_this_session_begins_one(tmp_path):
+def test_a_session_begins_a_batch(tmp_path):
     decided = opened(tmp_path)
     decided.decide([("a", 0)], DROP)
     decided.close()
     again = opened(tmp_path)
-    again.decide([("b", 0)], DROP, continues=True)
+    again.decide([("b", 0)], DROP)
     assert again.undo() == [("b", 0)]
     again.decide([("c", 0)], DROP)
     again.close()
