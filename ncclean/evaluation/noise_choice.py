@@ -43,7 +43,7 @@ class NoiseScore:
         """
         bound = kind.type(threshold)
         if self.below:
-            bound = np.nextafter(bound, kind.type(-math.inf))
+            bound = np.nextafter(bound, kind.type(self.sign * math.inf))
         return self.sign * float(bound)
 
     def condition(self, threshold: float) -> str:
