@@ -140,6 +140,9 @@ def test_a_batch_goes_on_around_decisions_of_another_window(tmp_path):
     assert decided.undo() == [("x", 0)]
     assert sorted(decided.undo()) == [("a", 0), ("b", 0)]
     assert decided.decide([("c", 0)], DROP, batch=batch) == 0  # it was undone
+    decided.decide([("y", 0)], KEEP)
+    assert decided.decide([("c", 0)], DROP, batch=batch) == 0
+    assert decided.undo() == [("y", 0)]
     assert on_disk_is_empty(tmp_path)
 
 
