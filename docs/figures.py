@@ -102,8 +102,6 @@ FIGURES = {
     "cifar10n-repair": Figure(("cifar10n",), studies.repair_line),
     "cifar10n-scores": Figure(("cifar10n",), studies.scores_line),
     "compare-broken": Figure(("compare",), tables.broken_table),
-    "compare-daft-broken": Figure(("compare-daft",), tables.broken_table),
-    "compare-daft-speed": Figure(("compare-daft",), tables.speed_lines),
     "compare-duplicates": Figure(("compare",), tables.duplicates_lines),
     "compare-kept": Figure(("compare",), tables.kept_table),
     "compare-kill": Figure(("compare",), tables.kill_line),

@@ -435,7 +435,7 @@ def detection_table(record: Record) -> Iterator[str]:
 def speed_lines(record: Record) -> Iterator[str]:
     """`compare.study`: pairs for each second of a core, and the ratio to ncclean in fp32."""
     rows = chosen(record["rows"], kind="speed", model="ViT-B-32")
-    names = {"ncclean": "ncclean, fp32", "ncclean, auto precision": "ncclean, default (bf16)"}
+    names = {"ncclean": "ncclean, fp32", "ncclean, auto precision": "ncclean, default precision"}
     ours = chosen(rows, tool="ncclean")[0]["pairs_per_core_second"]
     for row in rows:
         speed = row["pairs_per_core_second"]
