@@ -83,11 +83,11 @@ def write_noisy_copy(
     )
     captions = facts.column("text").combine_chunks()
     after = captions.take(pa.array(plan.caption_source))
-    is_same = pc.fill_null(pc.equal(after, captions.slice(0, total)), False)
+    is_same = pc.equal(after, captions.slice(0, total))
     if not donors:
         uids = facts.column("uid").combine_chunks()
-        is_same = pc.or_(is_same, pc.equal(uids.take(pa.array(plan.caption_source)), uids))
-    is_noisy = plan.is_noisy & ~is_same.to_numpy(zero_copy_only=False)
+        is_same = pc.or_kleene(is_same, pc.equal(uids.take(pa.array(plan.caption_source)), uids))
+    is_noisy = plan.is_noisy & ~pc.fill_null(is_same, False).to_numpy(zero_copy_only=False)
     digits = len(str(len(chosen)))
     start = 0
     for number, (part, count) in enumerate(zip(chosen, counts, strict=True)):
