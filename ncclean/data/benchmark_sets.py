@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from upath import UPath
 
 from ncclean.base import stores
+from ncclean.base.text_files import read_text
 from ncclean.data.images.resolve import resolve_images
 from ncclean.data.images.tables import TABLES
 from ncclean.data.options import SourceOptions
@@ -67,7 +68,7 @@ class BenchmarkSet:
         listed = self.folder / split / "nshards.txt"
         if not _exists(listed):
             return resolve_shards([str(self.folder / split)])
-        text = _read(listed).strip()
+        text = read_text(str(listed)).strip()
         if not text.isdigit() or int(text) < 1:
             raise InputError(f"{listed} must hold the number of shards, not {text[:40]!r}")
         shards = [self.folder / split / f"{number}.tar" for number in range(int(text))]
@@ -110,7 +111,7 @@ class BenchmarkSet:
         if not _exists(path):
             raise InputError(f"{self.folder} has no {name} with {meaning}")
         # Not `splitlines`, which also ends lines at characters that class names may contain.
-        lines = [line.strip() for line in io.StringIO(_read(path).rstrip(), newline=None)]
+        lines = [line.strip() for line in io.StringIO(read_text(str(path)).rstrip(), newline=None)]
         if not any(lines):
             raise InputError(f"{path} is empty; it must hold {meaning}")
         return lines
@@ -233,17 +234,23 @@ def read_set(folder: UPath) -> EvaluationSet | None:
         return LabelledSet(folder, CLASSIFICATION, splits=splits)
     if not _exists(folder / "test"):
         return None
-    typed = folder / _TYPE_FILE
-    kind = _read(typed).strip().lower() if _exists(typed) else CLASSIFICATION
+    stated = _stated_kind(folder)
+    kind = CLASSIFICATION if stated is None else stated
     if kind not in _COMMANDS:
-        raise InputError(f"{typed} must say {' or '.join(_COMMANDS)}, not {kind[:40]!r}")
+        raise InputError(
+            f"{folder / _TYPE_FILE} must say {' or '.join(_COMMANDS)}, not {kind[:40]!r}"
+        )
     return BenchmarkSet(folder, kind)
 
 
 def is_retrieval_set(folder: UPath) -> bool:
     """Check whether a folder states that it is a retrieval set."""
+    return _stated_kind(folder) == RETRIEVAL
+
+
+def _stated_kind(folder: UPath) -> str | None:
     typed = folder / _TYPE_FILE
-    return _exists(typed) and _read(typed).strip().lower() == RETRIEVAL
+    return read_text(str(typed)).strip().lower() if _exists(typed) else None
 
 
 def _labelled_splits(folder: UPath) -> dict[str, UPath]:
@@ -274,11 +281,3 @@ def _folders(folder: UPath) -> list[UPath]:
 
 def _exists(path: UPath) -> bool:
     return bool(stores.ask("read", path, path.exists))
-
-
-def _read(path: UPath) -> str:
-    data = stores.ask("read", path, stores.read_bytes, path)
-    try:
-        return bytes(data).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text") from error
