@@ -38,7 +38,7 @@ STATEMENTS = {
     "ncclean/webdataset": 300,
     "ncclean/workers": 410,
     "pipelines": 3300,
-    "tests": 37120,
+    "tests": 37130,
     "tests/benchmarks": 6270,
 }
 ROOM_TO_SPARE = 100  # statements by which a room may lie below its number before that is lowered

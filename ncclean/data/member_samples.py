@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, cast
 
@@ -36,6 +37,7 @@ from ncclean.data.shards import ShardRef
 LARGEST_FILE = 256 << 20  # bytes of an image
 _MOST_CAPTIONS = 1000  # of a sample
 _SHARD_CAPTIONS, _BYTES_PER_CAPTION = 20_000, 64
+_MOST_LINKED = 64  # keys, of samples that may not have ended yet
 _BYTE_ORDER_MARK = "\ufeff"  # Windows' Notepad begins texts with it
 
 
@@ -176,7 +178,8 @@ class MemberSamples(ABC):
         """With `whole`, samples have `rows`; with `shows_all`, images without a caption, too."""
         self.shard = shard
         self.further = FurtherMembers()
-        self.linked: set[str] = set()  # keys of samples whose images are links
+        # The last keys whose images are links: a packed tar may have any number of them.
+        self.linked: deque[str] = deque(maxlen=_MOST_LINKED)
         self._whole, self._shows_all = whole, shows_all
         self.caption_keys = caption_keys(caption_key)
         self._captions = {*self.caption_keys, *map(without_lines, self.caption_keys)}

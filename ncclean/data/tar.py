@@ -127,7 +127,7 @@ class TarSamples(MemberSamples):
         """Count an image or caption that is a link: links are not followed."""
         self._count(name, _LINK)
         if (place := sample_member(name)) is not None and is_image(place[1]):
-            self.linked.add(place[0])
+            self.linked.append(place[0])
 
     def _count(self, name: str, called: str) -> None:
         _, dot, extension = name.rpartition(".")

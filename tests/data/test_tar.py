@@ -91,6 +91,18 @@ def test_links_are_said_to_be_links(tmp_path):
     assert (reader.further.images, reader.further.captions) == ({"links": 2}, {"links": 1})
 
 
+def test_any_number_of_links_takes_no_more_memory(tmp_path):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for number in range(1000):
+            link = tarfile.TarInfo(f"{number}.jpg")
+            link.type, link.linkname = tarfile.LNKTYPE, "a.jpg"
+            tar.addfile(link)
+    samples, reader, error = read(tmp_path, buffer.getvalue())
+    assert (samples, error, reader.further.images) == ([], None, {"links": 1000})
+    assert len(reader.linked) < 100
+
+
 def test_packed_tars_have_no_places(tmp_path):
     data = gzip.compress(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
     samples, _, _ = read(tmp_path, data)
