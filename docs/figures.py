@@ -51,7 +51,7 @@ class Figure:
 
 
 def _source(name: str, record: Record) -> str:
-    """Where the numbers of a record come from; the record has its command, date and commit."""
+    """The source of the numbers of a record, which has its command, date and commit."""
     changed = " (with uncommitted changes)" if record.get("dirty") else ""
     return f"`docs/records/{name}.json`{changed}"
 

@@ -41,7 +41,7 @@ _AHEAD = 64  # images fetched before they are written
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """Where an image is: the tar member from byte `begin` to `end` of a file."""
+    """The place of an image: the tar member from byte `begin` to `end` of a file."""
 
     url: str
     begin: int
@@ -66,7 +66,7 @@ class SampleEdit:
 
 @dataclass
 class Rewritten:
-    """What a shard had before noise was injected, as counts.
+    """Counts of what a shard had before noise was injected.
 
     `already_noisy` counts the untouched pairs whose json says `is_noisy`: they stay noisy.
     `json_added` counts samples without a json, `json_replaced` those whose json could not be

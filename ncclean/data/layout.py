@@ -29,7 +29,7 @@ class Cut(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What identifies a file's rows: its size, and a version that changes with the rows.
+    """The identity of a file's rows: its size, and a version that changes with the rows.
 
     `detail` is a suffix for the layout's name.
     """

@@ -210,7 +210,7 @@ class NoiseEvaluation:
 
 @dataclass(frozen=True)
 class ScoreFigure:
-    """What a plot of a column shows: points of its detection curves, and its distribution.
+    """The plot of a column: points of its detection curves, and its distribution.
 
     `counts` (K + 1, B) per kind, clean first, in bins with `edges` (B + 1,) in column units.
     """

@@ -21,7 +21,7 @@ from ncclean.scoring.stats import ColumnFailures
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderFacts:
-    """What column sources read of the encoder that embeds the pairs.
+    """The facts that column sources read of the encoder that embeds the pairs.
 
     `dim` is the width of its embeddings; `estimator` the model that also encodes other captions,
     None when embeddings are scored; `corpus` the facts gathered by a pass over all embeddings.

@@ -41,7 +41,7 @@ _BLOCKS_BYTES = 2 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingRequest:
-    """What is needed to score embeddings in place of images, here or on a node.
+    """A request to score embeddings in place of images, here or on a node.
 
     `identity` has what is known of their model, `dim` their width. `keys` are the names of image
     and caption vectors, see `ncclean.data.embeddings.units`; `model` is the one that made them, if

@@ -51,7 +51,7 @@ class Encoder(Protocol):
 
     @property
     def facts(self) -> EncoderFacts:
-        """What column sources need to know of the encoder, such as the width."""
+        """The facts that column sources need of the encoder, such as the width."""
         ...
 
     @property
@@ -80,7 +80,7 @@ class Encoder(Protocol):
 
 
 class EncoderRequest(Protocol):
-    """What is needed to open an encoder, in this process or on a node of a cluster."""
+    """A request to open an encoder, in this process or on a node of a cluster."""
 
     @property
     def device(self) -> str:

@@ -39,7 +39,7 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardOutcome:
-    """What a worker sends back of a shard whose rows are written: statistics and histograms."""
+    """The answer of a worker that has written the rows of a shard: statistics and histograms."""
 
     stats: ShardStats
     distributions: Distributions

@@ -46,7 +46,7 @@ _BATCHES_IN_FLIGHT = 2
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """What is needed to encode images and captions with a model, here or on a node."""
+    """A request to encode images and captions with a model, here or on a node."""
 
     model: ModelRequest
 
@@ -123,7 +123,7 @@ class ImageEncoder:
 
     @functools.cached_property
     def facts(self) -> EncoderFacts:
-        """What column sources need to know: the model and the width of its embeddings."""
+        """The facts that column sources need: the model and the width of its embeddings."""
         return EncoderFacts(
             dim=self.estimator.embed_dim, estimator=self.estimator, batch_size=self.batch.size
         )

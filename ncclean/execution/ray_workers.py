@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a worker reports once it has loaded the model; `memory` is its peak, in bytes."""
+    """The report of a worker that has loaded the model; `memory` is its peak, in bytes."""
 
     identity: ModelIdentity
     device: str

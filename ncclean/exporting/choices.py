@@ -22,7 +22,7 @@ from ncclean.storage.quoting import identifier
 
 @dataclass(slots=True)
 class Choice:
-    """What a selection takes of a sample: how often, which captions, and added columns.
+    """The choice of a selection about a sample: how often, which captions, and added columns.
 
     `numbers` are those of its captions, the best first; None if the sample has only one. `mended`
     are the texts that replace captions, and `fields` the columns to add, by caption number. `place`

@@ -150,7 +150,7 @@ def order_by(score: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """What a person requests to see: a view, the range of a score, further conditions and an order.
+    """A request for pairs to see: a view, the range of a score, further conditions and an order.
 
     `where` is SQL, `search` are words in captions, folders or file names; `undecided` leaves out
     decided pairs. Pairs are sorted by `score` or, with `sort`, by `NAME` of the file or by `DATE`,

@@ -102,7 +102,7 @@ def is_within(place: str, folder: str) -> bool:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What remains to be deleted of a score table: names of files, and numbers of shards.
+    """The files of a score table still to be deleted: their names, and numbers of shards.
 
     The files are of the `table`; the `numbers` are of shards whose embeddings are obsolete.
     """

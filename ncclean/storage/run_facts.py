@@ -27,7 +27,7 @@ _SAME_RUN = (
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a score table's metadata record of its run: model, calibration, versions, else None.
+    """The facts of a run in a score table's metadata: model, calibration, versions, else None.
 
     `mismatched` is the histogram of known mismatches over the whole corpus. `groups` are those of
     `calibrate_by`, the largest first. `runs` is empty for files that were calibrated together; else

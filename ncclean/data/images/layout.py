@@ -35,7 +35,7 @@ OutForm = Literal["webdataset", "folder", "csv", "parquet"]
 
 @dataclass(frozen=True)
 class Reading:
-    """What to read of a shard; see `ncclean.data.reader.read_samples`."""
+    """A request to read a shard: which samples and how; see `ncclean.data.reader.read_samples`."""
 
     caption_key: CaptionKeys = None
     opened: Callable[[], BinaryIO] | None = None

@@ -79,7 +79,7 @@ def shared_out(phases: Sequence[Phase], steps: int, steps_per_epoch: int) -> tup
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """What objectives know of the N pairs of a step over all ranks, besides their embeddings.
+    """The facts about the N pairs of a step over all ranks, besides their embeddings.
 
     `keys` (N,) are int64 hashes of the uids, by which an objective remembers a pair; `is_noisy`
     (N,) is the truth as int8: 1, 0, or -1 if unknown, only for the log. `seed` belongs to the step,
