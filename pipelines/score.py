@@ -203,7 +203,7 @@ class Score(Command):
 
         if not are_embeddings(shards) and self._cluster is None:
             # Meanwhile: loading the model takes this process as long.
-            SERVER.imports("ncclean.execution.shard_reader", "open_clip")
+            SERVER.imports("ncclean.execution.shard_reader")
         from ncclean.execution.embedding_encoder import EmbeddingRequest
         from ncclean.execution.image_encoder import ImageRequest
         from ncclean.models.request import ModelRequest, scale_of

@@ -143,7 +143,8 @@ def main() -> None:
                 if "import" in request:
                     with contextlib.suppress(ImportError):  # the fork that needs it will tell
                         for name in request["import"]:
-                            getattr(importlib.import_module(name), "before_forks", bool)()
+                            # Asked for an attribute, a package in parts would be loaded whole.
+                            vars(importlib.import_module(name)).get("before_forks", bool)()
                     gc.freeze()  # else collections would touch, and copy, what forks share
                 else:
                     _fork(server, request["fork"], descriptors, statuses)

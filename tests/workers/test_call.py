@@ -73,8 +73,10 @@ def test_an_array_without_room_to_share_is_said():
 
 PARTS = """
 from ncclean.workers.call import contained
+from ncclean.workers.fork_server import SERVER
 from tests.workers.yielding import parts
 
+SERVER.imports("open_clip")
 print(list(contained(parts)))
 """
 
