@@ -239,7 +239,7 @@ def _density_ratio(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
     isotonic regression, which averages them, mismatched pairs would stay at .8 to .95 where few
     were seen.
     """
-    from sklearn.isotonic import IsotonicRegression
+    from scipy.optimize import isotonic_regression
 
     bandwidth = _bandwidth(observed)
     f, f0 = _smooth(observed, bandwidth), _smooth(null, bandwidth)
@@ -248,9 +248,8 @@ def _density_ratio(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
     seen = np.flatnonzero(f > 1e-3 / (observed.sum() * _WIDTH * BINS))
     below = np.searchsorted(seen, np.arange(BINS), side="right") - 1
     f0 = np.bincount(below.clip(0), weights=f0, minlength=len(seen))
-    fit = IsotonicRegression(increasing=False, out_of_bounds="clip")
-    fit.fit(_CENTRES[seen], f0 / f[seen], sample_weight=f[seen])
-    return np.asarray(fit.predict(_CENTRES), dtype=np.float64)
+    fit = isotonic_regression(f0 / f[seen], weights=f[seen], increasing=False)
+    return np.interp(_CENTRES, _CENTRES[seen], fit.x)
 
 
 def _bandwidth(counts: np.ndarray) -> float:
