@@ -249,7 +249,7 @@ def _density_ratio(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
     below = np.searchsorted(seen, np.arange(BINS), side="right") - 1
     f0 = np.bincount(below.clip(0), weights=f0, minlength=len(seen))
     fit = isotonic_regression(f0 / f[seen], weights=f[seen], increasing=False)
-    return np.interp(_CENTRES, _CENTRES[seen], fit.x)
+    return np.asarray(np.interp(_CENTRES, _CENTRES[seen], fit.x))
 
 
 def _bandwidth(counts: np.ndarray) -> float:
