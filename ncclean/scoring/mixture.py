@@ -26,6 +26,7 @@ from ncclean.scoring.null import BINS, Histogram
 _LOWEST, _HIGHEST = 1e-4, 1e3
 # The fit uses this many quantiles of the histogram: scikit-learn takes no weights.
 _FIT_POINTS = 50_000
+_REGULARIZATION = 5e-4  # added to the variances
 
 
 def pair_losses(neg_clip_loss: torch.Tensor, scale: float) -> torch.Tensor:
@@ -55,7 +56,8 @@ class LossMixture:
     def fit(cls, losses: torch.Tensor) -> LossMixture:
         """Fit a mixture of two Gaussians to (N,) losses by expectation maximisation.
 
-        Raises `ValueError` for fewer than two losses or one that is not finite.
+        Equal losses say nothing: both are then the same, with half of the pairs each. Raises
+        `ValueError` for fewer than two losses or one that is not finite.
         """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.mixture import GaussianMixture
@@ -63,9 +65,13 @@ class LossMixture:
         values = losses.detach().cpu().double().numpy().reshape(-1, 1)
         if len(values) < 2 or not np.isfinite(values).all():
             raise ValueError("a mixture needs at least two losses, all finite")
-        fitted = GaussianMixture(2, max_iter=100, tol=1e-2, reg_covar=5e-4, random_state=0)
+        if not np.ptp(values):  # the empty component would have mean 0, and count as the clean one
+            return cls(np.full(2, values[0, 0]), np.full(2, _REGULARIZATION), np.full(2, 0.5))
+        fitted = GaussianMixture(
+            2, max_iter=100, tol=1e-2, reg_covar=_REGULARIZATION, random_state=0
+        )
         with warnings.catch_warnings():
-            # A handful of pairs, or identical ones: one component, and no reason to warn.
+            # A handful of pairs: one component, and no reason to warn.
             warnings.simplefilter("ignore", ConvergenceWarning)
             fitted.fit(values)
         order = np.argsort(fitted.means_[:, 0], kind="stable")

@@ -111,6 +111,13 @@ def test_finds_the_noisy_pairs():
     assert posterior.max() <= 1
 
 
+@pytest.mark.parametrize("loss", [0.0, 1e-6, 3.0])
+def test_equal_losses_call_no_pair_clean_or_noisy(loss):
+    losses = torch.full((500,), loss)
+    mixture = LossMixture.fit_histogram(loss_histogram(losses))
+    assert mixture.clean_posterior(losses).tolist() == [0.5] * 500
+
+
 def test_a_histogram_gives_the_mixture_of_its_losses():
     losses, _ = two_modes(200_000)
     exact, binned = LossMixture.fit(losses), LossMixture.fit_histogram(loss_histogram(losses))
