@@ -51,7 +51,7 @@ def from_text(text: str | bytes | None) -> Fingerprints:
     """Return the fingerprints in the metadata of a file; none if absent or invalid."""
     try:
         return parsed(json.loads(text or "{}"))
-    except (RecursionError, ValueError):
+    except (RecursionError, TypeError, ValueError):
         return {}
 
 

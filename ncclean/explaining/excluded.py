@@ -18,6 +18,7 @@ from ncclean.storage.column_names import JoinedFile
 from ncclean.storage.expressions import one_expression
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.sql_tree import is_expression, nodes, parse
+from ncclean.storage.tables import say_others
 
 _COLUMNS = frozenset((*SCORES.names, *DERIVED, "language", *text_signals.TYPES))
 _PARTS = frozenset(
@@ -55,6 +56,7 @@ def without_causes(
     conditions = []
     with JoinedScores.open(scores) as table:
         check_examples(listed, table.connection, path)
+        say_others({path: [path]}, scores)
         for cause in causes:
             option = f"{path}: the condition of cause {cause.number}"
             # As DuckDB writes it, without a comment, which would hide what follows it.

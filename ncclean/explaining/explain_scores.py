@@ -21,6 +21,7 @@ from ncclean.base.formats import counted
 from ncclean.base.output_mark import check_free
 from ncclean.base.progress import SILENT, Progress
 from ncclean.base.scratch import scratch_folder
+from ncclean.data.fingerprints import as_metadata
 from ncclean.errors import InputError
 from ncclean.explaining.aggregates import Totals, group_sums
 from ncclean.explaining.candidates import candidates_of
@@ -36,6 +37,7 @@ from ncclean.explaining.pairs import CLUSTERS, Pairs, prepared_pairs
 from ncclean.explaining.verdicts import Verdicts, histograms
 from ncclean.storage.catalog import first_line
 from ncclean.storage.decisions import write_decisions
+from ncclean.storage.tables import fingerprints
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,10 @@ def explain_scores(
         except duckdb.Error as error:
             raise_if_full(folder / "pairs.parquet", error)
             raise InputError(f"the causes cannot be found: {first_line(error)}") from error
-    metadata = {"pairs": str(pairs.scored)}
+    scored = fingerprints(scores)
+    metadata = {"pairs": str(pairs.scored), **as_metadata(scored)}
     if search.fixes is not None:
-        write_decisions(fixes, search.fixes, COMMAND)
+        write_decisions(fixes, search.fixes, COMMAND, scored)
         metadata["fixes"] = fixes.name
     write_causes(path, search.causes, metadata)
     remove_leftovers(path.parent, {path.name})

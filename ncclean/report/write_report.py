@@ -26,6 +26,7 @@ from ncclean.report.table import ScoreTable
 from ncclean.report.thumbnails import Pictured, Thumbnails, read_thumbnails
 from ncclean.selection.decided import Decisions
 from ncclean.storage.same_corpus import as_scored
+from ncclean.storage.tables import fingerprints, say_others
 
 _FORMATS = ("pdf", "png", "svg")
 
@@ -96,6 +97,7 @@ def write_report(
     if causes is not None:
         rows = read_causes(causes)
         check_examples(rows, table.connection, causes)
+        say_others({causes: [causes]}, scores)
         cards = cards_of(rows)
     numbers = measure_table(table)
     chosen = choose_pairs(table, pairs)
@@ -103,7 +105,9 @@ def write_report(
     if answers:
         progress.say("measuring by the answers")
         audit = measure(scores, answers, judge=judge, memory_limit=memory_limit)
-    reviewed = Decisions.read(decisions) if decisions else Decisions({})
+    reviewed = Decisions({})
+    if decisions:
+        reviewed = Decisions.read(decisions, scored=fingerprints(scores))
     decided, decided_elsewhere = reviewed.counts(table.connection) if decisions else (None, 0)
     thumbnails = None
     if shards is not None:

@@ -12,6 +12,7 @@ from upath import UPath
 
 from ncclean.base import stores
 from ncclean.base.schema import DECISIONS
+from ncclean.data.fingerprints import Fingerprints
 from ncclean.errors import InputError
 from ncclean.storage.decisions import (
     NOTE,
@@ -46,17 +47,19 @@ class Decided:
         reviewer: str | None = None,
         earlier: Sequence[Decision] = (),
         replaces: bool = False,
+        scored: Fingerprints | None = None,
     ) -> None:
         """Open the journal, and read the existing decisions to resume a review.
 
         `earlier` are decisions of other files, which are also written to `out`. `replaces` allows
         `out` not to be a table of decisions, and replaces it at the end; a journal is read.
+        `scored` are the fingerprints of the shards of the pairs.
 
         Raises `InputError` if another review writes to `out`, or it is not a table of decisions.
         """
         # A separate cursor: a decision does not wait for queries of the pairs.
         self._connection, self._lock, self._out = connection.cursor(), threading.RLock(), out
-        self._reviewer = reviewer or default_reviewer()
+        self._reviewer, self._scored = reviewer or default_reviewer(), scored
         journal = journal_of(out)
         self._lease = Lease(
             journal.with_suffix(".lease"),
@@ -80,7 +83,7 @@ class Decided:
         before, is_there = replayed(records), stores.ask("read", str(out), out.is_file)
         if before or is_there:
             try:
-                before = read_decisions(str(out))
+                before = read_decisions(str(out), scored)
             except InputError:
                 if not replaces:
                     raise
@@ -194,7 +197,7 @@ class Decided:
                 f"SELECT {names} FROM ({_current()}) "
                 f"WHERE decision <> '{NOTE}' OR note IS NOT NULL ORDER BY number"
             ).to_arrow_table()
-            write_decisions(self._out, table)
+            write_decisions(self._out, table, scored=self._scored)
             self._entries.clear()
             stores.remove_files(earlier_files(journal_of(self._out)))
             self._undone.clear()

@@ -25,6 +25,7 @@ from ncclean.reviewing.table import ReviewTable
 from ncclean.selection.decided import Decisions
 from ncclean.storage.run_facts import read_facts
 from ncclean.storage.same_corpus import as_scored
+from ncclean.storage.tables import fingerprints
 
 HOST = "127.0.0.1"
 _MOST_CONNECTIONS = 16  # a browser opens six
@@ -129,8 +130,9 @@ def serve(
     with contextlib.ExitStack() as stack:
         table = ReviewTable.open(scores, join, where, memory_limit)
         stack.callback(table.close)
-        earlier = list(Decisions.read(decisions, has_notes=True).by_pair.values())
-        decided = Decided(table.connection, out, reviewer, earlier, replaces)
+        scored = fingerprints(scores)
+        earlier = list(Decisions.read(decisions, True, scored).by_pair.values())
+        decided = Decided(table.connection, out, reviewer, earlier, replaces, scored)
         pictures = Pictures(shards, table.place_of, progress.say)
         if shards is not None and (missing := pictures.check(table.shards())) is not None:
             progress.say(missing)

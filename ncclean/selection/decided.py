@@ -9,6 +9,7 @@ import duckdb
 import pyarrow as pa
 
 from ncclean.base.schema import DECISIONS
+from ncclean.data.fingerprints import Fingerprints
 from ncclean.storage.decisions import KINDS, NOTE, Decision, Pair, latest, read_decisions
 
 _LISTED = 20
@@ -39,15 +40,17 @@ class Decisions:
     listed: tuple[Conflict, ...] = ()
 
     @classmethod
-    def read(cls, paths: Sequence[str], has_notes: bool = False) -> Decisions:
+    def read(
+        cls, paths: Sequence[str], has_notes: bool = False, scored: Fingerprints | None = None
+    ) -> Decisions:
         """Read files of decisions, and the journals of reviews beside them.
 
         If files differ about a pair, the later decision counts, whatever the order of the files.
-        With `has_notes`, pairs with only a note are included.
+        With `has_notes`, pairs with only a note are included. `scored` is as in `read_decisions`.
         """
         all_of: dict[Pair, list[Decision]] = {}
         for path in dict.fromkeys(paths):
-            for decision in read_decisions(path):
+            for decision in read_decisions(path, scored):
                 if has_notes or decision.decision != NOTE:
                     all_of.setdefault(decision.pair, []).append(decision)
         conflicts = []

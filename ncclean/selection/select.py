@@ -99,7 +99,9 @@ def select(
         JoinedScores.open(paths, join, memory_limit, beside=beside, writable=aside) as scores,
     ):
         try:
-            decided = Decisions.read(decisions) if decisions else None
+            decided = None
+            if decisions:
+                decided = Decisions.read(decisions, scored=fingerprints(paths))
             selection = SelectionQuery(scores, policy, dedup is not None, decided)
             if policy.by_noise_probability and selection.has_scored:
                 _raise_if_unknown(paths)

@@ -25,9 +25,11 @@ from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.base.output_mark import mark
 from ncclean.base.schema import DECISIONS
 from ncclean.base.small_tables import read_rows
+from ncclean.data.fingerprints import FINGERPRINTS, Fingerprints, as_metadata, from_text
 from ncclean.errors import InputError
 from ncclean.storage.earlier import earlier_lines
 from ncclean.storage.entries import Entries
+from ncclean.storage.tables import say_changed
 
 _LARGEST_NUMBER = 2**15 - 1  # of a caption, in a table
 KEEP, DROP, CORRECT = KINDS = ("keep", "drop", "correct")
@@ -186,38 +188,43 @@ def latest(decisions: Iterable[Decision]) -> Decision:
     return last._replace(note=note)
 
 
-def read_decisions(path: str) -> list[Decision]:
+def read_decisions(path: str, scored: Fingerprints | None = None) -> list[Decision]:
     """Return the decisions of a file in order, with those that a killed review left in its journal.
 
-    Each pair has one decision, the latest. Raises `InputError` for a missing file, or one that is
-    not a table of decisions.
+    Each pair has one decision, the latest. Logs a warning if they are about other versions of the
+    `scored` shards: without a uid in the json, another sample may have the name of the one that was
+    reviewed. Raises `InputError` for a missing file, or one that is not a table of decisions.
     """
     place = stores.location(path)
     journal = replayed(records_of(place))
     is_journal_alone = journal and not stores.ask("read", path, place.is_file)
-    decisions = chain(() if is_journal_alone else _rows(path), journal)
+    decisions = chain(() if is_journal_alone else _rows(path, scored or {}), journal)
     by_pair: dict[Pair, list[Decision]] = {}
     for decision in decisions:
         by_pair.setdefault(decision.pair, []).append(decision)
     return list(map(latest, by_pair.values()))
 
 
-def write_decisions(out: UPath, table: pa.Table, command: str = "review") -> None:
+def write_decisions(
+    out: UPath, table: pa.Table, command: str = "review", scored: Fingerprints | None = None
+) -> None:
     """Write a table of decisions, whole or not at all; `command` is the one that made it.
 
-    Further columns of the table stay.
+    `scored` are the fingerprints of the shards of the pairs. Further columns of the table stay.
     """
     further = [field for field in table.schema if field.name not in DECISIONS.names]
     schema = pa.schema([*DECISIONS, *further])
     metadata = {"made_by": mark(command), "ncclean_version": __version__}
+    metadata |= as_metadata(scored or {})
     with published(out) as aside:
         pq.write_table(
             table.cast(schema).replace_schema_metadata(metadata), aside, compression="zstd"
         )
 
 
-def _rows(path: str) -> Iterator[Decision]:
+def _rows(path: str, scored: Fingerprints) -> Iterator[Decision]:
     table = read_rows(path, _NEEDED, _OPTIONAL, what="decisions of `ncclean review`")
+    say_changed(path, scored, from_text(table.facts.get(FINGERPRINTS)))
     for number, row in enumerate(table.rows, start=1):
         try:
             if not isinstance(row, dict):

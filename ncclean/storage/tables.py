@@ -184,11 +184,16 @@ def say_others(named: Mapping[str, Iterable[str]], scores: Sequence[str]) -> Non
     recorded = {name: fingerprints(list(files)) for name, files in named.items()}
     scored = fingerprints(scores) if any(recorded.values()) else {}
     for name, of_others in recorded.items():
-        if changed := changed_shards(scored, of_others):
-            logger.warning(
-                "the table %s is not of what was scored: %s changed in between (first: %s)",
-                name, counted(len(changed), "shard"), changed[0],
-            )  # fmt: skip
+        say_changed(name, scored, of_others)
+
+
+def say_changed(name: str, scored: Fingerprints, recorded: Fingerprints) -> None:
+    """Log a warning if the table `name` was `recorded` on other versions of the scored shards."""
+    if changed := changed_shards(scored, recorded):
+        logger.warning(
+            "the table %s is not of what was scored: %s changed in between (first: %s)",
+            name, counted(len(changed), "shard"), changed[0],
+        )  # fmt: skip
 
 
 def _in_the_making(path: object) -> InputError:

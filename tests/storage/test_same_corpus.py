@@ -7,6 +7,7 @@ import tarfile
 from io import BytesIO
 from types import SimpleNamespace
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,18 +22,22 @@ from ncclean_pipelines.neighbours import Neighbours
 from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
+from upath import UPath
 
 from ncclean.base.config import ScoreOptions
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.shards import match_shards, resolve_shards, shards_by_name
 from ncclean.errors import InputError
+from ncclean.explaining.fixes import fixes_path
+from ncclean.reviewing.decided import Decided
 from ncclean.reviewing.search import Task
 from ncclean.reviewing.table import ReviewTable
 from ncclean.reviewing.vector_search import WordSearch
 from ncclean.selection.policy import Policy
 from ncclean.storage.joined import query
 from ncclean.storage.same_corpus import as_scored, captions_as_scored
+from ncclean.storage.tables import fingerprints
 from ncclean.webdataset import select
 from tests import hostile
 from tests.factories import rendered
@@ -302,6 +307,33 @@ def test_what_is_made_of_embeddings_is_about_the_shards_that_were_encoded(tmp_pa
     with contextlib.closing(ReviewTable.open([new], joins=[link])) as table:
         task = Task.of(resolve_embeddings([encoded]), None, table, None, None, None)
         assert WordSearch(task).changed == ["00001"]
+
+
+def test_decisions_causes_and_fixes_of_other_versions_of_the_shards_are_named(selected, caplog):
+    """Without uids in the json, the pairs of another corpus have those of the reviewed one."""
+    folder, scores, selection = selected
+    decisions, causes = (str(folder.parent / f"{name}.parquet") for name in ("d", "causes"))
+    embedded = ScoreOptions(embeddings=str(folder.parent / "vectors"))
+    again = {"shards": [str(folder)], "out": scores, "model": "demo", "overwrite": True}
+    Score(options=embedded, shift=0.1, **again).run()
+    (pair,) = pq.read_table(scores).slice(0, 1).to_pylist()
+    decided = Decided(duckdb.connect(), UPath(decisions), scored=fingerprints([scores]))
+    decided.decide([(pair["uid"], 0)], "drop")
+    decided.save()
+    Explain(scores=[scores], embeddings=[embedded.embeddings], out=causes).run()
+    fixes = str(fixes_path(UPath(causes)))
+    select_again = Select(scores=[scores], decisions=[decisions, fixes], exclude_causes=causes,
+                          out=selection, overwrite=True)  # fmt: skip
+    select_again.run()
+    assert not [one for one in caplog.records if "not of what" in one.getMessage()]
+    rewritten(folder / "00001.tar")
+    Score(shift=0.1, **again).run()
+    caplog.clear()
+    select_again.run()
+    Decided(duckdb.connect(), UPath(decisions), scored=fingerprints([scores])).close()
+    said = [one.getMessage() for one in caplog.records if "not of what" in one.getMessage()]
+    assert [text.split()[2] for text in said] == [causes, decisions, fixes, decisions]
+    assert all("1 shard changed in between (first: 00001)" in text for text in said)
 
 
 @pytest.mark.parametrize(
