@@ -36,12 +36,16 @@ REASONS = (*(status.value for status in SkipReason), "missing", "shard_error")
 
 @dataclass
 class RawSample:
-    """A training sample with its image still encoded."""
+    """A training sample with its image still encoded.
+
+    `is_of_other_image` tells that the image has another size than the scored one.
+    """
 
     image: bytes
     caption: str
     chosen: SelectedSample
     is_noisy: int
+    is_of_other_image: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,4 +214,6 @@ def raw_sample(sample: Sample, selected: SelectedSample) -> RawSample | SkipReas
         return SkipReason.CAPTION_MISSING
     truth = noise_of(sample.metadata, caption.number)
     text = caption.text if selected.text is None else selected.text
-    return RawSample(sample.image, text, selected, -1 if truth is None else int(truth))
+    sizes = {selected.image_size, sample.place.image_size} - {None}
+    is_noisy = -1 if truth is None else int(truth)
+    return RawSample(sample.image, text, selected, is_noisy, len(sizes) > 1)

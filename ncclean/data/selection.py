@@ -12,6 +12,7 @@ COLUMNS = ("uid", "shard", "key", "weight", "split")
 # best.
 CAPTION_NUMBER, CAPTION_RANK = "caption_number", "caption_rank"
 MENDED = "caption"  # replaces the pair's caption, null to keep it
+IMAGE_SIZE = "image_size"
 FORGET, RETAIN = "forget", "retain"
 
 
@@ -20,7 +21,7 @@ class SelectedSample:
     """A pair of a selection: its weight, and whether it is in the forget set.
 
     `caption` is the number of its caption, None if images have only one; `text` replaces the
-    caption, None to keep it.
+    caption, None to keep it. `image_size` is the scored image's, None if unknown.
     """
 
     uid: str
@@ -28,6 +29,7 @@ class SelectedSample:
     is_forget: bool
     caption: int | None = None
     text: str | None = None
+    image_size: int | None = None
 
     @property
     def pair_name(self) -> str:

@@ -22,6 +22,7 @@ from ncclean.data.selection import (
     CAPTION_RANK,
     COLUMNS,
     FORGET,
+    IMAGE_SIZE,
     MENDED,
     RETAIN,
     SelectedSample,
@@ -63,7 +64,7 @@ class SelectionReader:
                 raise InputError(not_captions(path, kind))
         optional = [
             name
-            for name in (CAPTION_NUMBER, CAPTION_RANK, MENDED)
+            for name in (CAPTION_NUMBER, CAPTION_RANK, MENDED, IMAGE_SIZE)
             if name in self._dataset.schema.names
         ]
         self._columns = [*COLUMNS, *optional]
@@ -136,7 +137,7 @@ class SelectionReader:
             table.column(name).to_pylist()
             if name in self._columns
             else itertools.repeat(None, len(table))
-            for name in (CAPTION_NUMBER, MENDED)
+            for name in (CAPTION_NUMBER, MENDED, IMAGE_SIZE)
         )
         rows = zip(
             table.column("key").to_pylist(),
@@ -147,7 +148,7 @@ class SelectionReader:
             strict=True,
         )
         pairs: dict[str, list[SelectedSample]] = {}
-        for key, uid, weight, split, caption, text in rows:
-            chosen = SelectedSample(uid, weight, split == FORGET, caption, text)
+        for key, uid, weight, split, *optional_values in rows:
+            chosen = SelectedSample(uid, weight, split == FORGET, *optional_values)
             pairs.setdefault(key, []).append(chosen)
         return pairs

@@ -24,7 +24,8 @@ class TrainBatch:
     none. `features` are (B, d) image and text embeddings instead of the pixels, see
     `ncclean.training.batches`. `tokens` are (B, L) ids of the captions, if the loader tokenizes.
     `pair_names` identify pairs if images have several captions; otherwise the uids do. `unusable`
-    are the rows whose own sample could not be used, with the reason.
+    are the rows whose own sample could not be used, with the reason. `of_other_images` are the uids
+    of pairs whose images have another size than when they were scored.
     """
 
     pixels: torch.Tensor
@@ -37,6 +38,7 @@ class TrainBatch:
     pair_names: list[str] | None = None
     tokens: torch.Tensor | None = None
     unusable: dict[int, Unusable] = field(default_factory=dict)
+    of_other_images: list[str] = field(default_factory=list)
 
 
 def joined(batches: Sequence[TrainBatch]) -> TrainBatch:

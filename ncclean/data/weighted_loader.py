@@ -88,6 +88,7 @@ class WeightedLoader:
         self._tokenize = tokenize
         self._rows = range(*rows.indices(options.batch_size))
         self._reserve: tuple[int, list[RawSample]] | None = None
+        self._has_warned = False
         self.preprocessing = preprocessing
         self._decoder: TrainingDecoder
         self._source = RankSamples(
@@ -134,7 +135,9 @@ class WeightedLoader:
                 ):
                     arrays = {n: v for n, v in fields.items() if isinstance(v, np.ndarray)}
                     tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
-                    yield TrainBatch(**fields | tensors)
+                    batch = TrainBatch(**fields | tensors)
+                    self._check_images(batch)
+                    yield batch
                     step += 1
                     if is_careful and step > last_careful:
                         break
@@ -145,6 +148,19 @@ class WeightedLoader:
                     raise
                 last_careful = step + _BATCHES_AHEAD
                 logger.warning("step %d of epoch %d is made again: %s", step, epoch, error)
+
+    def _check_images(self, batch: TrainBatch) -> None:
+        """Log a warning at the first image that is not the scored one.
+
+        Files that a table names change without the table.
+        """
+        if batch.of_other_images and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "images have another size than when they were scored (first: uid %s): the scores "
+                "are of what was there",
+                batch.of_other_images[0],
+            )
 
     @property
     def _limits(self) -> Limits:
@@ -238,6 +254,7 @@ class WeightedLoader:
             is_forget=torch.tensor([raw.chosen.is_forget for raw, _ in good]),
             is_noisy=torch.tensor([raw.is_noisy for raw, _ in good], dtype=torch.int8),
             pair_names=[raw.chosen.pair_name for raw, _ in good],
+            of_other_images=[raw.chosen.uid for raw, _ in good if raw.is_of_other_image],
         )
         return with_batch_noise(batch, self.options.batch_noise, seed)
 

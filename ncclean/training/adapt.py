@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
+from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ncclean.base.progress import SILENT, Progress
 from ncclean.data.options import Captions, LoaderOptions
@@ -29,7 +30,14 @@ from ncclean.training.objectives.clip import Clip
 from ncclean.training.options import AdaptOptions, TrainOptions
 from ncclean.training.trainer import StepReport, Trainer
 
-Chosen = tuple[str, str, int | None]  # key, uid and number of the caption of a pair
+
+class Chosen(NamedTuple):
+    """A chosen pair: number of its caption, None if there is only one, and bytes of its image."""
+
+    key: str
+    uid: str
+    caption_number: int | None
+    image_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -135,15 +143,15 @@ def _strictly_clean(scores: Sequence[str], threshold: float) -> tuple[dict[str, 
     columns = {row[0] for row in connection.execute("DESCRIBE SELECT * FROM scores").fetchall()}
     if "clean_posterior" not in columns:
         raise InputError("the table has no column clean_posterior: score again with this version")
-    number = "caption_number" if "caption_number" in columns else "NULL"
+    optional = (name if name in columns else "NULL" for name in ("caption_number", "image_size"))
     told = "status = 'ok' AND NOT isnan(clean_posterior)"  # for DuckDB, NaN is above any threshold
     counted = connection.execute(f"SELECT count(*) FROM scores WHERE {told}").fetchall()
     rows = connection.execute(
-        f"SELECT shard, list((key, uid, {number})) FROM scores WHERE {told} AND "
+        f"SELECT shard, list((key, uid, {', '.join(optional)})) FROM scores WHERE {told} AND "
         "clean_posterior > ? GROUP BY shard",
         [threshold],
     ).fetchall()
-    return {shard: set(pairs) for shard, pairs in rows}, counted[0][0]
+    return {shard: set(starmap(Chosen, pairs)) for shard, pairs in rows}, counted[0][0]
 
 
 @dataclass(frozen=True)
@@ -161,8 +169,9 @@ class ChosenKeys:
     def samples(self, shard: str) -> dict[str, list[SelectedSample]]:
         """Return the chosen samples of one shard, by key."""
         samples: dict[str, list[SelectedSample]] = {}
-        for key, uid, number in sorted(self.keys.get(shard, ())):
-            samples.setdefault(key, []).append(SelectedSample(uid, 1.0, False, number))
+        for key, uid, number, size in sorted(self.keys.get(shard, ())):
+            chosen = SelectedSample(uid, 1.0, False, number, image_size=size)
+            samples.setdefault(key, []).append(chosen)
         return samples
 
 

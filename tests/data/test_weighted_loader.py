@@ -94,6 +94,23 @@ def test_each_selected_sample_once_over_all_ranks(shards, selection, rows, world
     assert len({len(each) for each in seen}) == 1
 
 
+def test_images_of_another_size_than_when_scored_are_named_once(shards, selection, caplog):
+    scored = pq.read_table(selection)
+    sizes = {}
+    for shard in resolve_shards([str(shards)]):
+        sizes |= {(shard.name, one.key): one.place.image_size for one in TarSamples(shard)}
+    columns = (scored.column(name).to_pylist() for name in ("shard", "key"))
+    of_rows = [sizes[pair] for pair in zip(*columns, strict=True)]
+    path = selection.with_name("sizes.parquet")
+    for change in (0, 1):
+        of_rows[-3:] = [size + change for size in of_rows[-3:]]
+        pq.write_table(scored.append_column("image_size", pa.array(of_rows, pa.int64())), path)
+        assert len(uids(loader(shards, path, drop_last=False).epoch(0))) == len(scored)
+        said = [one.getMessage() for one in caplog.records]
+        assert len(said) == change
+    assert "images have another size than when they were scored" in said[0]
+
+
 def test_facts_belong_to_their_sample(shards, selection, rows):
     known = {uid: (i, caption) for i, (_, _, uid, caption) in enumerate(rows)}
     pictures = {}

@@ -11,7 +11,7 @@ from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
 from ncclean.models.estimator import Estimator
 from ncclean.training import adapt as module
-from ncclean.training.adapt import AdaptOptions, ChosenKeys, adapt
+from ncclean.training.adapt import AdaptOptions, Chosen, ChosenKeys, adapt
 from ncclean.training.objectives.clip import clip_loss
 from tests.report.tables import write_scores
 
@@ -25,7 +25,7 @@ def keys_of(shards, count):
     """Key, uid and caption number of the first `count` readable samples of each shard."""
     return {
         shard.name: {
-            (sample.key, sample_uid(sample.metadata, shard.name, sample.key), 0)
+            Chosen(sample.key, sample_uid(sample.metadata, shard.name, sample.key), 0)
             for sample in list(TarSamples(shard))[:count]
             if not sample.metadata["broken"]
         }
@@ -54,7 +54,7 @@ def test_only_the_chosen_pairs_are_shown_and_every_step_counts(corpus, estimator
     first_epoch = [uid for batch in uids[: pairs // 32] for uid in batch]
     assert len(set(first_epoch)) == len(first_epoch) == pairs // 32 * 32
     assert {uid for batch in uids for uid in batch} <= {
-        uid for of_shard in chosen.values() for _, uid, _ in of_shard
+        uid for of_shard in chosen.values() for _, uid, *_ in of_shard
     }
 
 
@@ -104,7 +104,7 @@ def test_fewer_readable_pairs_than_a_batch_are_refused(corpus, estimator, steps,
     """Within the first epoch or after it: the keys that no shard holds are not made up for."""
     shards = resolve_shards([str(corpus)])[:1]
     (keys,) = keys_of(shards, 25).values()
-    missing = {(f"missing-{number}", f"{number}", 0) for number in range(75)}
+    missing = {Chosen(f"missing-{number}", f"{number}", 0) for number in range(75)}
     options = AdaptOptions(steps=steps, batch_size=32)
     refused(adapt, estimator, shards, {shards[0].name: keys | missing}, options)
 
@@ -112,7 +112,7 @@ def test_fewer_readable_pairs_than_a_batch_are_refused(corpus, estimator, steps,
 def test_unreadable_pairs_are_counted_where_a_batch_is_left(corpus, estimator):
     shards = resolve_shards([str(corpus)])[:1]
     (keys,) = keys_of(shards, 50).values()
-    missing = {(f"missing-{number}", f"{number}", 0) for number in range(50)}
+    missing = {Chosen(f"missing-{number}", f"{number}", 0) for number in range(50)}
     options = AdaptOptions(steps=3, batch_size=32)  # a whole epoch
     result = adapt(estimator, shards, {shards[0].name: keys | missing}, options)
     assert len(result.losses) == 3
@@ -128,7 +128,8 @@ def test_an_exploding_loss_stops_it(corpus, estimator, refused):
 
 
 def test_chosen_keys_are_a_selection():
-    chosen = ChosenKeys({"a.tar": {("1", "u1", 0), ("2", "u2", 0)}, "b.tar": set()})
+    pairs = {Chosen("1", "u1", 0), Chosen("2", "u2", 0)}
+    chosen = ChosenKeys({"a.tar": pairs, "b.tar": set()})
     assert chosen.counts() == {"a.tar": 2, "b.tar": 0}
     assert {key: one.uid for key, (one,) in chosen.samples("a.tar").items()} == {
         "1": "u1",
