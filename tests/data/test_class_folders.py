@@ -2,6 +2,7 @@
 
 import pytest
 
+from ncclean.data.fingerprints import changed_shards
 from ncclean.data.images import class_folders
 from ncclean.data.images.class_folders import class_caption
 from ncclean.data.options import SourceOptions
@@ -41,6 +42,15 @@ def test_class_names_are_captions(classes):
     # A block of pairs of one class could tell nothing.
     first = [sample.metadata["class"] for sample in samples[:20]]
     assert 4 < sum(name == "dog" for name in first) < 16
+
+
+def test_another_template_makes_other_captions_than_the_scored_ones(classes):
+    scored, again, other = (
+        {one.name: one.fingerprint for one in resolve(classes, template)}
+        for template in (TEMPLATE, TEMPLATE, "{}, outdoors")
+    )
+    assert not changed_shards(scored, again)
+    assert changed_shards(scored, other) == ["set"]
 
 
 def test_units_mix_the_classes_and_follow_the_files(classes, monkeypatch):

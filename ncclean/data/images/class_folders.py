@@ -71,7 +71,8 @@ class ClassFolders(RowLayout):
 
     def facts(self, file: SourceFile, options: SourceOptions) -> Facts:
         files, version = _listed(file.url)
-        return Facts(sum(size for _, size in files), version, options.class_template or "")
+        template = options.class_template or ""
+        return Facts(sum(size for _, size in files), _version(version, template), template)
 
     def cuts(self, file: SourceFile, facts: Facts, options: SourceOptions) -> Sequence[Cut]:
         count = len(_listed(file.url)[0])
@@ -86,14 +87,19 @@ class ClassFolders(RowLayout):
         Raises `ShardError` if a file has changed since: images would be missing or repeated.
         """
         files, version = _listed(shard.url)
-        if version != shard.version:
-            raise ShardError("images have been added, removed or changed since the run began")
         template = shard.layout.partition(":")[2]
+        if _version(version, template) != shard.version:
+            raise ShardError("images have been added, removed or changed since the run began")
         first, last = shard.rows or (0, 0)
         for path, _ in files[first:last]:
             folder = posixpath.basename(posixpath.dirname(path))
             caption = class_caption(template, folder) if folder else None
             yield {"file_name": path, "caption": caption, "class": folder or None}
+
+
+def _version(files: str, template: str) -> str:
+    """Return the version of a shard by a digest of its files; other templates, other captions."""
+    return f"{files} {template}"
 
 
 @functools.lru_cache(maxsize=1)  # units of one folder come one after another
