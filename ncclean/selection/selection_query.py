@@ -145,10 +145,9 @@ class SelectionQuery:
         noise = self._or_null("noise_probability", "FLOAT")
         balance = f"({self._balance.sql})" if self._balance is not None else "NULL"
         if self._score is not None:
-            # A column of floats keeps its type: ties of 32 bits are ties. True and false are 1 and
-            # 0, and unsigned integers have no negative ones.
-            kind = self._kind.get(self._score.column or "")
-            self._score_type = "FLOAT" if kind == "FLOAT" else "DOUBLE"
+            # Floats keep their type: ties of 32 bits are ties. True and false are 1 and 0, and
+            # unsigned integers have no negative ones.
+            self._score_type = "FLOAT" if self._score.kind == "FLOAT" else "DOUBLE"
             value = f"({self._score.sql})::{self._score_type}"
             goodness = policy.goodness(value) or goodness
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -34,13 +34,14 @@ class Expression:
 
     `sql` has the names that DuckDB knows, and `columns` are the columns that it reads. `ranks` are
     the arguments of `rank`; `sql` reads each from the column `rank_column(argument)`. `column` is
-    its name if it is only a column.
+    its name if it is only a column, `kind` its SQL type once that is known.
     """
 
     sql: str
     columns: frozenset[str] = frozenset()
     ranks: tuple[str, ...] = ()
     column: str | None = None
+    kind: str | None = None
 
 
 def rank_column(argument: str) -> str:
@@ -115,7 +116,7 @@ def bind_expression(
         raise InputError(f"{option}: {error}") from None
     if is_condition and kind not in _CONDITIONS and "INT" not in kind:
         raise InputError(f"{option} takes a condition, and {text} is {kind}: compare it")
-    return expression
+    return replace(expression, kind=kind)
 
 
 class NotPerPair(ValueError):

@@ -216,9 +216,10 @@ def test_unsigned_integers_are_scores_of_which_the_lowest_may_be_best(tmp_path):
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 @pytest.mark.parametrize("lowest", [False, True])
-def test_pairs_at_the_threshold_are_kept(tmp_path, kind, lowest):
+@pytest.mark.parametrize("score", ["blur", "greatest(blur, 0)"])
+def test_pairs_at_the_threshold_are_kept(tmp_path, kind, lowest, score):
     """Many hundredths are smaller in 32 bits than in 64, many larger."""
     for threshold in (0.07, 0.28, 0.29, 0.3, 0.7):
         scores = table(3, blur=pa.array([threshold - 0.01, threshold, threshold + 0.01], kind))
-        _, selection = run(tmp_path, scores, score="blur", threshold=threshold, lowest=lowest)
+        _, selection = run(tmp_path, scores, score=score, threshold=threshold, lowest=lowest)
         assert selection["key"].to_pylist() == (["0000", "0001"] if lowest else ["0001", "0002"])
