@@ -120,6 +120,8 @@ class CachedFeatures:
     ) -> None:
         # Pairs repeated instead of broken ones are kept, so that ranks stay in step.
         self._all = joined(list(_encoded(estimator, loader)))
+        # Without a number, a name is that of the first caption.
+        self.has_several_captions = (self._all.pair_names or self._all.uids) != self._all.uids
         self._mine = rows
         self._batch_size, self._seed, self._batch_noise = batch_size, seed, batch_noise
         self.samples = len(self._all.uids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,6 +50,8 @@ from ncclean.training.process_group import (
 )
 from ncclean.training.run_files import RunFiles, read_results
 from ncclean.training.trainer import StepReport, Trainer
+
+logger = logging.getLogger(__name__)
 
 _COMMAND = "finetune"
 _PIECES, _COUNTS = "pieces", "counts"
@@ -254,7 +257,13 @@ class Finetuning:
         if not self.is_frozen:
             return loader
         noise = self.loader.batch_noise
-        return CachedFeatures(estimator, loader, options.batch_size, options.seed, noise, rows)
+        features = CachedFeatures(estimator, loader, options.batch_size, options.seed, noise, rows)
+        if selection is None and features.has_several_captions:
+            logger.warning(
+                "features are computed once, of one caption of each image, drawn at random: to "
+                "train on all captions, give a --selection"
+            )
+        return features
 
     def _write_model(
         self,

@@ -1,6 +1,8 @@
 """DisNCL end to end: heads on frozen towers, the run folder as a scoring model."""
 
 import json
+import tarfile
+from io import BytesIO
 
 import open_clip
 import pyarrow.parquet as pq
@@ -18,6 +20,7 @@ from ncclean.models.heads import has_heads
 from ncclean.training.objectives.options import DisnclOptions, ObjectiveOptions
 from ncclean.training.options import TrainOptions
 from ncclean.training.run_files import read_results
+from tests import hostile
 
 
 def request(corpus, out, **options):
@@ -81,6 +84,26 @@ def test_the_entangled_control_trains_from_the_command_line(corpus, tmp_path):
     found = CliRunner().invoke(app, ["finetune", "--method", "disncl", "--no-disentangle"])
     assert found.exit_code == 2
     assert "No such option" in found.output
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_frozen_features_of_one_of_several_captions_are_told(tmp_path, caplog, several):
+    captions = ["a cat", "a dog", "a bird"] if several else ["a cat"]
+    with tarfile.open(tmp_path / "0.tar", "w") as tar:
+        for number in range(16):
+            members = {"jpg": hostile.JPEG, "json": json.dumps({"captions": captions}).encode()}
+            for extension, data in members.items():
+                info = tarfile.TarInfo(f"{number:03d}.{extension}")
+                info.size = len(data)
+                tar.addfile(info, BytesIO(data))
+    disncl = DisnclOptions(freeze_towers=True, warmup_epochs=1, dim=8, hidden_dim=8)
+    Finetune(
+        method="disncl", shards=[str(tmp_path / "0.tar")], out=str(tmp_path / "run"), model="demo",
+        batch_size=8, objective=ObjectiveOptions(epochs=1, disncl=disncl),
+        loader=LoaderOptions(caption_key="captions"),
+    ).run()  # fmt: skip
+    said = [one.getMessage() for one in caplog.records]
+    assert any("of one caption of each image" in text for text in said) == several
 
 
 def test_an_average_of_the_heads_is_refused(corpus, refused):
