@@ -47,6 +47,7 @@ class HubError(OSError):
         (PermissionError(), False),
         (OSError(errno.ENOSPC, "full"), False),
         (OSError(errno.EROFS, "read-only"), False),
+        (OSError(errno.EBUSY, "s3fs: replaced while it was read"), False),
         (OSError(errno.EOPNOTSUPP, "a socket, on macOS"), False),
         (OSError(errno.EILSEQ, "a name that is not UTF-8, on macOS"), False),
         (OSError(errno.EMFILE, "too many open files"), False),

@@ -1,9 +1,12 @@
 """Files and stores behind one set of paths, and patience with stores."""
 
+import math
+
 import pytest
 from upath import UPath
 
 from ncclean.base import stores
+from tests.http_server import served
 
 
 class GcsError(Exception):
@@ -50,6 +53,34 @@ def test_patience_ends(quick, monkeypatch, refused):
 def test_bugs_are_not_sentences():
     with pytest.raises(ZeroDivisionError):
         stores.ask("read", "/x", lambda: 1 / 0)
+
+
+@pytest.mark.parametrize("refusals", [2, math.inf])
+def test_reads_of_an_open_object_are_retried(quick, monkeypatch, tmp_path, refusals):
+    """Of fsspec's file systems, that of http reads each range once."""
+    monkeypatch.setattr(stores, "PATIENCE_SECONDS", 0.2)
+    data = bytes(range(256)) * 8
+    (tmp_path / "x").write_bytes(data)
+    refused = []
+
+    def refuses(request):
+        is_later = not request.headers.get("Range", "bytes=0-").startswith("bytes=0-")
+        refused.extend([request] * is_later)
+        return is_later and len(refused) <= refusals
+
+    with served(tmp_path, refuses) as url:
+        for opened in (
+            lambda: stores.open_binary(f"{url}/x", block_bytes=1024, blocks=2),
+            lambda: stores.open_anywhere(UPath(f"{url}/x")),
+        ):
+            refused.clear()
+            with opened() as file:
+                assert file.read(1000) == data[:1000]
+                if refusals == 2:
+                    assert file.read() == data[1000:]
+                else:
+                    with pytest.raises(OSError, match="does not answer"):
+                        file.read()
 
 
 def test_an_unknown_scheme_is_one_sentence(refused):

@@ -19,6 +19,7 @@ _PERMANENT = (
 _PERMANENT_ERRNO = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EINVAL, errno.ENOSYS, errno.EMFILE,
     errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO,
+    errno.EBUSY,  # of s3fs: the object was replaced while it was read
     errno.EOPNOTSUPP, errno.EILSEQ,  # macOS: of a socket, of a name that is not UTF-8
 )  # fmt: skip
 _CLIENTS = (

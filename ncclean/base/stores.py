@@ -7,6 +7,7 @@ help into one sentence.
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 from collections import defaultdict
@@ -343,19 +344,34 @@ def _read_local(path: str, begin: int, end: int) -> bytes:
 
 def open_binary(url: str, *, block_bytes: int, blocks: int) -> Any:
     """Open an object as a binary stream that fetches the next block ahead of time."""
-    system, path = filesystem(url)
     options = {"maxblocks": blocks}
-    return patiently(
-        system.open, path, "rb", block_size=block_bytes, cache_type="background",
-        cache_options=options,
-    )  # fmt: skip
+    return _opened(url, block_size=block_bytes, cache_type="background", cache_options=options)
 
 
 def open_anywhere(path: UPath) -> Any:
     """Open a file or object for random access, without reading ahead."""
     if not is_url(path):
         return open_file(str(path))
-    return patiently(path.fs.open, path.path, "rb", cache_type="none")
+    return _opened(str(path), cache_type="none")
+
+
+def _opened(url: str, **options: Any) -> Any:
+    """Open an object whose reads are retried, too: not every store's library does that."""
+    system, path = filesystem(url)
+    file = _or_os_error(url, system.open, path, "rb", **options)
+    if (cache := getattr(file, "cache", None)) is not None:
+        cache.fetcher = functools.partial(_or_os_error, url, cache.fetcher)
+    return file
+
+
+def _or_os_error(url: str, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call `work` with retries. Raises `OSError`, also for an error of the store's own client."""
+    try:
+        return patiently(work, *args, **kwargs)
+    except Exception as error:
+        if isinstance(error, OSError) or not is_store_error(error):
+            raise
+        raise OSError(errno.EINVAL, explain(url, error, "read")) from error
 
 
 def _configure_s3() -> None:
