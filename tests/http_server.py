@@ -1,4 +1,4 @@
-"""A web server on loopback over a local folder, with ranges, that can refuse requests."""
+"""A web server on loopback over a local folder, with ranges and listings, that can refuse."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
@@ -22,7 +23,10 @@ def served(
     def answer(request: Request) -> Response:
         if refuses(request):
             return Response("busy", 503)
-        file = folder / request.path.lstrip("/")
+        file = folder / request.path.strip("/")
+        if file.is_dir():
+            names = (f"{quote(one.name)}{'/' * one.is_dir()}" for one in file.iterdir())
+            return Response([f'<a href="{name}"></a>' for name in names], mimetype="text/html")
         if not file.is_file():
             return Response("nothing", 404)
         data = file.read_bytes()

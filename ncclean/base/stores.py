@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 import fsspec
 from tenacity import (
@@ -47,6 +48,7 @@ _SCHEMES = frozenset((
     "abfs", "abfss", "adl", "az", "file", "gcs", "gs", "hdfs", "hf", "http", "https", "local",
     "memory", "oci", "oss", "r2", "s3", "s3a", "sftp", "webdav", "webhdfs",
 ))  # fmt: skip
+HTTP = ("http://", "https://")
 _FEW_OBJECTS = 8  # requested one by one
 REQUESTS_AT_ONCE = 32  # of one process, for many files
 
@@ -58,7 +60,12 @@ def is_url(path: str | UPath) -> bool:
 
 def without_query(path: str) -> str:
     """Cut the query, which may hold a signature, from an http URL; keep other URLs unchanged."""
-    return path.partition("?")[0] if path.startswith(("http://", "https://")) else path
+    return path.partition("?")[0] if path.startswith(HTTP) else path
+
+
+def file_name(listed: str, folder: str) -> str:
+    """Return a name from a folder's listing as that of its file: http lists links, in percent."""
+    return unquote(listed) if folder.startswith(HTTP) else listed
 
 
 def canonical(path: str) -> str:

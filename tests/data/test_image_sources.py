@@ -18,6 +18,7 @@ from ncclean.data.sources import resolve_pairs, resolve_sources
 from tests import object_store
 from tests.data.image_layouts import LAYOUTS, read, statuses, write_files, write_imagefolder
 from tests.hostile import JPEG
+from tests.http_server import served
 
 PAIRS = [(f"{number:05d}", b"image %d" % number, f"caption {number}") for number in range(40)]
 
@@ -254,6 +255,37 @@ def test_sources_in_a_store(tmp_path):
         assert statuses(samples) == ["ok", "caption_missing"]
     finally:
         store.rm("/b", recursive=True)
+
+
+@pytest.mark.parametrize("layout", ["table", "classes", "files"])
+def test_names_of_files_are_quoted_in_urls(tmp_path, layout):
+    """In a URL, `#` begins a fragment, `?` a query, and `%20` is a space."""
+    names = ["cat", "cat#1", "a b", "a%20b", "q", "q?x=1", "50%", "c+d", "é"]
+    for number, name in enumerate(names):
+        folder = tmp_path / (name if layout == "classes" else ".")
+        folder.mkdir(exist_ok=True)
+        (folder / name).with_suffix(".jpg").write_bytes(JPEG + bytes([number]))
+        if layout == "files":
+            (folder / f"{name}.txt").write_text(name)
+    if layout == "table":
+        pq.write_table(
+            pa.table({"file_name": [f"{name}.jpg" for name in names], "caption": names}),
+            tmp_path / "metadata.parquet",
+        )
+    options = {"class_template": "a {}"} if layout == "classes" else {}
+    with served(tmp_path) as url:
+        samples, there = (read(str(one), **options)[0] for one in (tmp_path, url))
+    facts = {(one.key, one.caption, one.image) for one in samples}
+    assert len(facts) == len(names)
+    assert {(one.key, one.caption, one.image) for one in there} == facts
+
+
+def test_a_path_that_is_percent_encoded_is_found_over_http(tmp_path):
+    (tmp_path / "a b.jpg").write_bytes(JPEG)
+    with served(tmp_path) as url:
+        root = ImageRoot(url)
+        assert root.read("a%20b.jpg") == JPEG
+    assert root.other_names == {"percent signs": 1}
 
 
 def test_a_table_that_is_no_utf8_is_named_beside_images_without_captions(tmp_path):

@@ -109,11 +109,12 @@ def _listed(root: str) -> tuple[list[tuple[str, int]], str]:
     Raises `ShardError` if a folder cannot be listed.
     """
     with stores.listings_kept():
-        files = [
+        links = [
             (posixpath.relpath(f"{folder}/{entry.name}", root), entry.size, entry.version)
             for folder in _folders(root)
             for entry in image_files(folder)
         ]
+    files = [(stores.file_name(link, root), size, version) for link, size, version in links]
     files.sort(key=lambda file: hashlib.blake2b(file[0].encode(errors="replace")).digest())
     digest = hashlib.blake2b(digest_size=16)
     for path, size, version in files:

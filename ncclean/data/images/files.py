@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from ncclean.base import stores
 from ncclean.base.regular_files import open_file
@@ -59,18 +59,19 @@ class ImageRoot:
     def read(self, path: str) -> bytes:
         """Read a file, by its path from the folder or from the root of the file system.
 
-        A local file with a similar name is read if the match is unambiguous. Raises
-        `UnreadableFile` for a path that is not a file below the folder, exceeds 256 MiB, or is
-        refused by its store, and `ShardError` if a store does not answer.
+        A local file with a similar name is read if the match is unambiguous; over http, one whose
+        name the path holds percent-encoded. Raises `UnreadableFile` for a path that is not a file
+        below the folder, exceeds 256 MiB, or is refused by its store, and `ShardError` if a store
+        does not answer.
         """
         try:
             return self.read_exactly(path)
         except UnreadableFile as error:
-            if not error.may_be_near or self._is_url:
+            if not error.may_be_near:
                 raise
-            near = self._near.take(path)
+            near = _decoded(path) if self._is_url else self._near.take(path)
             if near is None:
-                raise self._with_near(path, error) from error
+                raise (error if self._is_url else self._with_near(path, error)) from error
             data = self.read_exactly(near.path)
             self.other_names[near.why] += 1
             return data
@@ -121,12 +122,15 @@ class ImageRoot:
         inside = path.removeprefix(self._real + "/")
         if stores.is_url(inside) or inside.startswith("/") or ".." in inside.split("/"):
             raise self._outside(path)
-        system, place = stores.filesystem(f"{self._real}/{inside}")
+        is_http = self._real.startswith(stores.HTTP)
         try:
+            if is_http and inside == path:  # a file's name, in which `#` begins no fragment
+                inside = quote(inside, errors="surrogateescape")
+            system, place = stores.filesystem(f"{self._real}/{inside}")
             return stores.patiently(_start, system, place, path)
         except FileNotFoundError as error:
             raise UnreadableFile(
-                SkipReason.IMAGE_MISSING, f"{self._real}/{inside}: no such object"
+                SkipReason.IMAGE_MISSING, f"{self._real}/{inside}: no such object", is_http
             ) from error
         except Exception as error:
             if not is_store_error(error) and not isinstance(error, ValueError):
@@ -259,6 +263,12 @@ class NearNames:
         except InputError:
             pass
         return dict(names)
+
+
+def _decoded(path: str) -> NearName | None:
+    """Return the path without its percent-encoding, if it has any."""
+    plain = unquote(path)
+    return None if plain == path else NearName(plain, _difference(path, plain, False))
 
 
 def _folded(name: str) -> str:

@@ -108,7 +108,7 @@ class FolderSamples(MemberSamples):
         yield from self._files.map(self._member, entries)
 
     def _member(self, entry: Entry) -> tuple[str, str, bytes | Unread, Entry]:
-        key = utf8(entry.key)
+        key = utf8(stores.file_name(entry.key, self.shard.url))
         data: bytes | Unread = b""
         if self._files.is_wanted(key) and self._is_used(key, entry.extension):
             data = too_large(entry.extension, entry.size) or self._read(entry)
