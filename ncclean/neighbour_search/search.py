@@ -58,6 +58,8 @@ from ncclean.runners.runner import Runner
 from ncclean.storage.array_files import ArrayFolder, Arrays
 
 DEFAULT_MEMORY = 4 << 30
+# Where `pair_groups` has the sizes of groups: several captions of an image are one image.
+GROUP_SIZES = {"image": "images", "text": "text_size", "pair": "pair_size"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,7 @@ class Neighbours:
         `nearest_reference` is a row of the reference.
         """
         columns = {}
-        for name, size in (("image", "images"), ("text", "text_size"), ("pair", "pair_size")):
+        for name, size in GROUP_SIZES.items():
             is_alone = self.groups[size][rows] == 1
             columns[f"{name}_group"] = np.where(is_alone, -1, self.groups[name][rows])
             if name in self.similarity:

@@ -21,7 +21,7 @@ from ncclean.data.fingerprints import as_metadata, fingerprints_of
 from ncclean.neighbour_search.blocks import IDENTIFIERS
 from ncclean.neighbour_search.lemon import LemonParameters
 from ncclean.neighbour_search.options import NeighbourOptions
-from ncclean.neighbour_search.search import Neighbours
+from ncclean.neighbour_search.search import GROUP_SIZES, Neighbours
 from ncclean.neighbour_search.stages import VALUES, chunks
 from ncclean.storage.parts import ROW_GROUP_ROWS
 
@@ -120,14 +120,17 @@ def summarize(neighbours: Neighbours, out: str, seconds: float) -> NeighboursSum
     counts: dict[str, Any] = Counter()
     for rows in chunks(len(neighbours.corpus), VALUES):
         numbers = np.arange(rows.start, rows.stop)
-        for name in ("image", "text", "pair"):
+        is_image = neighbours.groups["same_image"][rows] == numbers  # not its further captions
+        for name, size in GROUP_SIZES.items():
             is_first = neighbours.groups[name][rows] == numbers
-            is_shared = neighbours.groups[f"{name}_size"][rows] > 1
+            is_shared = neighbours.groups[size][rows] > 1
             counts[f"{name}_groups"] += int(np.count_nonzero(is_first & is_shared))
-            counts[f"{name}_duplicates"] += int(np.count_nonzero(~is_first))
+            is_counted = is_shared & is_image if name == "image" else is_shared
+            counts[f"{name}_duplicates"] += int(np.count_nonzero(~is_first & is_counted))
         columns = neighbours.columns(rows)
-        for name in {"mutual_nearest", "contaminated"} & columns.keys():
-            counts[name] += int(np.count_nonzero(columns[name]))
+        counts["mutual_nearest"] += int(np.count_nonzero(columns["mutual_nearest"]))
+        if "contaminated" in columns:
+            counts["contaminated"] += int(np.count_nonzero(columns["contaminated"] & is_image))
     clusters: set[int] = set()
     for rows in chunks(len(neighbours.clusters), VALUES):
         clusters.update(np.unique(neighbours.clusters[rows]).tolist())

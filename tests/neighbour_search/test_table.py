@@ -31,7 +31,7 @@ RESULT = Neighbours(
     ),
     groups={
         "image": np.array([0, 1, 0, 3, 4, 4]), "image_size": np.array([2, 1, 2, 1, 2, 2]),
-        "images": np.array([2, 1, 2, 1, 1, 1]),
+        "images": np.array([2, 1, 2, 1, 1, 1]), "same_image": np.array([0, 1, 2, 3, 4, 4]),
         "text": np.array([0, 1, 1, 1, 4, 5]), "text_size": np.array([1, 3, 3, 3, 1, 1]),
         "pair": np.arange(6), "pair_size": np.ones(6, np.int32),
     },
@@ -87,12 +87,13 @@ def test_without_a_reference_its_columns_are_null(tmp_path):
 
 
 def test_the_summary_counts_groups_and_pairs():
+    """Two captions of an image are neither near-duplicates nor two contaminated images."""
     summary = summarize(RESULT, "n.parquet", 1.5)
     assert (summary.pairs, summary.left_out, summary.repeated_uids) == (6, 2, 1)
-    assert (summary.image_groups, summary.image_duplicates) == (2, 2)
+    assert (summary.image_groups, summary.image_duplicates) == (1, 1)
     assert (summary.text_groups, summary.text_duplicates) == (1, 2)
     assert (summary.pair_groups, summary.pair_duplicates) == (0, 0)
-    assert (summary.mutual_nearest, summary.clusters, summary.contaminated) == (2, 3, 2)
+    assert (summary.mutual_nearest, summary.clusters, summary.contaminated) == (2, 3, 1)
     metadata = neighbour_metadata(NeighbourOptions(), summary)
     assert metadata["image_to_text_recall"] == "0.95"
     assert {"out", "seconds"}.isdisjoint(metadata)
