@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 import uuid
@@ -72,15 +73,16 @@ def run_search(
     progress.say("reading embeddings")
     shards = resolve_embeddings(embeddings)
     blocks = embedded_blocks(shards, keys)
-    vectors, uids = None, None
+    vectors, uids, digest = None, None, ""
     if reference:
         progress.say("reading the reference")
         vectors, uids = read_reference(reference, keys, blocks[0].dim)
+        digest = hashlib.blake2b(vectors.tobytes(), digest_size=16).hexdigest()
     processes = processes_worth(tasks.workers, shards)
     identity = {
         "embeddings": [shard.to_json() for shard in shards],
         "embedding_keys": keys,
-        "reference": list(reference),
+        "reference": [{"name": source, "digest": digest} for source in reference],
         "options": asdict(options),
         "version": ncclean.__version__,
     }

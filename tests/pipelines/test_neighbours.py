@@ -276,18 +276,40 @@ def test_killed_between_the_table_and_the_end_the_same_command_goes_on(scored, f
     assert pq.read_table(tmp_path / "n.parquet").equals(found[1])
 
 
+class Interrupt:
+    """Progress that interrupts the search at a message."""
+
+    def __init__(self, at):
+        self._at = at
+
+    def say(self, text):
+        if text == self._at:
+            raise KeyboardInterrupt
+
+    def advance(self, *position, **facts): ...
+
+
 def test_a_table_that_was_there_before_an_interrupted_search_stays(scored, tmp_path, refused):
     out = tmp_path / "n.parquet"
     request = Neighbours(embeddings=[str(scored / "e")], out=str(out))
-
-    class Interrupt:
-        def say(self, text):
-            raise KeyboardInterrupt
-
-        def advance(self, *position, **facts): ...
-
     with pytest.raises(KeyboardInterrupt):
-        request.run(Interrupt())
+        request.run(Interrupt("reading embeddings"))
     out.write_text("mine")
     refused(request.run)
     assert out.read_text() == "mine"
+
+
+def test_an_interrupted_search_resumes_with_the_same_reference_only(scored, tmp_path, refused):
+    vectors = np.load(scored / "e/img_emb/img_emb_0.npy")[:40]
+    np.save(tmp_path / "r.npy", vectors)
+    request = Neighbours(
+        embeddings=[str(scored / "e")],
+        reference=[str(tmp_path / "r.npy")],
+        out=str(tmp_path / "n.parquet"),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        request.run(Interrupt("writing"))
+    np.save(tmp_path / "r.npy", vectors[::-1])
+    refused(request.run)
+    np.save(tmp_path / "r.npy", vectors)
+    assert request.run().summary.contaminated >= 40
