@@ -89,6 +89,21 @@ def test_ends_of_lines_separators_and_byte_order_marks(tmp_path, end, mark, bom)
     assert rows == [[f"{n}", f"{n}.jpg", f"caption {n}"] for n in range(30)]
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.json"])
+def test_a_byte_order_mark_belongs_to_no_name(tmp_path, name, monkeypatch):
+    """Also before a quote, in a csv with all of its fields quoted."""
+    monkeypatch.setattr(ImageLayout, "unit_rows", 2)
+    lines = [json.dumps({"file_name": f"{n}.jpg", "text": f"caption é {n}"}) for n in range(5)]
+    mark = "\t" if name == "t.tsv" else ","
+    rows = [f'"{n}.jpg"{mark}"caption é {n}"' for n in range(5)]
+    texts = {"t.json": f"[{','.join(lines)}]", "t.jsonl": "\n".join(lines)}
+    text = texts.get(name, "\r\n".join([f'"file_name"{mark}"text"', *rows]))
+    (tmp_path / name).write_text(text, encoding="utf-8-sig", newline="")
+    samples, errors = read(tmp_path / name)
+    assert errors == []
+    assert [one.caption for one in samples] == [f"caption é {n}" for n in range(5)]
+
+
 def test_units_begin_where_rows_do(tmp_path, monkeypatch):
     monkeypatch.setattr(ImageLayout, "unit_rows", 7)
     (tmp_path / "é.jpg").write_bytes(b"x")

@@ -48,7 +48,7 @@ class JsonList:
         self._is_alike = is_alike
         self._what = "its list" if name is None else f"its list `{name}`"
         self._head = "[" if name is None else f'{{"{name}": ['
-        begin = r"\s*\[" if name is None else rf'"{name}"\s*:\s*\['
+        begin = r"\ufeff?\s*\[" if name is None else rf'"{name}"\s*:\s*\['
         self._begin = re.compile(begin)
         self._stream = open_text(url)
         self._buffer, self._place, self.offset = "", 0, 0

@@ -129,7 +129,7 @@ class TextRows:
         fields = next(self._records(self._dialect), [])
         if isinstance(fields, BrokenRow):
             raise ShardError(f"{url}: the names of its columns cannot be read: {fields.what}")
-        self.written_names = [name.removeprefix(_BOM).strip() for name in fields]
+        self.written_names = [name.strip() for name in fields]
         self.names = [name.lower() for name in self.written_names]
         if len({*self.names}) < len(self.names):
             self._keys = row_keys(self.written_names)
@@ -202,7 +202,8 @@ class TextRows:
 class _Lines:
     """Lines of a text that can be given back, with the offsets of lines not yet taken.
 
-    A record of many lines ends where it is too long to be meant.
+    They begin after a byte order mark. A record of many lines ends where it is too long to be
+    meant.
     """
 
     def __init__(self, stream: io.TextIOWrapper, offset: int = 0) -> None:
@@ -210,6 +211,10 @@ class _Lines:
         self._waiting: deque[str] = deque()
         self.read: list[str] = []
         self.offset = offset
+        if offset == 0 and stream.read(1) == _BOM:  # a quoted name may follow it
+            self.offset = len(_BOM.encode())
+        elif offset == 0:
+            stream.seek(0)
         self._characters = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -226,11 +231,10 @@ class _Lines:
         return line
 
     def alone(self) -> Iterator[str]:
-        """Yield lines that are never given back, the first one without a byte order mark."""
+        """Yield lines that are never given back."""
         while line := self._next():
-            is_first = self.offset == 0
             self.offset += _bytes_of(line)
-            yield line.removeprefix(_BOM) if is_first else line
+            yield line
 
     def _next(self) -> str:
         line = self._stream.readline(_LONGEST_LINE)
