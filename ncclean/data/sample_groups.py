@@ -310,10 +310,17 @@ def is_caption(extension: str) -> bool:
 def parse_json(raw: bytes) -> dict[str, Any]:
     """Return the fields of a json member under lower-case names (LAION writes TEXT and URL).
 
-    A broken json, or one that would exhaust memory, loses its fields but not the sample: the
-    caption may be beside it.
+    Of several that differ in case only, the one written in lower case counts, else the first. A
+    broken json, or one that would exhaust memory, loses its fields but not the sample: the caption
+    may be beside it.
     """
-    return {name.lower(): value for name, value in (json_object(raw) or {}).items()}
+    written = json_object(raw) or {}
+    fields: dict[str, Any] = {}
+    for name, value in written.items():
+        lower = name.lower()
+        if name == lower or (lower not in written and lower not in fields):
+            fields[lower] = value
+    return fields
 
 
 def json_object(raw: bytes) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ import pytest
 
 from ncclean.data.fetch import ImageFetcher
 from ncclean.data.options import SourceOptions
-from ncclean.data.sample_groups import picture_of
+from ncclean.data.sample_groups import parse_json, picture_of
 from ncclean.data.samples import NO_PLACE
 from ncclean.data.shard_index import images_of, index_shard, pairs_of
 from ncclean.data.shards import resolve_shards
@@ -155,3 +155,12 @@ def test_names_that_would_spoil_a_terminal_are_counted_under_none_of_their_own(t
     names = ["a.jpg", "a.txt", "a.\x1b[31m.png", f"a.{'x' * 300}.png", "a.depth.png"]
     _, further = pairs(write(tmp_path / "s.tar", names))
     assert further.images == {"other names": 2, "depth.png": 1}
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"caption": "a", "Caption": "b"}', b'{"Caption": "b", "caption": "a"}']
+)
+def test_of_fields_that_differ_in_case_the_lower_one_counts_as_in_tables(raw):
+    """Also what `put_at` replaces when a mended caption is exported."""
+    assert parse_json(raw) == {"caption": "a"}
+    assert parse_json(b'{"TEXT": "a", "Text": "b"}') == {"text": "a"}
