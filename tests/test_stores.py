@@ -6,6 +6,8 @@ import pytest
 from upath import UPath
 
 from ncclean.base import stores
+from ncclean.errors import InputError
+from ncclean.storage.tables import listed_files
 from tests.http_server import served
 
 
@@ -81,6 +83,28 @@ def test_reads_of_an_open_object_are_retried(quick, monkeypatch, tmp_path, refus
                 else:
                     with pytest.raises(OSError, match="does not answer"):
                         file.read()
+
+
+@pytest.mark.parametrize(
+    "is_there",
+    [stores.exists, stores.is_file, lambda path: stores.present_files([path]),
+     lambda path: listed_files([str(path)])],
+    ids=["exists", "is_file", "present_files", "listed_files"],
+)  # fmt: skip
+def test_a_store_that_does_not_answer_denies_nothing(quick, monkeypatch, tmp_path, is_there):
+    """fsspec's `isfile` and http's `exists` do, and http calls a file without a size missing."""
+    (tmp_path / "x.parquet").write_bytes(b"x")
+    refusals = [None] * 5
+    with served(tmp_path, lambda request: refusals and not refusals.pop()) as url:
+        assert is_there(UPath(f"{url}/x.parquet"))
+        assert not refusals
+        monkeypatch.setattr(stores, "PATIENCE_SECONDS", 0.1)
+        refusals += [None] * 10_000
+        with pytest.raises(InputError, match="does not answer"):
+            is_there(UPath(f"{url}/x.parquet"))
+        refusals.clear()
+        nothing = UPath(f"{url}/none")
+        assert (stores.exists(nothing), stores.is_file(nothing)) == (False, False)
 
 
 def test_an_unknown_scheme_is_one_sentence(refused):

@@ -46,6 +46,9 @@ _HUB_OFFLINE = "OfflineModeIsEnabled"  # a ConnectionError
 
 def is_transient(error: BaseException) -> bool:
     """Check whether a retry may help: throttling, a server's error, a broken connection."""
+    # fsspec's http calls a file missing whatever the server answers when asked for its size.
+    if isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        return is_transient(error.__cause__)
     if any(cls.__name__ in _TRANSIENT_CLASSES for cls in type(error).__mro__):
         return True
     status = _status(error)
@@ -98,13 +101,13 @@ def explain(path: object, error: BaseException, verb: str = "write") -> str:
             "GatedRepoError" in names or (_status(error) in (401, 403) and not names & _HUB_MISSING)
         ):
             return f"cannot {verb} {path}: the store refuses these credentials ({one_line(error)})"
-        if isinstance(error, FileNotFoundError) or names & _HUB_MISSING:
-            return f"cannot {verb} {path}: {_missing(path)}"
         if is_transient(error):
             return (
                 f"cannot {verb} {path}: the store does not answer ({one_line(error)}); nothing "
                 "is lost: run the same command when it is back"
             )
+        if isinstance(error, FileNotFoundError) or names & _HUB_MISSING:
+            return f"cannot {verb} {path}: {_missing(path)}"
     if isinstance(error, NotADirectoryError | FileExistsError):
         files = (parent for parent in Path(path).parents if parent.is_file())
         if (file := next(files, None)) is not None:

@@ -237,6 +237,38 @@ def version_of(info: Mapping[str, Any]) -> str:
     return str(next((info[name] for name in names if info.get(name)), ""))
 
 
+def exists(path: UPath) -> bool:
+    """Check whether there is a file or folder. Raises `InputError` if its store does not answer.
+
+    fsspec's own checks deny that there is anything then.
+    """
+    return bool(ask("read", path, path.exists) if not is_url(path) else _kind(path))
+
+
+def is_file(path: UPath) -> bool:
+    """Check whether there is a file. Raises `InputError` if its store does not answer."""
+    if not is_url(path):
+        return bool(ask("read", path, path.is_file))
+    try:
+        return _kind(path) == "file"
+    except InputError as error:
+        # What a store that forbids to list says of a missing object.
+        if isinstance(error.__cause__, PermissionError):
+            return False
+        raise
+
+
+def _kind(path: UPath) -> str | None:
+    """Return whether a URL is a `file` or a `directory`, None if there is nothing."""
+    try:
+        return str(ask("read", path, answered, path.fs.info, path.path)["type"])
+    except InputError as error:
+        cause = error.__cause__
+        if isinstance(cause, FileNotFoundError) and not is_transient(cause):
+            return None
+        raise
+
+
 def present_files(paths: Iterable[UPath]) -> list[UPath]:
     """Return the paths that exist as files or links; objects of one folder are listed once."""
     folders: dict[str, list[UPath]] = defaultdict(list)
@@ -249,7 +281,7 @@ def present_files(paths: Iterable[UPath]) -> list[UPath]:
             present.append(path)
     for members in folders.values():
         if len(members) <= _FEW_OBJECTS:
-            present += [path for path in members if ask("read", path, path.is_file)]
+            present += filter(is_file, members)
         else:
             entries = listing(members[0].parent)
             names = {entry.name for entry in entries if not entry.is_folder}

@@ -56,7 +56,7 @@ class BenchmarkSet:
         return str(self.folder.name)
 
     def has(self, split: str) -> bool:
-        return _exists(self.folder / split)
+        return stores.exists(self.folder / split)
 
     def shards(self, split: str) -> list[ShardRef]:
         """Return the shards of the split `test` or `train`, in order.
@@ -66,13 +66,13 @@ class BenchmarkSet:
         if not self.has(split):
             raise InputError(f"{self.folder} has no folder {split} with shards")
         listed = self.folder / split / "nshards.txt"
-        if not _exists(listed):
+        if not stores.exists(listed):
             return resolve_shards([str(self.folder / split)])
         text = read_text(str(listed)).strip()
         if not text.isdigit() or int(text) < 1:
             raise InputError(f"{listed} must hold the number of shards, not {text[:40]!r}")
         shards = [self.folder / split / f"{number}.tar" for number in range(int(text))]
-        missing = next((path for path in shards if not _exists(path)), None)
+        missing = next((path for path in shards if not stores.exists(path)), None)
         if missing is not None:
             raise InputError(f"{missing} is missing: {listed} counts {text} shards")
         return resolve_shards(map(str, shards))
@@ -108,7 +108,7 @@ class BenchmarkSet:
 
     def _lines(self, name: str, meaning: str) -> list[str]:
         path = self.folder / name
-        if not _exists(path):
+        if not stores.exists(path):
             raise InputError(f"{self.folder} has no {name} with {meaning}")
         # Not `splitlines`, which also ends lines at characters that class names may contain.
         lines = [line.strip() for line in io.StringIO(read_text(str(path)).rstrip(), newline=None)]
@@ -196,7 +196,7 @@ def find_sets(
     sets: list[EvaluationSet] = []
     for source in sources:
         folder = stores.location(source.rstrip("/") or source)
-        if not _exists(folder):
+        if not stores.exists(folder):
             raise InputError(f"{source} does not exist")
         one = read_set(folder)
         if one is None and kind == RETRIEVAL and source.endswith((*TABLES, ".json")):
@@ -232,7 +232,7 @@ def read_set(folder: UPath) -> EvaluationSet | None:
     """
     if splits := _labelled_splits(folder):
         return LabelledSet(folder, CLASSIFICATION, splits=splits)
-    if not _exists(folder / "test"):
+    if not stores.exists(folder / "test"):
         return None
     stated = _stated_kind(folder)
     kind = CLASSIFICATION if stated is None else stated
@@ -250,19 +250,19 @@ def is_retrieval_set(folder: UPath) -> bool:
 
 def _stated_kind(folder: UPath) -> str | None:
     typed = folder / _TYPE_FILE
-    return read_text(str(typed)).strip().lower() if _exists(typed) else None
+    return read_text(str(typed)).strip().lower() if stores.exists(typed) else None
 
 
 def _labelled_splits(folder: UPath) -> dict[str, UPath]:
     """Return folders with a label table, by split; a root with its own table is a test split."""
     splits = {}
     for split, names in _FOLDERS.items():
-        labelled = [folder / name for name in names if _exists(folder / name / _LABELS)]
+        labelled = [folder / name for name in names if stores.exists(folder / name / _LABELS)]
         if labelled:
             splits[split] = labelled[0]
     if "test" in splits:
         return splits
-    return {"test": folder} if _exists(folder / _LABELS) else {}
+    return {"test": folder} if stores.exists(folder / _LABELS) else {}
 
 
 def _checked(one: EvaluationSet, kind: str, splits: tuple[str, ...]) -> EvaluationSet:
@@ -277,7 +277,3 @@ def _checked(one: EvaluationSet, kind: str, splits: tuple[str, ...]) -> Evaluati
 def _folders(folder: UPath) -> list[UPath]:
     children = stores.ask("list", folder, lambda: [c for c in folder.iterdir() if c.is_dir()])
     return sorted(children, key=lambda child: child.name)
-
-
-def _exists(path: UPath) -> bool:
-    return bool(stores.ask("read", path, path.exists))

@@ -204,7 +204,7 @@ class RunFolder:
         """
         places = {path: self.place(path) for path in record.made}
         return all(
-            stores.ask("read", place, stores.location(place).exists)
+            stores.exists(stores.location(place))
             and _file_count(place) >= record.file_counts.get(path, 0)
             for path, place in places.items()
         )

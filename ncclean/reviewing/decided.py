@@ -80,7 +80,7 @@ class Decided:
         self._connection.execute(
             f"CREATE VIEW decided_pairs AS SELECT * FROM decided WHERE decision <> '{NOTE}'"
         )
-        before, is_there = replayed(records), stores.ask("read", str(out), out.is_file)
+        before, is_there = replayed(records), stores.is_file(out)
         if before or is_there:
             try:
                 before = read_decisions(str(out), scored)

@@ -69,8 +69,7 @@ class ArrayFolder:
         }
 
     def has(self, name: str) -> bool:
-        path = self.path(name)
-        return bool(stores.ask("read", path, path.exists))
+        return stores.exists(self.path(name))
 
     def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Publish arrays as a file. Raises `InputError` if it cannot be written."""

@@ -197,7 +197,7 @@ def read_decisions(path: str, scored: Fingerprints | None = None) -> list[Decisi
     """
     place = stores.location(path)
     journal = replayed(records_of(place))
-    is_journal_alone = journal and not stores.ask("read", path, place.is_file)
+    is_journal_alone = journal and not stores.is_file(place)
     decisions = chain(() if is_journal_alone else _rows(path, scored or {}), journal)
     by_pair: dict[Pair, list[Decision]] = {}
     for decision in decisions:

@@ -352,7 +352,7 @@ def exists(path: UPath) -> bool:
 
 def exists_now(path: UPath) -> bool:
     """Check whether there is a run record of this version at `path`."""
-    return bool(stores.ask("read", path, path.exists))
+    return stores.exists(path)
 
 
 def refusal(in_the_way: UPath, command: str) -> InputError:

@@ -218,7 +218,7 @@ def _schema(shards: Sequence[ShardRows]) -> pa.Schema:
 
 def _opened(one: ShardRows) -> pq.ParquetFile:
     place = stores.location(one.path)
-    if not stores.ask("read", place, place.is_file):
+    if not stores.is_file(place):
         raise ResumeError(
             f"{place} is gone, and so are its parts", "; use --overwrite to score again"
         )

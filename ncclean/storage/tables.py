@@ -22,6 +22,7 @@ from ncclean.base.file_names import WORKING_FOLDER
 from ncclean.base.formats import counted
 from ncclean.base.local_copies import AT_ONCE, ListedFile, local_copies, with_original_names
 from ncclean.base.regular_files import why_missing
+from ncclean.base.store_errors import is_transient
 from ncclean.base.text_files import LARGEST_TEXT
 from ncclean.data.fingerprints import FINGERPRINTS, Fingerprints, agreed, changed_shards, from_text
 from ncclean.errors import InputError
@@ -100,7 +101,9 @@ def _stored_files(place: UPath, is_pattern: bool) -> list[ListedFile]:
         return files
     try:
         facts = stores.answered(system.info, place.path)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if is_transient(error):
+            raise
         return []
     if facts["type"] == "file":
         return [_listed_file(str(place), facts)]
@@ -135,7 +138,7 @@ def check_apart(out: str, inputs: Iterable[str]) -> None:
 
 def tables_at(place: UPath) -> list[UPath]:
     """Return the Parquet file at a path, or the Parquet files of the folder there."""
-    return [place] if place.is_file() else listed(place, "*.parquet")
+    return [place] if stores.is_file(place) else listed(place, "*.parquet")
 
 
 def listed(folder: UPath, pattern: str) -> list[UPath]:

@@ -330,7 +330,7 @@ def counts_of(
 def _train_on_node(run: Finetuning, on_step: OnStep) -> FinetuneSummary:
     """Call `train_as_rank` on a node of a cluster."""
     path = stores.location(run.out) / WORKING_FOLDER / RUN
-    if not stores.ask("read", path, path.exists):
+    if not stores.exists(path):
         raise InputError(
             f"--out {run.out} must be in a store, or on a file system that all nodes share"
         )
