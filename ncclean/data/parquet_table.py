@@ -76,7 +76,7 @@ def read_batches(url: str, columns: Sequence[str] | None, rows: Rows | None) -> 
         # The rest of the metadata may be large, and says nothing here.
         carried = as_metadata(fingerprints_of(schema))
         kinds = pa.schema([schema.field(name) for name in names], carried)
-        yield kinds, max(last - first, 0), place.stat().st_size
+        yield kinds, max(last - first, 0), stores.patiently(place.stat).st_size
         for group, (begin, end) in enumerate(itertools.pairwise(ends.tolist())):
             if end <= first or begin >= last:
                 continue

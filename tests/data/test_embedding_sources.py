@@ -14,7 +14,9 @@ from ncclean.data.embeddings.layout import EmbeddingLayout
 from ncclean.data.embeddings.pairs import embedding_dim, read_pairs
 from ncclean.data.embeddings.units import find_embeddings, resolve_embeddings, vector_keys
 from ncclean.data.member_samples import sample_uid
+from ncclean.data.parquet_table import read_table
 from ncclean.data.sources import are_embeddings, resolve_sources
+from tests.http_server import served
 
 # Written by clip-retrieval 2.45.0 itself (`NumpyWriter`, two partitions of 5 and 4 pairs).
 CLIP_RETRIEVAL = Path(__file__).parent / "clip-retrieval-2.45"
@@ -357,3 +359,16 @@ def test_a_list_of_one_caption_is_the_text_of_its_vector(tmp_path):
     image = pa.array(unit(4).astype(np.float32).tolist())
     file = vectors(tmp_path / "a.parquet", image, image, caption=captions)
     assert only([file]).facts["text"].to_pylist() == ["a cat", None, None, None]
+
+
+def test_the_size_of_a_table_is_asked_until_the_store_answers(tmp_path):
+    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "t.parquet")
+    sizes = []  # HEAD, then GET: http calls a file missing if both are refused
+
+    def refuses(request):
+        sizes.extend([request] * ("Range" not in request.headers))
+        return "Range" not in request.headers and len(sizes) in (2, 3)
+
+    with served(tmp_path, refuses) as url:
+        assert len(read_table(f"{url}/t.parquet", None, None)) == 2
+    assert len(sizes) == 4
