@@ -19,6 +19,7 @@ from ncclean.auditing.judge import NOBODY, Judge
 from ncclean.auditing.strata import BINS_PER_LOGIT, FIRST_BIN, LAST_BIN, Strata, strata_of
 from ncclean.base.rules import RULES, Rule
 from ncclean.base.schema import OPTIONAL_COLUMNS, PLACE_COLUMNS, SCORE_COLUMNS
+from ncclean.data.selection import MENDED
 from ncclean.errors import InputError
 from ncclean.storage.catalog import columns_of, connect, first_line
 from ncclean.storage.joined import PLACE
@@ -244,9 +245,14 @@ def _flag(rule: Rule) -> str:
 
 
 def _selection_rule(connection: duckdb.DuckDBPyConnection, path: str) -> Rule:
-    """Return the rule that flags pairs not kept by a selection."""
+    """Return the rule that flags pairs not kept by a selection, or kept with another caption.
+
+    Answers are about the caption of the table.
+    """
     columns = columns_of(connection, "selection")
     if not {"shard", "key", "weight"} <= set(columns):
         raise InputError(f"{path} is not a selection that `ncclean select` wrote")
     named = ", ".join(n for n in ("uid", "shard", "key", "caption_number") if n in columns)
-    return Rule("dropped", f"({named}) NOT IN (SELECT ({named}) FROM selection)", short="dropped")
+    unchanged = f"WHERE {MENDED} IS NULL" if MENDED in columns else ""
+    kept = f"SELECT ({named}) FROM selection {unchanged}"
+    return Rule("dropped", f"({named}) NOT IN ({kept})", short="dropped")

@@ -63,6 +63,24 @@ def test_each_caption_of_an_image_is_kept_or_dropped_by_itself(tmp_path):
     assert counts.pairs.sum(axis=0).tolist() == [1, 3]  # kept, dropped
 
 
+def test_answers_do_not_count_for_pairs_whose_caption_was_mended(tmp_path):
+    """A person corrected the captions of four of the five kept mismatches."""
+    rows = [{**row, "uid": f"u{n}", "key": f"k{n}"} for n, row in enumerate(graded(20))]
+    scores = write_scores(tmp_path / "scores.parquet", rows)
+    answers = {f"u{n}": "mismatch" if n < 5 else "match" for n in range(20)}
+    (tmp_path / "answers.json").write_text(json.dumps(answers))
+    kept = pq.read_table(scores).select(["uid", "shard", "key"])
+    kept = kept.append_column("weight", pa.array([1.0] * 20))
+    captions = pa.array(["right" if n < 4 else None for n in range(20)], pa.string())
+    pq.write_table(kept.append_column("caption", captions), tmp_path / "selection.parquet")
+    audit = measure(
+        [str(scores)], str(tmp_path / "answers.json"), selection=str(tmp_path / "selection.parquet")
+    )
+    assert audit.noise.value == pytest.approx(5 / 20)
+    assert audit.selection.kept.value == pytest.approx(1 / 16)
+    assert audit.selection.flagged == 4
+
+
 def test_pairs_of_tables_with_the_same_shards_are_told_apart(tmp_path, refused):
     for name in "ab":
         rows = [{**row, "uid": f"{name}{n}"} for n, row in enumerate(graded(80))]
