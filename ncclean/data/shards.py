@@ -220,7 +220,7 @@ def places(source: str) -> list[str]:
     """
     is_url = stores.is_url(source)
     has_pattern = any(char in stores.without_query(source) for char in "*?[")
-    if not has_pattern or (not is_url and Path(source).exists()):
+    if not has_pattern or _is_name(source):
         return [source]
     if is_url:
         filesystem, path = stores.filesystem(source)
@@ -233,6 +233,13 @@ def places(source: str) -> list[str]:
     if not paths:
         raise InputError(f"{source} matches no file")
     return sorted(paths)
+
+
+def _is_name(pattern: str) -> bool:
+    """Check whether a glob is the name of a file; of an object, only if it would not match it."""
+    if stores.is_url(pattern):
+        return "[" in pattern and stores.is_file(stores.location(pattern))
+    return Path(pattern).exists()
 
 
 def _expand_one(source: str) -> list[str]:

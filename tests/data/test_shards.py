@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from upath import UPath
 
 from ncclean.data.captions import error_of
 from ncclean.data.shard_index import images_of, index_shard, is_packed_index, pairs_of, samples_in
@@ -223,3 +224,12 @@ def test_a_compressed_shard_is_indexed_by_what_is_in_it(tmp_path):
     index = index_shard(shard(tmp_path, gzip.compress(data), "t.tar"))  # by its bytes, not its name
     assert is_packed_index(index)
     assert index.equals(plain)
+
+
+def test_an_object_named_with_brackets_is_itself(tmp_path):
+    """As a pattern, its name would match another one."""
+    folder = f"memory://{tmp_path.name}"
+    for name in ("k[1].tar", "k1.tar"):
+        UPath(f"{folder}/{name}").write_bytes(b"x")
+    assert [shard.name for shard in resolve_shards([f"{folder}/k[1].tar"])] == ["k[1]"]
+    assert [shard.name for shard in resolve_shards([f"{folder}/k[12].tar"])] == ["k1"]
