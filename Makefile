@@ -45,8 +45,7 @@ demo: install
 # In the order of the files: sorted by their number of tests, those of Ray would come last, one
 # process busy and the others idle.
 test: install
-	$(BIN)/python -m pytest -q -m "not slow" -n auto --maxprocesses 4 --dist loadfile \
-	  --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -m "not slow" -n auto --dist loadfile --no-loadscope-reorder
 
 quick: install
 	$(BIN)/python tests/quick.py

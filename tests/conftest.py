@@ -17,7 +17,7 @@ from unittest import mock
 
 # Before torch is loaded, as the command line does: see cli/app.py.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-if "PYTEST_XDIST_WORKER" in os.environ:  # there are as many workers as cores
+if "PYTEST_XDIST_WORKER" in os.environ:  # there are more workers than cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a test that means a cluster starts it
 # Shifts are estimated once in a session, whatever process asks for them; nothing is kept after it.
@@ -38,6 +38,12 @@ from tests.factories import rendered
 # An example may take as long as a busy machine makes it.
 settings.register_profile("ncclean", deadline=None)
 settings.load_profile("ncclean")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """The workers of `-n auto`: one more than cores, as some wait for others; each takes 2 GB."""
+    return min((os.cpu_count() or 1) + 1, 4)
 
 
 @pytest.hookimpl(wrapper=True)
