@@ -103,7 +103,7 @@ def test_a_text_of_100_mb_for_all_rows(tmp_path, lie, refused):
     used, begin = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, time.monotonic()
     refused(read_decisions, path)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss - used < 1 << 20
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60
 
 
 def test_values_and_rows_are_counted(tmp_path, monkeypatch, refused):
