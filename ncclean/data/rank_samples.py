@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from ncclean.data.samples import OF_CAPTIONS, CaptionKeys, Sample, SkipReason, n
 from ncclean.data.selection import SelectedSample, Selection
 from ncclean.data.shards import ShardRef, match_shards
 from ncclean.errors import ShardError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,26 @@ class RawSample:
     chosen: SelectedSample
     is_noisy: int
     is_of_other_image: bool = False
+
+
+class ImageCheck:
+    """Logs a warning at the first image that is not the scored one.
+
+    Files that a table names change without the table.
+    """
+
+    def __init__(self) -> None:
+        self._has_warned = False
+
+    def __call__(self, uids: Sequence[str]) -> None:
+        """Check `uids`, those of pairs whose images have another size than the scored ones."""
+        if uids and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "images have another size than when they were scored (first: uid %s): the scores "
+                "are of what was there",
+                uids[0],
+            )
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from ncclean.data.augment import TrainingDecoder
 from ncclean.data.decode import DecodedImage, Preprocessing
 from ncclean.data.open_image import ImageRejected
 from ncclean.data.options import LoaderOptions
-from ncclean.data.rank_samples import RankSamples, RawSample, Unusable
+from ncclean.data.rank_samples import ImageCheck, RankSamples, RawSample, Unusable
 from ncclean.data.read_ahead import ReadAhead
 from ncclean.data.samples import SkipReason
 from ncclean.data.selection import Selection
@@ -88,7 +88,7 @@ class WeightedLoader:
         self._tokenize = tokenize
         self._rows = range(*rows.indices(options.batch_size))
         self._reserve: tuple[int, list[RawSample]] | None = None
-        self._has_warned = False
+        self._check_images = ImageCheck()
         self.preprocessing = preprocessing
         self._decoder: TrainingDecoder
         self._source = RankSamples(
@@ -136,7 +136,7 @@ class WeightedLoader:
                     arrays = {n: v for n, v in fields.items() if isinstance(v, np.ndarray)}
                     tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
                     batch = TrainBatch(**fields | tensors)
-                    self._check_images(batch)
+                    self._check_images(batch.of_other_images)
                     yield batch
                     step += 1
                     if is_careful and step > last_careful:
@@ -148,19 +148,6 @@ class WeightedLoader:
                     raise
                 last_careful = step + _BATCHES_AHEAD
                 logger.warning("step %d of epoch %d is made again: %s", step, epoch, error)
-
-    def _check_images(self, batch: TrainBatch) -> None:
-        """Log a warning at the first image that is not the scored one.
-
-        Files that a table names change without the table.
-        """
-        if batch.of_other_images and not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "images have another size than when they were scored (first: uid %s): the scores "
-                "are of what was there",
-                batch.of_other_images[0],
-            )
 
     @property
     def _limits(self) -> Limits:

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ncclean.base.formats import by_name
 from ncclean.data.options import SourceOptions
-from ncclean.data.rank_samples import RankSamples, RawSample, Unusable
+from ncclean.data.rank_samples import ImageCheck, RankSamples, RawSample, Unusable
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import InputError
@@ -81,6 +81,7 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
             rank=rank if rank is not None else here,
             world_size=world_size or everywhere,
         )
+        self._check_images = ImageCheck()
         # Epoch, batches and batch size; shared, since persistent workers keep their copy of this.
         self._next = torch.tensor([0, 0, 1]).share_memory_()
 
@@ -110,7 +111,9 @@ class SelectedPairs(IterableDataset[dict[str, Any]]):
         unusable: list[Unusable] = []
         pairs = self._source.sequence(epoch, min(first + seen, last))
         mine = itertools.islice(pairs, max(last - first - seen, 0))
-        yield from map(_fields, _without_gaps(mine, self._others(epoch), unusable.append))
+        for pair in _without_gaps(mine, self._others(epoch), unusable.append):
+            self._check_images([pair.chosen.uid] if pair.is_of_other_image else [])
+            yield _fields(pair)
         failed = {gap.shard: gap.error for gap in unusable if gap.shard}
         for name, error in (self._source.failed_shards | failed).items():
             logger.warning("%s could not be read to its end: %s", name, error)

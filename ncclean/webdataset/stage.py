@@ -14,8 +14,8 @@ from ncclean.base.url_secrets import name_without_secrets, without_secrets
 from ncclean.data.fingerprints import changed_shards
 from ncclean.data.member_samples import Contents, own_uid, take_captions
 from ncclean.data.options import SourceOptions
-from ncclean.data.rank_samples import RawSample, raw_sample, selected_of
-from ncclean.data.samples import CaptionKeys, Sample
+from ncclean.data.rank_samples import ImageCheck, RawSample, raw_sample, selected_of
+from ncclean.data.samples import CaptionKeys, Place, Sample
 from ncclean.data.selection import SelectedSample
 from ncclean.data.selection_reader import SelectionReader
 from ncclean.data.shards import SUFFIXES, ShardRef, sizes_and_versions
@@ -109,6 +109,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         self._names = frozenset(open_selection(self.selection, self.captions).counts())
+        self._check_images = ImageCheck()
         self._scored, self._changed = fingerprints([self.selection]), set[str]()
         self.caption_key = captions_as_scored([self.selection], self.caption_key)
         pictures = SourceOptions(image_key=self.image_key).image_key
@@ -165,6 +166,7 @@ class Stage:
             waiting[key] = [pair for pair in waiting[key] if pair not in chosen]
             if not waiting[key]:
                 del waiting[key]
+            self._check_images([pair.uid for pair, raw in usable if raw.is_of_other_image])
             is_decoded = isinstance(part.get("txt"), str) or read.image is _DECODED
             for pair, raw in usable:
                 text = raw.caption if is_decoded else raw.caption.encode()
@@ -182,6 +184,8 @@ class Stage:
         image = contents.members.get(contents.picture or "")
         read = Sample(0, contents.key, metadata=contents.metadata, picture=contents.picture)
         read.image = image if isinstance(image, bytes | None) else _DECODED
+        if isinstance(image, bytes):
+            read.place = Place(image_size=len(image))
         take_captions(read, contents.captions)
         return read
 

@@ -145,6 +145,29 @@ def test_small_batches_of_many_workers_are_taken_up_to_the_last(shards):
         assert keys() == whole[seen:]
 
 
+def test_images_of_another_size_than_when_scored_are_named_once(tmp_path, caplog):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    members = {"a.jpg": b"a", "a.txt": b"one", "b.jpg": b"b", "b.txt": b"two"}
+    for name, data in members.items():
+        (photos / name).write_bytes(data)
+    write_tar(tmp_path / "photos.tar", members)
+    url = str(tmp_path / "photos.tar")
+    rows = [(key, "photos", key, 1.0, "retain") for key in "ab"]
+    for size in (1, 2):
+        path = selected(tmp_path / "clean.parquet", *rows, image_size=[size] * 2)
+        caplog.clear()
+        stage = ncclean.webdataset.select(path)
+        for pairs in (
+            ncclean.webdataset.SelectedPairs(str(photos), path),
+            wds.WebDataset(url, shardshuffle=False).compose(stage),
+        ):
+            assert len([*pairs]) == 2
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == 2 * (size - 1)
+        assert all("images have another size than when they were scored" in one for one in said)
+
+
 def test_the_best_captions_need_a_selection(shards):
     with pytest.raises(InputError, match="need a selection"):
         ncclean.webdataset.SelectedPairs(str(shards), captions="best")
