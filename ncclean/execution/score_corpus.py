@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -54,6 +55,8 @@ from ncclean.storage.score_run import RunIdentity, ScoreRun
 from ncclean.storage.summary import ScoreSummary, summarize
 from ncclean.storage.tables import table_metadata
 
+logger = logging.getLogger(__name__)
+
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
 # minutes on a digit that no threshold needs.
 _SHIFT_TOLERANCE = 1e-3
@@ -100,9 +103,15 @@ class ScoreCorpus:
             closing(self._open(engine.identity, columns)) as run,
         ):
             pending = run.pending()
-            self._gather_corpus_facts(progress)
             if run.change is not None and (counts := run.change.counts()):
                 progress.say(counts)
+                if gathered := run.layout.gathered():
+                    logger.warning(
+                        "%s still go by the shards that the run began with; --overwrite scores "
+                        "all by those of now",
+                        " and ".join(gathered),
+                    )
+            self._gather_corpus_facts(progress)
             start = time.perf_counter()
             scored, times = self._score(pending, run, engine, progress)
             speed = scored / (time.perf_counter() - start) if scored else None

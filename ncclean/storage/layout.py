@@ -29,7 +29,13 @@ _BESIDE = "beside the table: "
 _TABLE_FILE = re.compile(r"part-[^/]+\.parquet")
 WORD_CLASSES, BOILERPLATE = "word-classes.txt", "boilerplate.txt"
 POOL, CANONICAL = "pool", "canonical"
-# Facts about the corpus, see `ncclean.execution.corpus_facts`.
+# Facts about the corpus, see `ncclean.execution.corpus_facts`, and the options that ask for them.
+_ASKED_BY = {
+    POOL: "--pool",
+    CANONICAL: "--canonical",
+    WORD_CLASSES: "--word-classes corpus",
+    BOILERPLATE: "--signals text",
+}
 _FACTS = re.compile(rf"{WORD_CLASSES}|{BOILERPLATE}|({POOL}|{CANONICAL})-[^/]+\.arrays")
 
 
@@ -88,6 +94,11 @@ class ScoreLayout:
         if self.is_single_file:
             return []
         return [self.out / name for name in names if _TABLE_FILE.fullmatch(name)]
+
+    def gathered(self) -> list[str]:
+        """Return the options for which the run has gathered facts about its corpus."""
+        facts = [name for name in present_files(self.work) if _FACTS.fullmatch(name)]
+        return [said for fact, said in _ASKED_BY.items() if any(n.startswith(fact) for n in facts)]
 
     def recorded_files(self) -> Iterator[UPath]:
         """Yield all files that the recorded run may have written, except the record."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,8 @@ from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.run_record import RUN
 from ncclean.storage.score_run import LABELS, RunIdentity, ScoreRun
 from ncclean.storage.summary import ScoreSummary, summarize
+
+logger = logging.getLogger(__name__)
 
 
 def merge(
@@ -63,6 +66,11 @@ def merge(
     with contextlib.closing(ScoreRun.open(layout, identity, overwrite=overwrite)) as merged:
         if shifts and merged.noise_shift is None:
             merged.record_noise_shift(*shifts[0])
+        if gathered := sorted({option for run in scored for option in run.layout.gathered()}):
+            logger.warning(
+                "%s went by the shards of each run alone; score all in one run to go by all",
+                " and ".join(gathered),
+            )
         merged.take_over(scored)
         calibration = calibrate(merged, shift, osa_function, calibrate_on)
         progress.say("finalizing")

@@ -10,6 +10,7 @@ import pytest
 from ncclean_pipelines.evaluate_noise import EvaluateNoise
 from ncclean_pipelines.score import Score
 
+import ncclean
 from ncclean.base.config import ScoreOptions
 from ncclean.errors import InputError
 from ncclean.execution.score_corpus import ScoreCorpus
@@ -310,6 +311,28 @@ def test_canonical_similarity_of_few_pairs_is_null(scored, tmp_path):
     command.run(SimpleNamespace(say=said.append, advance=lambda *_, **__: None))
     assert read(tmp_path / "s.parquet").column("canonical_similarity").null_count == 591
     assert any("canonical_similarity is null: of 128 dimensions" in line for line in said)
+
+
+def test_facts_of_a_part_of_the_corpus_are_said(tmp_path, caplog):
+    for number in (0, 1):
+        folder = tmp_path / f"piece-{number}"
+        folder.mkdir()
+        sides = np.random.default_rng(number).normal(size=(2, 30, 4)).tolist()
+        table = pa.table(dict(zip(("image_embedding", "text_embedding"), sides, strict=True)))
+        pq.write_table(table, folder / f"{number}.parquet")
+    options = ScoreOptions(pool=10, canonical=True)
+    pieces = [str(tmp_path / f"piece-{number}.parquet") for number in (0, 1)]
+    for piece in pieces:
+        score(piece.removesuffix(".parquet"), piece, options=options)
+    assert not caplog.messages
+    ncclean.merge(pieces, tmp_path / "merged.parquet")
+    assert "--canonical and --pool went by the shards of each run alone" in caplog.text
+    shutil.copy(tmp_path / "piece-1" / "1.parquet", tmp_path / "piece-0")
+    score(tmp_path / "piece-0", pieces[0], options=options)
+    assert "--pool and --canonical still go by the shards that the run began" in caplog.text
+    said = len(caplog.messages)
+    score(tmp_path / "piece-0", pieces[0], options=options)
+    assert len(caplog.messages) == said
 
 
 @pytest.mark.parametrize("option", ["pretrained", "preprocess"])
