@@ -20,6 +20,9 @@ from ncclean.storage.catalog import columns_of
 
 _GROUPS = {"image": "image_group", "text": "text_group", "both": "pair_group"}
 _BATCH_ROWS = 100_000
+# What a person keeps stays whatever its score, so the others are those that exceed a limit.
+_FIRST = "decision IS NULL"
+_BEST_FIRST = f"{_FIRST}, goodness DESC NULLS LAST"
 
 
 def among(table: str) -> str:
@@ -58,7 +61,7 @@ def find_duplicates(connection: duckdb.DuckDBPyConnection, policy: Policy) -> bo
         SELECT place FROM (
           SELECT c.place, first_value({kept}) OVER (
             PARTITION BY grouped
-            ORDER BY goodness DESC NULLS LAST, c.uid, c.place
+            ORDER BY {_BEST_FIRST}, c.uid, c.place
           ) AS best, {kept} AS own
           FROM candidates c JOIN groups ON c.uid = groups.uid
             AND c.number = coalesce(groups.number, c.number)
@@ -74,7 +77,7 @@ def find_worse_captions(connection: duckdb.DuckDBPyConnection, chain: str) -> bo
         f"""CREATE TEMP TABLE worse_captions AS
         SELECT place FROM ({chain}) WHERE reason IS NULL
         QUALIFY row_number() OVER (
-          PARTITION BY {image_of()} ORDER BY goodness DESC NULLS LAST, number) > 1"""
+          PARTITION BY {image_of()} ORDER BY {_BEST_FIRST}, number) > 1"""
     )
     return _has_rows(connection, "worse_captions")
 
@@ -84,9 +87,9 @@ def find_over_cap(connection: duckdb.DuckDBPyConnection, chain: str, policy: Pol
 
     The best stay, or random ones if the policy has no score. Pairs without a value all stay.
     """
-    order = "goodness DESC NULLS LAST, uid, place"
+    order = f"{_BEST_FIRST}, uid, place"
     if policy.score is None:
-        order = f"md5(concat_ws('/', uid, number, {policy.seed})), place"
+        order = f"{_FIRST}, md5(concat_ws('/', uid, number, {policy.seed})), place"
     connection.execute(
         f"""CREATE TEMP TABLE over_cap AS
         SELECT place FROM ({chain}) WHERE reason IS NULL AND balance IS NOT NULL

@@ -102,6 +102,32 @@ def test_a_kept_pair_without_the_score_is_not_drawn(tmp_path):
     assert summary.dropped_by_reason == {"not drawn": 1}
 
 
+def test_what_people_keep_is_the_best_of_its_group_image_and_value(tmp_path):
+    """The limits hold: one pair of a group, one caption of an image, `cap` pairs of a value."""
+    similarity = pa.array([n / 10 for n in range(8)], pa.float32())
+    worst = [("u0", 0, KEEP, None), ("u4", 0, CORRECT, "right")]
+    halves = ["a"] * 4 + ["b"] * 4
+    neighbours = {"uid": [f"u{n}" for n in range(8)], "pair_group": halves}
+    pq.write_table(pa.table(neighbours), tmp_path / "neighbours.parquet")
+    pairs = scores(similarity=similarity, half=halves)
+    for policy in (
+        {"dedup": str(tmp_path / "neighbours.parquet")},
+        {"balance_by": "half", "cap": 1, "score": "similarity"},
+        {"balance_by": "half", "cap": 1},
+    ):
+        _, kept = chosen(tmp_path, pairs, *worst, **policy)
+        assert kept.keys() == {("0000", 0), ("0004", 0)}
+    captions = {
+        "uid": [f"u{n // 4 * 4}" for n in range(8)],
+        "key": [f"000{n // 4 * 4}" for n in range(8)],
+        "row": pa.array([n // 4 for n in range(8)], pa.int32()),
+        "caption_number": pa.array([*range(4), *range(4)], pa.int16()),
+    }
+    pairs = scores(similarity=similarity, **captions)
+    _, kept = chosen(tmp_path, pairs, *worst, best_caption=True)
+    assert kept.keys() == {("0000", 0), ("0004", 0)}
+
+
 def test_order_holds_with_decisions(tmp_path):
     scores = table(1000)
     rows = [(uid, 0, KEEP, None) for uid in scores["uid"].to_pylist()[::7]]
