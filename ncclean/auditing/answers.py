@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from ncclean.base.text_files import parse_json
 from ncclean.errors import InputError
 
 DESIGN = "audit_design"  # metadata key in Parquet files
+TEXT = "text"  # column of a pair's caption in sample.parquet, which other programs may keep
 ANSWERS = ("cannot tell", "match", "partly", "mismatch")  # by the keys 0, 1, 2, 3 of the page
 Counts = Literal["match", "mismatch", "leave-out"]
 Pair = tuple[str, int | None]  # uid and number of the caption, None if not stated
@@ -70,12 +71,14 @@ class Design:
 class Answers:
     """The last answer on each pair; `repeated` counts answers that a later one replaced.
 
-    `design` is that of the sample, None if unknown.
+    `design` is that of the sample, None if unknown. `texts` are the captions that were judged, of
+    those pairs for which the files have them.
     """
 
     by_pair: Mapping[Pair, str]
     design: Design | None
     repeated: int
+    texts: Mapping[Pair, str] = field(default_factory=dict)
 
     def digest(self) -> str:
         """Return a hash of the judged pairs and their answers."""
@@ -100,15 +103,16 @@ def is_mismatched(answer: str, partly: Counts, cannot_tell: Counts) -> bool | No
 def read_answers(*paths: str) -> Answers:
     """Read answers from one or several files: JSON, JSON lines, CSV or Parquet.
 
-    Each has `uid` and `answer`, and `caption_number` if there are several. JSON is the page's list
-    of objects, or an object of answers by uid. An answer is one of `ANSWERS`, in any case and with
-    `_` or `-` for the blank, or its number. Among several designs, the last that counts a judge's
-    answers is used, else the first.
+    Each has `uid` and `answer`, `caption_number` if there are several, and may have `text`. JSON is
+    the page's list of objects, or an object of answers by uid. An answer is one of `ANSWERS`, in
+    any case and with `_` or `-` for the blank, or its number. Among several designs, the last that
+    counts a judge's answers is used, else the first.
 
     Raises `InputError` for a file without answers or with invalid ones, and for samples drawn from
     different strata.
     """
     by_pair: dict[Pair, str] = {}
+    texts: dict[Pair, str] = {}
     design = None
     count = 0
     for path in paths:
@@ -119,6 +123,9 @@ def read_answers(*paths: str) -> Answers:
             if answer is None:
                 continue  # a line with an unanswered pair
             by_pair[pair] = answer
+            texts.pop(pair, None)  # of an answer that this one replaces
+            if isinstance(text := row.get(TEXT), str) and text:
+                texts[pair] = text
             count += 1
         if count == before:
             raise InputError(f"{path} has no answers: it takes a uid and an answer for each pair")
@@ -126,12 +133,12 @@ def read_answers(*paths: str) -> Answers:
             raise InputError(f"{path} and {paths[0]} are on samples of different strata")
         if design is None or (own is not None and own.judged is not None):
             design = own
-    return Answers(by_pair, design, count - len(by_pair))
+    return Answers(by_pair, design, count - len(by_pair), texts)
 
 
 def _rows(path: str) -> tuple[Iterable[Any], Design | None]:
     """Return the rows of a file, and the design that it states."""
-    rows, facts = read_rows(path, ("uid", "answer"), ("caption_number",), what="answers")
+    rows, facts = read_rows(path, ("uid", "answer"), ("caption_number", TEXT), what="answers")
     if facts.get("made_by") == mark("review"):
         raise InputError(
             f"{path} has decisions of `ncclean review`, not answers: people review suspects, "

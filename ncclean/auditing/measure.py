@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from ncclean.auditing.answers import (
     ANSWERS,
+    TEXT,
     Answered,
     Answers,
     Counts,
@@ -31,6 +33,8 @@ from ncclean.base.rules import Rule
 from ncclean.errors import InputError
 from ncclean.scoring.recalibration import Audited
 from ncclean.storage.run_facts import read_facts
+
+logger = logging.getLogger(__name__)
 
 
 def measure(
@@ -77,6 +81,7 @@ def measure(
         rules, has_selection, judge_name = table.rules, table.has_selection, table.judge
     uids = set(rows.column("uid").to_pylist())
     rows, of_rows = _answered(rows, answered)
+    _check_captions(rows, of_rows, answered, named[0])
     verdicts = [is_mismatched(answered.by_pair[pair], partly, cannot_tell) for pair in of_rows]
     counted = [place for place, verdict in enumerate(verdicts) if verdict is not None]
     if not counted:
@@ -195,6 +200,27 @@ def _answered(rows: pa.Table, answers: Answers) -> tuple[pa.Table, list[Pair]]:
             )
         places.setdefault(pair, place)
     return rows.take(pa.array(list(places.values()), pa.int64())), list(places)
+
+
+def _check_captions(rows: pa.Table, pairs: Sequence[Pair], answers: Answers, path: str) -> None:
+    """Log a warning if answers state other captions than the table has under their uids.
+
+    Only blanks may differ, as other programs change them.
+    """
+    others = [
+        pair[0]
+        for pair, text in zip(pairs, rows.column(TEXT).to_pylist(), strict=True)
+        if text is not None and answers.texts.get(pair, text).split() != text.split()
+    ]
+    if others:
+        logger.warning(
+            "%s: of %d answers, %d are about another caption than the table has (first: uid %s), "
+            "as those on another corpus",
+            path,
+            len(pairs),
+            len(others),
+            others[0],
+        )
 
 
 def _rules(

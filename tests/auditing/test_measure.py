@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from upath import UPath
@@ -61,6 +62,32 @@ def test_each_caption_of_an_image_is_kept_or_dropped_by_itself(tmp_path):
     with AuditTable.open([str(scores)], str(tmp_path / "selection.parquet")) as opened:
         counts = opened.counts(np.array([0.5]))[-1]
     assert counts.pairs.sum(axis=0).tolist() == [1, 3]  # kept, dropped
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "json"])
+def test_answers_on_other_captions_are_named(tmp_path, caplog, ending):
+    """Another corpus has the same uids: those of its shards' names and keys."""
+    rows = [
+        {**row, "uid": f"u{n}", "key": f"k{n}", "text": f"é, {n}"}
+        for n, row in enumerate(graded(20))
+    ]
+    scores = write_scores(tmp_path / "scores.parquet", rows)
+    path = tmp_path / f"answers.{ending}"
+    for texts in ([f" é,  {n}\n" for n in range(20)], [f"é, {n % 18}" for n in range(20)]):
+        answers = [
+            {"uid": f"u{n}", "answer": "match", "text": text or None}
+            for n, text in enumerate(["", *texts[1:]])
+        ]
+        if ending == "csv":
+            pyarrow.csv.write_csv(pa.Table.from_pylist(answers), path)
+        elif ending == "parquet":
+            pq.write_table(pa.Table.from_pylist(answers), path)
+        else:
+            path.write_text(json.dumps(answers), "utf-8")
+        assert not caplog.messages
+        measure([str(scores)], str(path))
+    (said,) = caplog.messages
+    assert "of 20 answers, 2 are about another caption than the table has (first: uid u18)" in said
 
 
 def test_answers_do_not_count_for_pairs_whose_caption_was_mended(tmp_path):
