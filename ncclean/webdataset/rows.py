@@ -119,14 +119,15 @@ class SelectedRows:
         `InputError` for a row that, by its `uid`, is not the selected one.
         """
         pair = self._selected[self._kept[index]]
-        if str(row.get("uid", pair.uid)) != pair.uid:
+        fields = {name.lower(): value for name, value in row.items()}
+        uid = own_uid(fields) or pair.uid
+        if uid != pair.uid:
             raise InputError(
-                f"row {index} has the uid {row['uid']}, and the selection {pair.uid}: name the "
-                "sources in the order of the data set, and filter before you shuffle"
+                f"row {index} has the uid {uid}, and the selection {pair.uid}: name the sources in "
+                "the order of the data set, and filter before you shuffle"
             )
         weight = {"weight": float(pair.weight)}
         names = caption_keys(self._caption_key)
-        fields = {name.lower(): value for name, value in row.items()}
         (places,) = caption_places([fields], names)
         if pair.text is None and (pair.caption is None or len(places) == 1):
             return weight

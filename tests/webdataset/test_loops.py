@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 import ncclean
 from ncclean.data.decode import Preprocessing
+from ncclean.data.member_samples import sample_uid
 from ncclean.data.options import LoaderOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.selection_reader import SelectionReader
@@ -437,6 +438,21 @@ def test_rows_of_an_image_need_not_be_neighbours_and_a_pair_may_be_drawn_twice(t
         {"weight": 8.0},
         {"weight": 2.0, "caption": "new"},
     ]
+
+
+def test_the_uids_of_rows_are_those_of_the_scoring(tmp_path):
+    """Some rows have none, numbers may be floats, and a column may be called UID."""
+    rows = [{"key": key, "image": hostile.JPEG, "caption": "x", "UID": uid}
+            for key, uid in (("a", None), ("b", 2.0), ("c", 3.0))]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    (shard,) = resolve_sources([str(tmp_path / "t.parquet")])
+    uids = [sample_uid(one.metadata, "t", one.key) for one in read_samples(shard)]
+    pairs = [(uid, "t", key, 0.5, "retain") for uid, key in zip(uids, "abc", strict=True)]
+    path = selected(tmp_path / "clean.parquet", *pairs)
+    kept = ncclean.webdataset.SelectedRows(str(tmp_path / "t.parquet"), path)
+    assert [kept.weigh(row, number) for number, row in enumerate(rows)] == [{"weight": 0.5}] * 3
+    with pytest.raises(InputError, match=f"uid {uids[2]}, and the selection {uids[1]}"):
+        kept.weigh(rows[2], 1)
 
 
 @pytest.mark.parametrize(
