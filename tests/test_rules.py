@@ -110,7 +110,7 @@ def test_names_for_the_terminal_and_for_the_page():
 )
 def test_the_sign_of_a_threshold(cleaner, exclusive, sign):
     condition = flagging_condition("x", 1 / 3, higher_is_cleaner=cleaner, exclusive=exclusive)
-    assert condition == f"x {sign} 0.3333"
+    assert condition == f"x {sign} 0.3333333333333333"
     large = flagging_condition("x", 12345, higher_is_cleaner=cleaner, exclusive=exclusive)
     assert large == f"x {sign} 12345"
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ncclean.base.formats import threshold_text
 from ncclean.base.schema import SCORE_FACTS
 
 
@@ -53,7 +52,7 @@ def flagging_condition(
     'similarity <= 0.25'
     """
     sign = "<" if higher_is_cleaner else ">"
-    return f"{column} {sign}{'' if exclusive else '='} {threshold_text(threshold)}"
+    return f"{column} {sign}{'' if exclusive else '='} {str(threshold).removesuffix('.0')}"
 
 
 def _at_operating_point(column: str, short: str, method: Method | None = None) -> Rule:

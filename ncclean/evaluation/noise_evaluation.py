@@ -246,7 +246,8 @@ def evaluate_score(
     return ScoreEvaluation(
         column=column.column,
         higher_is_noisier=column.higher_is_noisier,
-        flags=column.condition(threshold),
+        # In the shortest digits of the column's type: a rounded one excludes the threshold's pairs.
+        flags=column.condition(scores.values.dtype.type(threshold)),
         threshold_source=source,
         pairs=len(scores.values),
         unscored=unscored,

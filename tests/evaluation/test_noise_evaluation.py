@@ -1,6 +1,8 @@
 """ """
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from ncclean.base.rules import Rule
@@ -68,6 +70,18 @@ def test_without_a_threshold_the_estimated_share_is_flagged():
     assert evaluation.kinds[0].report.accuracy == 1
     assert evaluation.kinds[0].best_threshold == pytest.approx(0.2)
     assert evaluation.threshold_source == "the noisiest 50.0%, said the test"
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_the_condition_flags_the_pairs_that_were_counted(kind):
+    shares = np.array([1 / 3, 1 / 3, 1 / 3, 2 / 3], kind)
+    scores = SortedScores.of(-shares, np.array([1, 1, 0, 0], np.int8))
+    evaluation = evaluate_score(scores, NoiseScore("vote", False), [], 0.5, "said the test", 0)
+    assert evaluation.kinds[0].report.recall == 1
+    flags = f"SELECT count(*) FROM pairs WHERE {evaluation.flags}"
+    with duckdb.connect() as connection:
+        connection.register("pairs", pa.table({"vote": shares}))
+        assert connection.execute(flags).fetchone() == (3,)
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(0, np.inf), (0.26, 3), (0.25, 4), (1, 1), (2, 1)])
