@@ -23,6 +23,7 @@ from ncclean.data.selection import MENDED
 from ncclean.errors import InputError
 from ncclean.storage.catalog import columns_of, connect, first_line
 from ncclean.storage.joined import PLACE
+from ncclean.storage.quoting import finite
 
 _TELLS = "near_miss_probability"
 _NEEDED = ("uid", "shard", "key", "row", "status", "similarity", "noise_probability")
@@ -87,7 +88,7 @@ class AuditTable:
         connection.execute(
             f"CREATE TEMP VIEW pairs AS SELECT {selected}, {number}::SMALLINT AS caption_number, "
             f"s.{PLACE} AS place, {judging.answer} AS judge FROM scores s {judging.joins} "
-            "WHERE s.status = 'ok' AND s.noise_probability IS NOT NULL"
+            f"WHERE s.status = 'ok' AND {finite('s.noise_probability')} IS NOT NULL"
         )
         rules = tuple(rule for rule in RULES if set(rule.columns) <= set(columns))
         if selection is not None:

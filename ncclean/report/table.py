@@ -21,7 +21,7 @@ from ncclean.data.samples import Place
 from ncclean.errors import InputError
 from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import PLACE, PLACED, SCORES_ALONE, JoinedScores
-from ncclean.storage.quoting import identifier, quoted, truth_of
+from ncclean.storage.quoting import finite, identifier, quoted, truth_of
 from ncclean.storage.run_facts import RunFacts, read_facts
 from ncclean.storage.tables import table_files
 
@@ -32,6 +32,7 @@ _COUNTED = {
 }  # with replacements from older tables
 # The types of columns that the page can filter by, in DuckDB's spelling, and how many of these.
 _FILTERED = re.compile(r"U?(TINY|SMALL|BIG)?INT(EGER)?|FLOAT|DOUBLE|BOOLEAN|VARCHAR")
+_FLOATS = ("FLOAT", "DOUBLE")
 _MOST_FURTHER = 64
 SHARD = f"{PLACE}_shard"  # the column of a shard's name, with its table if there are several runs
 _NEEDED = ("shard", "key", "row", "status", "similarity")
@@ -68,7 +69,11 @@ class ScoreTable:
                 raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
         optional = (*SCORE_COLUMNS, *OPTIONAL_COLUMNS)
         lacking = {column.name: f"NULL::{column.sql_type}" for column in optional} | _COUNTED
-        values = lacking | {name: name for name in columns & lacking.keys()}
+        # NaN, as pandas and Polars write it, is no score: one would make every sum NaN.
+        values = lacking | {
+            name: finite(name) if scores.names.types[name] in _FLOATS else name
+            for name in columns & lacking.keys()
+        }
         if "is_noisy" in columns:
             values["is_noisy"] = truth_of(scores.names.types["is_noisy"])
         selected = ", ".join(f"{value} AS {name}" for name, value in values.items())
@@ -94,11 +99,13 @@ class ScoreTable:
             if table and (facts := SCORE_FACTS.get(column.lower())) is not None
         }
         scores.prepare([*_NEEDED, *_COUNTED, *joined], is_placed=True)
-        counted = [f"{values[name]} AS {name}" for name in _COUNTED]
-        floats = [f"{identifier(name)}::FLOAT AS {identifier(name)}" for name in joined]
+        counted = [f"{values[name]} AS {name}" for name in (*_NEEDED, *_COUNTED)]
+        floats = [
+            f"{finite(f'{identifier(name)}::FLOAT')} AS {identifier(name)}" for name in joined
+        ]
         connection.execute(
             "CREATE TEMP VIEW joined_pairs AS SELECT "
-            f"{', '.join([PLACE, *_NEEDED, *counted, *floats])} FROM {PLACED}"
+            f"{', '.join([PLACE, *counted, *floats])} FROM {PLACED}"
         )
         return cls(connection, facts_of_run, columns, joined, scores.partners, further)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from ncclean.base.options import Option, Options, Seed
 from ncclean.errors import InputError
 from ncclean.selection.drop_parts import COLUMNS, HAS_PARTS
-from ncclean.storage.quoting import identifier
+from ncclean.storage.quoting import finite, identifier
 
 if TYPE_CHECKING:
     from ncclean.base.rules import Method
@@ -241,11 +241,6 @@ class Policy(Options):
         """Return SQL for the weight of a kept pair."""
         column = self.weights or ("osa_weight" if self.method == "osa" else None)
         return "1.0" if column is None else identifier(column)
-
-
-def finite(value: str) -> str:
-    """Return SQL that is null where `value` is infinite or NaN, which DuckDB ranks above all."""
-    return f"CASE WHEN isfinite({value}::DOUBLE) THEN {value} END"
 
 
 # Declaring the options does not need Arrow, only applying them does.

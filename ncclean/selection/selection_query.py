@@ -26,11 +26,11 @@ from ncclean.selection.chain_steps import (
 )
 from ncclean.selection.decided import DROPPED, Decisions
 from ncclean.selection.drop_parts import count_mended, part_columns
-from ncclean.selection.policy import Policy, finite
+from ncclean.selection.policy import Policy
 from ncclean.storage.catalog import columns_of, first_line
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import PLACE, PLACED, JoinedScores
-from ncclean.storage.quoting import identifier, quoted
+from ncclean.storage.quoting import finite, identifier, quoted
 
 # Optional columns of the table: those counted by the summary, used to compare duplicates, and kept
 # in the selection.

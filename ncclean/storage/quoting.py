@@ -28,6 +28,11 @@ def natural_order(text: str) -> str:
     return f"regexp_replace({padded}, '0*([0-9]{{{len(_ZEROS)}}})', '\\1', 'g'), {text}"
 
 
+def finite(value: str) -> str:
+    """Return SQL that is null where `value` is infinite or NaN, which DuckDB ranks above all."""
+    return f"CASE WHEN isfinite({value}::DOUBLE) THEN {value} END"
+
+
 def truth_of(kind: str) -> str:
     """Return SQL of the column `is_noisy` as a boolean, for a column of this type; NaN is unknown.
 

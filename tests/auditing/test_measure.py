@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 
 import numpy as np
 import pyarrow as pa
@@ -347,7 +348,12 @@ def test_tables_without_noise_probabilities_are_refused(tmp_path, refused):
 
 
 def test_pairs_that_could_not_be_scored_are_no_part_of_it(tmp_path):
-    rows = [*graded(40), {"status": "image_corrupt"}, {"similarity": 0.1}]
+    rows = [
+        *graded(40),
+        {"status": "image_corrupt"},
+        {"similarity": 0.1},
+        {"noise_probability": math.nan},
+    ]
     table = write_scores(tmp_path / "scores.parquet", rows)
     assert sample_of(table, 100).rows.num_rows == 40
 

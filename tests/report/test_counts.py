@@ -177,6 +177,22 @@ def test_a_truth_of_nan_is_unknown(tmp_path):
     assert curve.noisy.sum() == 1
 
 
+def test_a_score_of_nan_is_none(tmp_path):
+    """DuckDB ranks it above all numbers, and a sum with it is NaN."""
+    rows = [{"similarity": 0.1, "noise_probability": 0.75}, {"similarity": 0.3}]
+    broken = {"similarity": math.nan, "noise_probability": math.nan}
+    path, other = write_scores(tmp_path / "s.parquet", [*rows, broken]), tmp_path / "o.parquet"
+    scores = pa.array([0.5, 0.2, math.nan])
+    pq.write_table(pa.table({"uid": ["u0", "u1", "u2"], "similarity": scores}), other)
+    table = ScoreTable.open([str(path)], join=[str(other)])
+    counts = count_pairs(table)
+    assert (counts.ok, counts.calibrated, counts.expected_mismatched) == (3, 1, 0.75)
+    assert shard_table(table).rows[0].noise_rate == 0.75
+    assert overlap_of_rules(table).both(0, 0) == 1
+    kept = {curve.column: int(curve.pairs.sum()) for curve in score_curves(table)}
+    assert kept == {"noise_probability": 1, "similarity": 2, "o.similarity": 2}
+
+
 def test_without_truth_and_without_flags(tmp_path):
     rows = [{"similarity": 0.2, "osa_noisy": False}, {"similarity": 0.3, "osa_noisy": False}]
     overlap = overlap_of_rules(ScoreTable.open([str(write_scores(tmp_path / "s.parquet", rows))]))
