@@ -385,6 +385,7 @@ def _wanted(fields: Any) -> Request:
         like=None if fields.get("like") in (None, "") else int(fields["like"]),
         side=CAPTION if fields.get("side") == CAPTION else IMAGE,
         undecided=str(fields.get("undecided", "")) in ("1", "True"),
+        page=str(fields.get("page") or ""),
     )
 
 

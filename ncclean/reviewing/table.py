@@ -155,7 +155,8 @@ class Request:
     `where` is SQL, `search` are words in captions, folders or file names; `undecided` leaves out
     decided pairs. Pairs are sorted by `score` or, with `sort`, by `NAME` of the file or by `DATE`,
     on which an image was taken. `meaning` are words, and `like` is the place of a row, to whose
-    image the `side` of the pairs is compared: the nearest come first.
+    image the `side` of the pairs is compared: the nearest come first. `page` is the reader: it goes
+    on in the order that it opened, whatever others open later.
     """
 
     view: str = "suspects"
@@ -169,6 +170,7 @@ class Request:
     like: int | None = None
     side: str = "image"
     undecided: bool = False
+    page: str = ""
 
 
 @dataclass(frozen=True)

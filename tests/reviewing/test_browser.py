@@ -104,6 +104,25 @@ def test_a_person_decides_by_keys_and_captions_are_text(scores, tmp_path):
         assert sorted(decisions) == ["correct", "drop", "drop", "keep"]
 
 
+def test_who_asks_how_many_are_undecided_skips_no_pair(scored, tmp_path):
+    fields = {"view": "all", "undecided": "1", "start": 60, "count": 1}
+    with served(scored / "scores.parquet", "--out", tmp_path / "d.parquet") as running:
+        next_block = running.get("rows", **fields)["cards"][0]["uid"]
+        with chromium() as driver:
+
+            def script(text):
+                return driver.execute_script(f"return {text}")
+
+            driver.get(running.url)
+            script("($('view').value = 'all', $('undecided').checked = true, changed())")
+            wait(lambda: script("!pending && request.undecided === '1' && cards.size >= 60"))
+            script("(decide('keep'), decide('keep'), deeds.all())")
+            wait(lambda: script("$('all').open"))
+            script("($('all').close(), cards.delete(60), load(60))")
+            wait(lambda: script("cards.has(60)"))
+            assert script("cards.get(60).uid") == next_block
+
+
 def test_the_closest_captions_by_keys(scored, corpus, tmp_path):
     from selenium.webdriver.common.action_chains import ActionChains
 

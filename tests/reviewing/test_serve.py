@@ -272,6 +272,18 @@ def test_a_page_learns_that_another_one_decides(scored, tmp_path):
         assert decides("a", "5")
 
 
+def test_a_page_goes_on_in_its_order_whatever_another_one_opens(review):
+    fields = {"view": "all", "undecided": "1"}
+    before = [
+        card["uid"] for card in review.get("rows", **fields, page="a", anew=1, count=9)["cards"]
+    ]
+    review.post("decide", decision="keep", pairs=[[before[0], 0]])
+    review.get("rows", **fields, page="b", anew=1, count=1)
+    after = review.get("rows", **fields, page="a", start=3, count=6)["cards"]
+    review.post("undo")
+    assert [card["uid"] for card in after] == before[3:]
+
+
 ENDLESS = "(SELECT count(*) FROM range(1000000000000)) > 3"
 
 

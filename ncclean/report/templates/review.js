@@ -12,7 +12,7 @@ let at = -1, anchor = -1, chosen = new Set(), editing = null, settle = null, epo
 function trouble(text) { $("trouble").textContent = text || ""; $("trouble").hidden = !text; }
 
 async function ask(name, fields, body, signal) {
-  const query = new URLSearchParams(Object.entries({...fields, ...(body && {page: data.page})}).filter(([, v]) => v !== null && v !== undefined && v !== ""));
+  const query = new URLSearchParams(Object.entries({page: data.page, ...fields}).filter(([, v]) => v !== null && v !== undefined && v !== ""));
   const options = body === undefined ? {signal} : {
     method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
   };
@@ -425,7 +425,8 @@ function edit() {
 const all = guarded(async () => {
   if (!total) return;
   await told;
-  const {pairs} = await ask("rows", {...request, undecided: "1", start: 0, count: 0, anew: 1}, undefined, view.signal);
+  // Without the page: the view in which one goes on keeps its order.
+  const {pairs} = await ask("rows", {...request, page: "", undecided: "1", start: 0, count: 0, anew: 1}, undefined, view.signal);
   if (!pairs) { $("state").textContent = "all pairs of this view are decided"; return; }
   $("all-what").textContent = `All ${number(pairs)} undecided pairs of this view:`;
   $("all").returnValue = ""; $("all").showModal();
