@@ -15,9 +15,14 @@ from werkzeug.wrappers import Request, Response
 
 @contextlib.contextmanager
 def served(
-    folder: Path, refuses: Callable[[Request], bool] = lambda request: False
+    folder: Path,
+    refuses: Callable[[Request], bool] = lambda request: False,
+    has_ranges: bool = True,
 ) -> Iterator[str]:
-    """Yield the URL of a server of the folder's files, which `refuses` some requests with 503."""
+    """Yield the URL of a server of the folder's files, which `refuses` some requests with 503.
+
+    Without `has_ranges`, it answers each request with the whole file.
+    """
 
     @Request.application
     def answer(request: Request) -> Response:
@@ -30,6 +35,8 @@ def served(
         if not file.is_file():
             return Response("nothing", 404)
         data = file.read_bytes()
+        if not has_ranges:
+            return Response(data)
         return Response(data).make_conditional(
             request, accept_ranges=True, complete_length=len(data)
         )

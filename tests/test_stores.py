@@ -130,6 +130,13 @@ def test_ranges(tmp_path, place, refused):
     refused(stores.read_range, url, 90, 110)
 
 
+def test_a_server_without_ranges_is_named(tmp_path):
+    (tmp_path / "x").write_bytes(bytes(range(100)))
+    error = pytest.raises(InputError, match="ignores ranges")
+    with served(tmp_path, has_ranges=False) as url, error:
+        stores.read_range(f"{url}/x", 10, 14)
+
+
 @pytest.mark.parametrize("place", ["disk", "store"])
 @pytest.mark.parametrize("count", [3, 30])
 def test_files_are_found_and_removed_and_folders_are_not(tmp_path, place, count):

@@ -360,7 +360,9 @@ def read_range(url: str, begin: int, end: int) -> bytes:
         data = ask("read", url, system.cat_file, path, start=begin, end=end)
     else:
         data = ask("read", url, _read_local, url, begin, end)
-    if len(data) != end - begin:
+    if len(data) > end - begin:
+        raise InputError(f"{url}: its server ignores ranges of bytes; copy the file to a disk")
+    if len(data) < end - begin:
         raise InputError(f"{url} is shorter than it was: it has changed since it was read")
     return bytes(data)
 
