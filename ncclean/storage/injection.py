@@ -22,7 +22,7 @@ from upath import UPath
 from ncclean.base import stores
 from ncclean.base.atomic import published, remove_leftovers
 from ncclean.base.file_names import WORKING_FOLDER
-from ncclean.data.noise import PERMUTING, noise_count
+from ncclean.data.noise import PERMUTING, WITH_PARTNER, noise_count
 from ncclean.data.shards import SUFFIXES, ShardRef, file_sizes
 from ncclean.storage.differences import differences
 from ncclean.storage.run_record import RUN, RunRecord
@@ -223,7 +223,8 @@ class NoiseSummary:
     """Counts of a finished noise injection.
 
     Among `pairs` scorable pairs, `planned` were drawn per kind and `noisy` became noisy: the rest
-    were left in place by the permutation (`left_in_place`) or got an equal value (`unchanged`).
+    were left in place by the permutation, or drew a sentence of their own image (`left_in_place`),
+    or got an equal value (`unchanged`).
     `shortage` is how many fewer were drawn than the rates requested. `already_noisy` pairs were
     noisy in the input and left alone.
     """
@@ -263,7 +264,7 @@ def summarize(run: Injection, failed: dict[str, str], written: int, seconds: flo
         left_in_place={
             kind: count - noisy.get(kind, 0) - unchanged.get(kind, 0)
             for kind, count in planned.items()
-            if kind in PERMUTING
+            if kind in (*PERMUTING, *WITH_PARTNER)
         },
         unchanged={kind: unchanged.get(kind, 0) for kind in planned},
         shortage={

@@ -229,3 +229,10 @@ def test_sentences_never_come_from_a_caption_of_the_image(corpus):
             parts = [0 if is_noisy else None for is_noisy in fields["is_noisy"]]
             assert fields["noisy_part"] == parts
     assert seen == sum(summary.noisy.values()) > 10
+
+
+def test_captions_that_draw_a_sentence_of_their_image_are_counted(corpus):
+    summary = noisy(corpus, "out", kind=["added_detail"], rate=[1.0])
+    of_own = summary.left_in_place["added_detail"]
+    assert summary.noisy["added_detail"] + of_own == summary.planned["added_detail"]
+    assert of_own > 0
