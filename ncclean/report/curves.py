@@ -280,7 +280,8 @@ def _curve(
         pairs[index] += count
         wrong[index] += expected or 0.0
         noisy[index] += known_noisy
-        lowest[index] = np.nanmin([lowest[index], cosine])
+        if cosine is not None:
+            lowest[index] = np.fmin(lowest[index], cosine)
         calibrated += with_p
         labelled += with_truth
     return ScoreCurve(

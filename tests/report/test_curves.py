@@ -133,6 +133,14 @@ def test_counts_equal_those_of_the_query(tmp_path):
                 assert np.nanmin([*steps, np.inf]) == (np.inf if lowest is None else lowest)
 
 
+def test_a_pair_without_a_cosine_counts_in_the_curves_of_its_other_scores(tmp_path):
+    rows = [{"similarity": 0.2, "neg_clip_loss": 0.1}, {"similarity": None, "neg_clip_loss": 0.7}]
+    path = write_scores(tmp_path / "s.parquet", rows)
+    by_name = {curve.column: curve for curve in score_curves(ScoreTable.open([str(path)]))}
+    assert by_name["neg_clip_loss"].pairs.sum() == 2
+    assert np.nanmin(by_name["neg_clip_loss"].lowest) == pytest.approx(0.2)
+
+
 def test_start_is_one_half_or_what_is_expected_to_be_right(tmp_path):
     curves = score_curves(ScoreTable.open([str(write_scores(tmp_path / "s.parquet", graded()))]))
     by_name = {curve.column: curve for curve in curves}
