@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 
 from ncclean.base.schema import SCORE_FACTS
 
@@ -52,7 +53,9 @@ def flagging_condition(
     'similarity <= 0.25'
     """
     sign = "<" if higher_is_cleaner else ">"
-    return f"{column} {sign}{'' if exclusive else '='} {str(threshold).removesuffix('.0')}"
+    # A number with an exponent has 64 bits in DuckDB, and differs from its like in a column of 32.
+    number = f"{Decimal(str(threshold)):f}".removesuffix(".0")
+    return f"{column} {sign}{'' if exclusive else '='} {number}"
 
 
 def _at_operating_point(column: str, short: str, method: Method | None = None) -> Rule:

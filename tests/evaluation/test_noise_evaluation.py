@@ -73,8 +73,9 @@ def test_without_a_threshold_the_estimated_share_is_flagged():
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_the_condition_flags_the_pairs_that_were_counted(kind):
-    shares = np.array([1 / 3, 1 / 3, 1 / 3, 2 / 3], kind)
+@pytest.mark.parametrize("share", [1 / 3, 7e-5, 7e17])
+def test_the_condition_flags_the_pairs_that_were_counted(kind, share):
+    shares = np.array([share, share, share, 2 * share], kind)
     scores = SortedScores.of(-shares, np.array([1, 1, 0, 0], np.int8))
     evaluation = evaluate_score(scores, NoiseScore("vote", False), [], 0.5, "said the test", 0)
     assert evaluation.kinds[0].report.recall == 1
