@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 from upath import UPath
 
 import ncclean
@@ -77,7 +78,7 @@ def run_search(
     if reference:
         progress.say("reading the reference")
         vectors, uids = read_reference(reference, keys, blocks[0].dim)
-        digest = hashlib.blake2b(vectors.tobytes(), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(np.ascontiguousarray(vectors).data, digest_size=16).hexdigest()
     processes = processes_worth(tasks.workers, shards)
     identity = {
         "embeddings": [shard.to_json() for shard in shards],

@@ -131,7 +131,7 @@ def serve(
         table = ReviewTable.open(scores, join, where, memory_limit)
         stack.callback(table.close)
         scored = fingerprints(scores)
-        earlier = list(Decisions.read(decisions, True, scored).by_pair.values())
+        earlier = list(Decisions.read(decisions, has_notes=True, scored=scored).by_pair.values())
         decided = Decided(table.connection, out, reviewer, earlier, replaces, scored)
         pictures = Pictures(shards, table.place_of, progress.say)
         if shards is not None and (missing := pictures.check(table.shards())) is not None:
